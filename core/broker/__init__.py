@@ -1,0 +1,1 @@
+"""The broker: frames in, handlers, frames out."""

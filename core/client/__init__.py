@@ -1,0 +1,1 @@
+"""Clients: protocol state machines without I/O, and the blocking clients over them."""

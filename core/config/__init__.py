@@ -1,0 +1,1 @@
+"""Configuration: YAML in, validated models out."""

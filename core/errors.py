@@ -1,0 +1,80 @@
+"""The error tree: every error a caller can meet, each with its Kafka error code.
+
+Foreign errors (kio's, kazoo's, OSError where it means something) are translated to these once, at the boundary.
+"""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+__all__ = [
+    "BrokerError",
+    "ConfigError",
+    "CoordinationError",
+    "CorruptRecordError",
+    "DeliveryError",
+    "ErrorCode",
+    "KlammError",
+    "PluginError",
+    "ProtocolError",
+    "SchemaError",
+    "StorageError",
+]
+
+
+class KlammError(Exception):
+    """Root. `code` is what the wire says; the message is one line: what is wrong, where, what would be right."""
+
+    code: ErrorCode = ErrorCode.unknown_server_error
+
+
+class ConfigError(KlammError):
+    """The user's configuration is wrong; names the file and the path of the key."""
+
+    code = ErrorCode.invalid_config
+
+
+class PluginError(KlammError):
+    """A plugin is unknown, cannot be loaded or broke its contract."""
+
+
+class ProtocolError(KlammError):
+    """A frame that cannot be read: closes one connection, never the broker."""
+
+    code = ErrorCode.invalid_request
+
+
+class CorruptRecordError(KlammError):
+    """A record batch that lies: bad CRC, count, length or varint; names partition and offset where known."""
+
+    code = ErrorCode.corrupt_message
+
+
+class StorageError(KlammError):
+    """The log directory cannot be read or written, or belongs to another broker."""
+
+    code = ErrorCode.kafka_storage_error
+
+
+class CoordinationError(KlammError):
+    """The coordination refused or is away; see `klamm.core.seams.coordination` for the precise kinds."""
+
+    code = ErrorCode.coordinator_not_available
+
+
+class SchemaError(KlammError):
+    """A schema is unknown, incompatible, ambiguous, or does not fit the payload."""
+
+    code = ErrorCode.invalid_record
+
+
+class DeliveryError(KlammError):
+    """A record could not be delivered; raised on its future."""
+
+
+class BrokerError(KlammError):
+    """An error code that a broker answered; `code` is set on the instance."""
+
+    def __init__(self, code: ErrorCode, message: str = "") -> None:
+        super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
+        self.code = code

@@ -1,0 +1,83 @@
+"""Every hook that Klamm calls, with its signature and one-line contract, and nothing else.
+
+Hooks are called once, at start, and return *providers*: a name, a configuration model and a factory. The objects that
+factories make are what the core then calls, per batch. A plugin package implements any of these with
+`@klamm.core.hookspecs.hookimpl` and names its module in the entry-point group `klamm`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from klamm.core.seams.audit import Audit
+from klamm.core.seams.codec import Codec
+from klamm.core.seams.command import Command
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.envelope import Envelope
+from klamm.core.seams.interceptor import ConsumerInterceptor, ProducerInterceptor
+from klamm.core.seams.offsets import OffsetStore
+from klamm.core.seams.provider import Provider
+from klamm.core.seams.serde import Serde
+from klamm.core.seams.sink import Sink
+from klamm.core.seams.validator import TopicValidator
+
+PROJECT = "klamm"
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def klamm_codecs() -> Iterable[Provider[Codec]]:  # type: ignore[empty-body]
+    """Compression codecs; `create(config)`. One that raises refuses the request or read that needed it."""
+
+
+@hookspec
+def klamm_coordinations() -> Iterable[Provider[Coordination]]:  # type: ignore[empty-body]
+    """Coordination services; `create(config)`. One that raises at start stops the process."""
+
+
+@hookspec
+def klamm_offset_stores() -> Iterable[Provider[OffsetStore]]:  # type: ignore[empty-body]
+    """Offset stores; `create(config, coordination)`. One that raises refuses the commit or fetch."""
+
+
+@hookspec
+def klamm_envelopes() -> Iterable[Provider[Envelope]]:  # type: ignore[empty-body]
+    """Schema envelopes; `create(config)`. One that raises refuses the one record."""
+
+
+@hookspec
+def klamm_serdes() -> Iterable[Provider[Serde]]:  # type: ignore[empty-body]
+    """Typed values; `create(config, context)`. One that raises refuses the record."""
+
+
+@hookspec
+def klamm_audits() -> Iterable[Provider[Audit]]:  # type: ignore[empty-body]
+    """Audit systems; `create(config)`. One that raises is counted and passed over."""
+
+
+@hookspec
+def klamm_sinks() -> Iterable[Provider[Sink]]:  # type: ignore[empty-body]
+    """Sinks; `create(config)`. One that raises stops its task before offsets are committed."""
+
+
+@hookspec
+def klamm_producer_interceptors() -> Iterable[Provider[ProducerInterceptor]]:  # type: ignore[empty-body]
+    """Producer interceptors; `create(config)`. One that raises is counted and passed over."""
+
+
+@hookspec
+def klamm_consumer_interceptors() -> Iterable[Provider[ConsumerInterceptor]]:  # type: ignore[empty-body]
+    """Consumer interceptors; `create(config)`. One that raises is counted and passed over."""
+
+
+@hookspec
+def klamm_topic_validators() -> Iterable[Provider[TopicValidator]]:  # type: ignore[empty-body]
+    """Topic validators on the broker; `create(config)`. One that raises refuses the batch (INVALID_RECORD)."""
+
+
+@hookspec
+def klamm_commands() -> Iterable[Command]:  # type: ignore[empty-body]
+    """Subcommands of `klamm`, imported when run. One that raises ends that command."""

@@ -1,0 +1,1 @@
+"""The log: topic partitions as segments on disk."""

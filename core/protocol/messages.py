@@ -1,0 +1,84 @@
+"""Message schemas: the one place that touches kio (design D1).
+
+A `Schema` is one API's request or response at one version. It is imported on first use, decodes with one error
+(`ProtocolError`) and builds messages from keyword arguments, leaving out the fields that the version lacks, so that a
+handler is written once for all versions.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Hashable
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from types import ModuleType
+from typing import Any, cast
+
+from kio.index import load_payload_module, load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+
+from klamm.core.errors import ProtocolError
+from klamm.core.protocol.apis import ApiKey
+
+__all__ = ["ErrorCode", "Schema", "request", "response"]
+
+
+class Schema:
+    """One message type: `decode` bytes, `build` values, `encode` bytes."""
+
+    def __init__(self, root: type[Any], module: ModuleType) -> None:
+        self.root = root
+        self.module = module
+        self.flexible: bool = root.__flexible__
+        self.header_flexible: bool = root.__header_schema__.__flexible__
+        self._read: Callable[..., Any] = entity_reader(root)
+        self._write: Callable[..., None] = entity_writer(root)
+
+    def decode(self, data: bytes | memoryview, offset: int = 0) -> Any:
+        """The message in `data[offset:]`; `ProtocolError` if it cannot be read or bytes are left over."""
+        try:
+            message, size = self._read(data, offset)
+        except (SerialError, ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
+            raise ProtocolError(f"cannot read {self.root.__name__} v{self.root.__version__}: {error}") from error
+        if offset + size != len(data):
+            left = len(data) - offset - size
+            raise ProtocolError(f"{left} bytes left over after {self.root.__name__} v{self.root.__version__}")
+        return message
+
+    def encode(self, message: Any) -> bytes:
+        buffer = io.BytesIO()
+        try:
+            self._write(buffer, message)
+        except (SerialError, ValueError, TypeError, AttributeError) as error:
+            raise ProtocolError(f"cannot write {self.root.__name__} v{self.root.__version__}: {error}") from error
+        return buffer.getvalue()
+
+    def build(self, **values: Any) -> Any:
+        """The root message; names that this version lacks are left out."""
+        return _construct(self.root, values)
+
+    def part(self, type_name: str, **values: Any) -> Any:
+        """A nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
+        return _construct(getattr(self.module, type_name), values)
+
+
+@cache
+def _fields(cls: Hashable) -> tuple[Field[Any], ...]:
+    return fields(cast("type[Any]", cls))
+
+
+def _construct(cls: type[Any], values: dict[str, Any]) -> Any:
+    return cls(**{f.name: values[f.name] for f in _fields(cls) if f.name in values or f.default is MISSING})
+
+
+@cache
+def request(api: ApiKey, version: int) -> Schema:
+    return Schema(load_request_schema(api, version), load_payload_module(api, version, EntityType.request))
+
+
+@cache
+def response(api: ApiKey, version: int) -> Schema:
+    return Schema(load_response_schema(api, version), load_payload_module(api, version, EntityType.response))

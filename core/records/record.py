@@ -1,0 +1,55 @@
+"""Records as clients see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(slots=True)
+class ProducerRecord:
+    """A record to send. `timestamp_ms` since the epoch, now when None; `partition` None lets the partitioner choose."""
+
+    topic: str
+    value: Any
+    key: Any = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    headers: Headers = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RecordMetadata:
+    """Where an acknowledged record went. `offset` -1 with acks=0. `timestamp_ms` is the stored one."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a batch, its bytes as stored."""
+
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers = ()
+
+
+@dataclass(slots=True)
+class ConsumerRecord:
+    """A record received; `key` and `value` deserialized. `serialized_size` is key plus value in bytes."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Any
+    value: Any
+    headers: Headers = field(default=())
+    serialized_size: int = 0

@@ -1,0 +1,14 @@
+"""The command seam: a subcommand of `klamm`, imported only when it is run or its help is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Command:
+    """`target` is `module:function`, a function that typer can turn into a command; `summary` is its line of help."""
+
+    name: str
+    target: str
+    summary: str

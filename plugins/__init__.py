@@ -1,0 +1,1 @@
+"""The plugins that ship with Klamm; each registers through `klamm.core.hookspecs` like anyone's."""

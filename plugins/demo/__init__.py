@@ -1,0 +1,1 @@
+"""`klamm demo`: the whole pipeline on real flights."""

@@ -1,0 +1,1 @@
+"""Schemas: the registry in a topic, compatibility, typed Avro serdes."""
