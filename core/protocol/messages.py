@@ -71,7 +71,9 @@ def _fields(cls: Hashable) -> tuple[Field[Any], ...]:
 
 
 def _construct(cls: type[Any], values: dict[str, Any]) -> Any:
-    return cls(**{f.name: values[f.name] for f in _fields(cls) if f.name in values or f.default is MISSING})
+    return cls(
+        **{f.name: values[f.name] for f in _fields(cast(Hashable, cls)) if f.name in values or f.default is MISSING}
+    )
 
 
 @cache
