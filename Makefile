@@ -1,0 +1,36 @@
+# Klamm. `make` prints what there is to make.
+
+PY := .venv/bin/python
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint clients faults wheel clean
+
+help: ## what there is to make
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+
+setup: ## .venv with pinned versions; done by the others themselves
+	@scripts/setup.sh kcat=kcat
+
+demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly)
+	@scripts/setup.sh
+	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT))
+
+test: setup ## the test suite (ARGS=... go to pytest)
+	@$(PY) -m pytest $(ARGS)
+
+lint: setup ## style, imports, types
+	@.venv/bin/ruff check .
+	@.venv/bin/ruff format --check .
+	@.venv/bin/lint-imports
+	@.venv/bin/mypy
+
+clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kcat CODECS=zstd RECORDS=1000)
+	@$(PY) tests/clients/campaign.py $(if $(ONLY),--only $(ONLY)) $(if $(CODECS),--codecs $(CODECS)) $(if $(RECORDS),--records $(RECORDS))
+
+faults: setup ## the broker killed with -9 again and again (PLANT=1 must fail; SEED=n replays)
+	@$(PY) tests/faults/campaign.py $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
+
+wheel: setup ## dist/klamm-*.whl
+	@$(PY) -m build --wheel --no-isolation
+
+clean: ## everything that was made
+	@rm -rf .venv dist build var src/*.egg-info

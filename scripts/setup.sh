@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes .venv with everything that `make demo` and `make test` need, versions pinned in requirements/.
+# Needs Python >= 3.11 and Java >= 17; installs a missing Debian package itself where it may, else names it.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+die() { echo "setup: $*" >&2; exit 1; }
+
+apt_install() { # apt_install PACKAGE: fails quietly where this machine or this user cannot
+  command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return 1
+  echo "setup: installing the system package $1"
+  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$1"; } \
+    >/dev/null 2>&1
+}
+
+need() { # need COMMAND PACKAGE
+  command -v "$1" >/dev/null 2>&1 || { apt_install "$2" && command -v "$1" >/dev/null 2>&1; } \
+    || die "$1 is missing; install the system package $2"
+}
+
+python=""
+for candidate in ${PYTHON:-} python3 python3.13 python3.12 python3.11; do
+  if command -v "$candidate" >/dev/null 2>&1 \
+    && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    python=$candidate
+    break
+  fi
+done
+[ -n "$python" ] || die "no Python >= 3.11 found; install the system package python3 (3.11 or newer) or set PYTHON=..."
+
+need java openjdk-17-jre-headless # Spark and ZooKeeper run on it
+major=$(java -XshowSettings:properties -version 2>&1 | sed -n 's/ *java.specification.version = \([0-9]*\).*/\1/p')
+[ "${major:-0}" -ge 17 ] || die "Java $major found, 17 or newer is needed; install openjdk-17-jre-headless"
+
+for wanted in "$@"; do # extra system packages, COMMAND=PACKAGE
+  need "${wanted%%=*}" "${wanted##*=}"
+done
+
+stamp=.venv/requirements.sha256
+now=$(cat requirements/*.txt pyproject.toml scripts/setup.sh | sha256sum)
+if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
+  echo "setup: making .venv with $($python --version) (a few minutes the first time)"
+  $python -m venv .venv || { apt_install python3-venv && $python -m venv .venv; } \
+    || die "cannot make a virtual environment; install the system package python3-venv"
+  .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/build.txt
+  .venv/bin/python -m pip install -q --disable-pip-version-check \
+    -r requirements/base.txt -r requirements/spark.txt -r requirements/dev.txt
+  .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
+  echo "$now" > "$stamp"
+fi
