@@ -24,10 +24,10 @@ lint: setup ## style, imports, types
 	@.venv/bin/mypy
 
 clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kcat CODECS=zstd RECORDS=1000)
-	@$(PY) tests/clients/campaign.py $(if $(ONLY),--only $(ONLY)) $(if $(CODECS),--codecs $(CODECS)) $(if $(RECORDS),--records $(RECORDS))
+	@PYTHONPATH=tests/support $(PY) tests/clients/campaign.py $(if $(ONLY),--only $(ONLY)) $(if $(CODECS),--codecs $(CODECS)) $(if $(RECORDS),--records $(RECORDS))
 
 faults: setup ## the broker killed with -9 again and again (PLANT=1 must fail; SEED=n replays)
-	@$(PY) tests/faults/campaign.py $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
+	@PYTHONPATH=tests/support $(PY) tests/faults/campaign.py $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
 
 wheel: setup ## dist/klamm-*.whl
 	@$(PY) -m build --wheel --no-isolation
