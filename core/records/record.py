@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -30,9 +30,8 @@ class RecordMetadata:
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One record of a batch, its bytes as stored."""
+class Record(NamedTuple):
+    """One record of a batch, its bytes as stored. (A tuple: a frozen dataclass takes three times as long to make.)"""
 
     offset: int
     timestamp_ms: int

@@ -1,0 +1,147 @@
+"""The header of a record batch, magic 2 (KIP-98): 61 bytes in front of the records.
+
+Offsets in the file: base offset 0, length 8, leader epoch 12, magic 16, CRC 17, attributes 21 and from there what the CRC
+covers. Base offset and leader epoch lie outside the CRC so that a broker can set them without reading the records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from klamm.core.errors import CorruptRecordError
+
+Buffer = bytes | bytearray | memoryview
+
+HEADER_SIZE: Final = 61
+MAGIC: Final = 2
+MAGIC_AT: Final = 16
+CRC_AT: Final = 17
+CRC_FROM: Final = 21
+LENGTH_OVERHEAD: Final = 12
+"""Base offset and length: what `batch_length` does not count."""
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME: Final = 0x08
+TRANSACTIONAL: Final = 0x10
+CONTROL: Final = 0x20
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_SEQUENCE: Final = -1
+
+HEADER: Final = Struct(">qiibIhiqqqhii")
+_BASE_OFFSET: Final = Struct(">q")
+_LENGTH: Final = Struct(">i")
+_CRC: Final = Struct(">I")
+_ATTRIBUTES: Final = Struct(">h")
+_MAX_TIMESTAMP: Final = Struct(">q")
+_LEADER_EPOCH_AT: Final = 12
+_MAX_TIMESTAMP_AT: Final = 35
+
+
+class BatchHeader(NamedTuple):
+    """The fields in the order of the bytes. Timestamps in ms since the epoch, -1 when there is none."""
+
+    base_offset: int
+    batch_length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @classmethod
+    def parse(cls, buf: Buffer, pos: int = 0) -> BatchHeader:
+        """The header at `pos`; `CorruptRecordError` when it is cut off, of another magic, or its length is impossible."""
+        if len(buf) - pos < HEADER_SIZE:
+            raise CorruptRecordError(f"a record batch needs {HEADER_SIZE} bytes of header, {len(buf) - pos} are there")
+        header = cls._make(HEADER.unpack_from(buf, pos))
+        if header.magic != MAGIC:
+            raise CorruptRecordError(f"batch at offset {header.base_offset} has magic {header.magic}, not {MAGIC}")
+        if header.batch_length < HEADER_SIZE - LENGTH_OVERHEAD:
+            raise CorruptRecordError(f"batch at offset {header.base_offset} has the length {header.batch_length}")
+        return header
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return self.batch_length + LENGTH_OVERHEAD
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec_id(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd, 5-7 third parties."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def log_append_time(self) -> bool:
+        """Whether every record's timestamp is `max_timestamp`, set by the broker."""
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def last_sequence(self) -> int:
+        """The last record's sequence; -1 without one. Sequences wrap to 0 after 2^31 - 1."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """Each whole batch's position and header; a trailing partial batch ends it, a wrong one is `CorruptRecordError`."""
+    pos, end = 0, len(buf)
+    while end - pos >= HEADER_SIZE:
+        header = BatchHeader.parse(buf, pos)
+        if header.size > end - pos:
+            return
+        yield pos, header
+        pos += header.size
+
+
+def crc_of(buf: Buffer, pos: int, size: int) -> int:
+    """The CRC-32C over attributes and all that follows in the batch of `size` bytes at `pos`."""
+    return crc32c(memoryview(buf)[pos + CRC_FROM : pos + size])
+
+
+def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
+    """Whether the stored CRC is that of the bytes; false as well when the batch is cut off."""
+    return len(buf) - pos >= header.size and crc_of(buf, pos, header.size) == header.crc
+
+
+def rewrite_base(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
+    """Set base offset and leader epoch in place; the CRC stays right."""
+    _BASE_OFFSET.pack_into(buf, pos, base_offset)
+    _LENGTH.pack_into(buf, pos + _LEADER_EPOCH_AT, leader_epoch)
+
+
+def rewrite_log_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
+    """Make `now_ms` the timestamp of all records (KIP-32): type bit, max timestamp, CRC; returns the new header."""
+    attributes = header.attributes | LOG_APPEND_TIME
+    _ATTRIBUTES.pack_into(buf, pos + CRC_FROM, attributes)
+    _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, now_ms)
+    crc = crc_of(buf, pos, header.size)
+    _CRC.pack_into(buf, pos + CRC_AT, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)

@@ -1,0 +1,54 @@
+"""Zigzag variable-length integers, as record batches use them (protobuf's encoding, KIP-98)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from klamm.core.errors import CorruptRecordError
+
+SMALL: Final = 8192
+"""Non-negative values below this fit two bytes and are kept in `VARINT`."""
+
+_MAX_SHIFT_32: Final = 28
+_MAX_SHIFT_64: Final = 63
+
+
+def encode_varint(value: int) -> bytes:
+    """The zigzag varint of a signed 64-bit value (a 32-bit one has the same bytes)."""
+    rest = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while rest > 0x7F:
+        out.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    out.append(rest)
+    return bytes(out)
+
+
+VARINT: Final = tuple(encode_varint(value) for value in range(SMALL))
+"""`VARINT[n]` is the varint of n, for 0 <= n < SMALL."""
+
+
+def read_varint(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed 32-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    return _read(data, pos, _MAX_SHIFT_32, 32)
+
+
+def read_varlong(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed 64-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    return _read(data, pos, _MAX_SHIFT_64, 64)
+
+
+def _read(data: bytes, pos: int, max_shift: int, bits: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > max_shift:
+            raise CorruptRecordError(f"a varint is longer than {bits} bits")
+    if value >> bits:
+        raise CorruptRecordError(f"a varint is longer than {bits} bits")
+    return (value >> 1) ^ -(value & 1), pos

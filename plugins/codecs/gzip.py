@@ -1,0 +1,55 @@
+"""gzip (id 1), by zlib. Concatenated members are read as one stream, as gzip defines it."""
+
+from __future__ import annotations
+
+import zlib
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.seams.codec import Buffer
+from klamm.plugins.codecs.bounded import drain_members
+
+_GZIP_FRAME = 16 + zlib.MAX_WBITS
+
+
+class GzipConfig(BaseModel):
+    """`compression.level` 1 (fast) to 9 (small), -1 for zlib's own choice."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    level: int = Field(default=-1, ge=-1, le=9, alias="compression.level")
+
+
+class _Member:
+    """One gzip member, with the interface that `drain_members` wants."""
+
+    def __init__(self) -> None:
+        self._zlib = zlib.decompressobj(_GZIP_FRAME)
+
+    @property
+    def eof(self) -> bool:
+        return self._zlib.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._zlib.unused_data
+
+    def decompress(self, data: Buffer, max_length: int) -> bytes:
+        return self._zlib.decompress(data, max_length)
+
+
+class GzipCodec:
+    name = "gzip"
+    codec_id = 1
+
+    def __init__(self, config: GzipConfig) -> None:
+        self._level = config.level
+
+    def compress(self, data: Buffer) -> bytes:
+        return zlib.compress(data, self._level, _GZIP_FRAME)
+
+    def decompress(self, data: Buffer, max_size: int) -> bytes:
+        try:
+            return drain_members(_Member, data, max_size)
+        except zlib.error as error:
+            raise CorruptRecordError(f"gzip: {error}") from error

@@ -1,0 +1,40 @@
+"""zstd (id 4). Frames without a content size and several frames in a row are read, as Java's and librdkafka's write them."""
+
+from __future__ import annotations
+
+import sys
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.seams.codec import Buffer
+from klamm.plugins.codecs.bounded import drain_members
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+class ZstdConfig(BaseModel):
+    """`compression.level` 1 (fast) to 22 (small); negative levels are faster still."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    level: int = Field(default=3, ge=-131072, le=22, alias="compression.level")
+
+
+class ZstdCodec:
+    name = "zstd"
+    codec_id = 4
+
+    def __init__(self, config: ZstdConfig) -> None:
+        self._level = config.level
+
+    def compress(self, data: Buffer) -> bytes:
+        return zstd.compress(data, self._level)
+
+    def decompress(self, data: Buffer, max_size: int) -> bytes:
+        try:
+            return drain_members(zstd.ZstdDecompressor, data, max_size)
+        except zstd.ZstdError as error:
+            raise CorruptRecordError(f"zstd: {error}") from error
