@@ -40,7 +40,7 @@ class ApiKey(IntEnum):
 SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 9),
     ApiKey.FETCH: (4, 12),
-    ApiKey.LIST_OFFSETS: (1, 6),
+    ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (0, 9),
     ApiKey.OFFSET_COMMIT: (2, 8),
     ApiKey.OFFSET_FETCH: (1, 8),

@@ -22,8 +22,17 @@ from kio.static.constants import EntityType
 
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.walk import walk, without_unknown_tags
 
-__all__ = ["ErrorCode", "Schema", "request", "response"]
+__all__ = ["Buffer", "ErrorCode", "Schema", "request", "response"]
+
+Buffer = bytes | bytearray | memoryview
+
+WALKED_FROM = 32 * 1024
+"""Messages of this many bytes are walked, and their elements counted, before kio builds them; a smaller one costs the
+loop at most a few ms, whatever is in it."""
+
+_DECODE_ERRORS = (SerialError, ValueError, KeyError, IndexError, OverflowError, TypeError, OSError)
 
 
 class Schema:
@@ -32,28 +41,40 @@ class Schema:
     def __init__(self, root: type[Any], module: ModuleType) -> None:
         self.root = root
         self.module = module
+        self.name = f"{root.__name__} v{root.__version__}"
         self.flexible: bool = root.__flexible__
         self.header_flexible: bool = root.__header_schema__.__flexible__
         self._read: Callable[..., Any] = entity_reader(root)
         self._write: Callable[..., None] = entity_writer(root)
 
-    def decode(self, data: bytes | memoryview, offset: int = 0) -> Any:
-        """The message in `data[offset:]`; `ProtocolError` if it cannot be read or bytes are left over."""
+    def decode(self, data: Buffer, offset: int = 0) -> Any:
+        """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
+        read, holds too many elements, or bytes are left over."""
+        if len(data) - offset >= WALKED_FROM:
+            walk(self.root, memoryview(data), offset)
         try:
             message, size = self._read(data, offset)
-        except (SerialError, ValueError, KeyError, IndexError, OverflowError, TypeError) as error:
-            raise ProtocolError(f"cannot read {self.root.__name__} v{self.root.__version__}: {error}") from error
+        except KeyError:
+            data, offset = without_unknown_tags(self.root, memoryview(data), offset), 0
+            message, size = self._decode_known(data)
+        except _DECODE_ERRORS as error:
+            raise ProtocolError(f"cannot read {self.name}: {error}") from error
         if offset + size != len(data):
-            left = len(data) - offset - size
-            raise ProtocolError(f"{left} bytes left over after {self.root.__name__} v{self.root.__version__}")
+            raise ProtocolError(f"{len(data) - offset - size} bytes left over after {self.name}")
         return message
+
+    def _decode_known(self, data: bytes) -> tuple[Any, int]:
+        try:
+            return cast("tuple[Any, int]", self._read(data, 0))
+        except _DECODE_ERRORS as error:
+            raise ProtocolError(f"cannot read {self.name}: {error}") from error
 
     def encode(self, message: Any) -> bytes:
         buffer = io.BytesIO()
         try:
             self._write(buffer, message)
         except (SerialError, ValueError, TypeError, AttributeError) as error:
-            raise ProtocolError(f"cannot write {self.root.__name__} v{self.root.__version__}: {error}") from error
+            raise ProtocolError(f"cannot write {self.name}: {error}") from error
         return buffer.getvalue()
 
     def build(self, **values: Any) -> Any:
