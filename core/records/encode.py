@@ -172,7 +172,7 @@ class BatchBuilder:
         base_sequence: int = NO_SEQUENCE,
         transactional: bool = False,
     ) -> bytes:
-        """The batch of what was appended (at least one record); may be called again, e.g. with another producer epoch."""
+        """The batch of what was appended (at least one record); may be called again, with another producer epoch."""
         if not self._body:
             raise ValueError("a record batch holds at least one record")
         producer = (producer_id, producer_epoch, base_sequence)

@@ -1,7 +1,7 @@
 """The header of a record batch, magic 2 (KIP-98): 61 bytes in front of the records.
 
-Offsets in the file: base offset 0, length 8, leader epoch 12, magic 16, CRC 17, attributes 21 and from there what the CRC
-covers. Base offset and leader epoch lie outside the CRC so that a broker can set them without reading the records.
+Where they are: base offset 0, length 8, leader epoch 12, magic 16, CRC 17, attributes 21 and from there on what the
+CRC covers. Base offset and leader epoch lie outside the CRC so that a broker can set them without reading the records.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class BatchHeader(NamedTuple):
 
     @classmethod
     def parse(cls, buf: Buffer, pos: int = 0) -> BatchHeader:
-        """The header at `pos`; `CorruptRecordError` when it is cut off, of another magic, or its length is impossible."""
+        """The header at `pos`; `CorruptRecordError` when it is cut off, of another magic, or of no possible length."""
         if len(buf) - pos < HEADER_SIZE:
             raise CorruptRecordError(f"a record batch needs {HEADER_SIZE} bytes of header, {len(buf) - pos} are there")
         header = cls._make(HEADER.unpack_from(buf, pos))

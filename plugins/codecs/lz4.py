@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]  # ships no stubs
 from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.errors import CorruptRecordError

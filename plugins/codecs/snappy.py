@@ -1,4 +1,4 @@
-"""snappy (id 2): raw blocks (librdkafka) and snappy-java's "xerial" framing (everyone else) are read; xerial is written.
+"""snappy (id 2): raw blocks (librdkafka) and snappy-java's "xerial" framing (others) are read, xerial is written.
 
 Xerial: the 8-byte magic, version and lowest compatible version (int32 each), then for each block its compressed length
 (int32, big-endian) and the raw snappy block. Streams may be concatenated, magic and all.

@@ -1,4 +1,4 @@
-"""zstd (id 4). Frames without a content size and several frames in a row are read, as Java's and librdkafka's write them."""
+"""zstd (id 4). Frames without a content size and several frames in a row are read, as other clients write them."""
 
 from __future__ import annotations
 
