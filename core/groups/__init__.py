@@ -1,1 +1,1 @@
-"""Consumer groups, by both doors: the paper's registry and Kafka's classic protocol."""
+"""Consumer groups: the classic protocol's coordinator, the paper's registry groups, and the two doors to both."""
