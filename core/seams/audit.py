@@ -1,26 +1,41 @@
 """The audit seam: who counts what passed each tier, and tells it to the audit topic (design D10).
 
 An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+
+How the tiers call it:
+
+- A producer calls `attempted` for each record it takes and `acknowledged` for each that a broker has confirmed.
+- A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
+  there is none), `seek` when its user moves the position, `count` for what it hands out, and around each commit
+  `publish(offsets)`, then the commit, then `committed(offsets)` when that succeeded; `stop` for what is taken away.
+- A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
+- The broker starts the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
+from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
+from klamm.core.seams.offsets import OffsetStore
 
 Publish = Callable[[bytes, bytes], "Future[None]"]
-"""Send one (key, value) to the audit topic with acks=all; the future is done when it is stored."""
+"""Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored."""
+
+NO_WINDOW = -1
+"""The window of records without a timestamp (any below 0)."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditIdentity:
-    """Who counts: `tier` producer, broker, consumer, mirror or hadoop; `owner` the group or load (the producer's own
-    id for producers); `host` and `application` as in the record headers."""
+    """Who counts: `tier` producer, broker, consumer, mirror or hadoop; `owner` the group, or the load job's name (not
+    one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the record
+    headers."""
 
     tier: str
     owner: str
@@ -28,27 +43,58 @@ class AuditIdentity:
     application: str
 
 
+class WindowCount(NamedTuple):
+    """Records and bytes (key plus value) whose timestamp lies in [start_ms, start_ms + the audit's window)."""
+
+    start_ms: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCount:
+    """What the offsets [from_offset, to_offset) of a partition held."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    windows: tuple[WindowCount, ...]
+
+
 class ProducerAudit(Protocol):
     """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe."""
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None: ...
+    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
+        """`size` is key plus value in bytes, as serialized, without headers."""
+        ...
 
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None: ...
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None:
+        """With the timestamp and size that `attempted` got."""
+        ...
 
     def flush(self) -> None:
         """Publish all counts and wait until they are stored."""
         ...
 
     def close(self) -> None:
-        """`flush`, then stop."""
+        """Publish the rest as the last counts of this producer, then stop. Called when all records are settled."""
         ...
 
 
 class RangeAudit(Protocol):
-    """Counts what an offset range [from, to) of a partition held; for the broker, consumer and hadoop tiers."""
+    """Counts what an offset range [from, to) of a partition held; for the broker, consumer and hadoop tiers.
+
+    Called from one thread at a time.
+    """
 
     def start(self, partition: TopicPartition, committed: int) -> None:
-        """`from` of the next event is the committed offset. A later `start` below it opens a replay."""
+        """The partition is this owner's from here on: `from` of the next event is the committed offset. Counts that
+        were not committed are dropped, since their records will be read again."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The user moved the position. Records below what was counted already are not counted again; below the last
+        commit they make events marked as replay, which no sum includes."""
         ...
 
     def count(
@@ -61,7 +107,71 @@ class RangeAudit(Protocol):
         """Publish events for [from, to) and wait until stored; the caller commits `to` only after this returns."""
         ...
 
+    def committed(self, to: Mapping[TopicPartition, int]) -> None:
+        """The commit that followed `publish` succeeded: the next events begin here."""
+        ...
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are no longer this owner's; what was counted and not committed is dropped."""
+        ...
+
+    def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
+        """Publish counts that were made elsewhere, and wait until they are stored. Doing it again changes nothing:
+        for one (tier, owner, topic, partition, from) the last event wins."""
+        ...
+
     def close(self) -> None: ...
+
+
+class AuditRead(NamedTuple):
+    """Whole record batches, the first of which may begin before the offset asked for."""
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+
+
+class BrokerLogs(Protocol):
+    """What a broker lets its audit tier reach. Blocking, thread-safe."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's own listener, once it serves: events are sent to the cluster by Produce, like anyone's."""
+        ...
+
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    @property
+    def offsets(self) -> OffsetStore:
+        """Where the tier keeps how far it has counted, under a reserved group."""
+        ...
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        """Those that this broker leads now."""
+        ...
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+        """From the local log, up to the high watermark; at least one batch if there is any. A `KlammError` when the
+        offset is out of range or the partition is not led here any more."""
+        ...
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create the topic unless it is there."""
+        ...
+
+
+class BackgroundService(Protocol):
+    """Something that runs beside the broker, on its own thread. Both methods block; call them off the event loop."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Finish what is at hand, within seconds, and end. The broker still serves while this runs."""
+        ...
 
 
 class Audit(Protocol):
@@ -72,12 +182,22 @@ class Audit(Protocol):
         """The audit topic's name; it is itself not audited."""
         ...
 
+    @property
+    def window_ms(self) -> int:
+        """The length of a window: a record with timestamp t ≥ 0 is in the one that starts at t - t % window_ms (UTC);
+        one without a timestamp (t < 0) in `NO_WINDOW`."""
+        ...
+
     def audits(self, topic: str) -> bool: ...
 
-    def headers(self) -> Headers:
+    def headers(self, application: str) -> Headers:
         """What a producer adds to each record: host and application."""
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...
 
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit: ...
+
+    def broker(self, logs: BrokerLogs) -> BackgroundService:
+        """The broker tier of one broker, not started."""
+        ...
