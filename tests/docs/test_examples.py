@@ -1,0 +1,22 @@
+"""Every example of the README and of the pages named here runs, as a reader would run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from klammtest.broker import free_port
+from klammtest.documents import Reader
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md"]
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.timeout(400)
+def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
+    reader = Reader(tmp_path, {"9092": str(free_port()), "2181": str(free_port())})
+    try:
+        assert reader.follow(ROOT / page) > 0
+    finally:
+        reader.close()

@@ -1,0 +1,150 @@
+"""Runs the examples of a Markdown page, in order, in one folder, as a reader would.
+
+A fence's info string says what it is: `yaml title=NAME`, `json title=NAME` and `python title=NAME` write a file;
+`python` runs; `console` runs its `$ ` lines in a shell, each must exit 0 (or with the status in `console exit=N`), and
+the lines after each must stand in its output, in order (`...` stands for anything); `console background` starts and
+waits for its second line to appear. Anything else (`text`, `mermaid`) is only read. The ports 9092 and 2181 are
+replaced by free ones, so that examples may say what users will use.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+
+
+@dataclass
+class Example:
+    """One fence: its language, options (`title=x`, `exit=1`, bare words as True) and where it stands."""
+
+    page: Path
+    line: int
+    language: str
+    options: dict[str, str]
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.page.name}:{self.line}"
+
+
+def examples(page: Path) -> Iterator[Example]:
+    for token in MarkdownIt().parse(page.read_text()):
+        if token.type != "fence" or token.map is None:
+            continue
+        language, *words = token.info.split() or ["text"]
+        options = {k: v or "yes" for k, _, v in (word.partition("=") for word in words)}
+        yield Example(page, token.map[0] + 1, language, options, token.content)
+
+
+@dataclass
+class Reader:
+    """Follows a page in `folder`; `ports` maps the ports that pages name to free ones."""
+
+    folder: Path
+    ports: dict[str, str]
+    background: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def follow(self, page: Path) -> int:
+        """Run all examples; the number that ran. Raises AssertionError naming page and line."""
+        ran = 0
+        for example in examples(page):
+            ran += self.run(example)
+        return ran
+
+    def run(self, example: Example) -> bool:
+        text = re.sub(r"\b(9092|2181)\b", lambda m: self.ports[m.group()], example.text)
+        if "title" in example.options:
+            (self.folder / example.options["title"]).write_text(text)
+        elif example.language == "python":
+            self._shell(example, [sys.executable, "-c", text], text)
+        elif example.language == "console" and "background" in example.options:
+            self._start(example, text)
+        elif example.language == "console":
+            for command, wanted in _commands(text):
+                self._check_output(example, command, wanted)
+        else:
+            return False
+        return True
+
+    def _environment(self) -> dict[str, str]:
+        tools = str(Path(sys.executable).parent)
+        return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
+
+    def _shell(self, example: Example, command: str | list[str], shown: str) -> str:
+        done = subprocess.run(command, shell=isinstance(command, str), cwd=self.folder, env=self._environment(),
+                              text=True, capture_output=True, timeout=180, check=False)  # fmt: skip
+        wanted = int(example.options.get("exit", "0"))
+        assert done.returncode == wanted, (
+            f"{example.where}: exit {done.returncode}, wanted {wanted}: {shown}\n{done.stdout}{done.stderr}"
+        )
+        return done.stdout + done.stderr
+
+    def _check_output(self, example: Example, command: str, wanted: list[str]) -> None:
+        output = self._shell(example, command, command)
+        position = 0
+        for line in wanted:
+            if not line.strip() or line.strip() == "...":
+                continue
+            pattern = r"\s+".join(re.escape(word).replace(r"\.\.\.", ".*") for word in line.split())
+            found = re.compile(pattern).search(output, position)
+            assert found, f"{example.where}: {command!r} did not print {line!r}, but\n{output}"
+            position = found.end()
+
+    def _start(self, example: Example, text: str) -> None:
+        ((command, wanted),) = _commands(text)
+        process = subprocess.Popen(["/bin/sh", "-c", f"exec {command}"], cwd=self.folder, env=self._environment(),
+                                   text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        self.background.append(process)
+        seen: list[str] = []
+        ready = threading.Event()
+        pattern = re.compile(re.escape(wanted[0].strip()).replace(r"\.\.\.", ".*"))
+
+        def drain() -> None:
+            assert process.stdout is not None
+            for line in process.stdout:
+                seen.append(line)
+                if pattern.search(line):
+                    ready.set()
+
+        threading.Thread(target=drain, daemon=True).start()
+        deadline = time.monotonic() + 60
+        while not ready.wait(0.1):
+            gone = process.poll() is not None or time.monotonic() > deadline
+            assert not gone, f"{example.where}: {command!r} did not print {wanted[0]!r}, but\n{''.join(seen)}"
+
+    def close(self) -> None:
+        for process in reversed(self.background):
+            process.terminate()
+        for process in self.background:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait(20)
+            if process.stdout is not None:
+                process.stdout.close()
+
+
+def _commands(text: str) -> list[tuple[str, list[str]]]:
+    """`$ ` lines, each with the output lines below it; a line ending in a backslash goes on."""
+    found: list[tuple[str, list[str]]] = []
+    lines = iter(text.splitlines())
+    for line in lines:
+        if line.startswith("$ "):
+            command = line[2:]
+            while command.endswith("\\"):
+                command = command[:-1] + next(lines).strip()
+            found.append((command, []))
+        elif found:
+            found[-1][1].append(line)
+    return found
