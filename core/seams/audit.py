@@ -43,7 +43,8 @@ class AuditIdentity:
     application: str
 
 
-class WindowCount(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowCount:
     """Records and bytes (key plus value) whose timestamp lies in [start_ms, start_ms + the audit's window)."""
 
     start_ms: int
