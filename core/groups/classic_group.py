@@ -429,7 +429,7 @@ class ClassicGroup:
         if self._initial_left and self._newcomer:
             delay = min(self._limits.initial_rebalance_delay_ms / 1000, self._initial_left)
             self._initial_left = max(self._initial_left - delay, 0.0)
-            self._join_deadline, self._newcomer = now + delay, False
+            self._join_deadline, self._newcomer = self._join_deadline + delay, False
             return
         self._complete_join(now)
 
