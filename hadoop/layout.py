@@ -1,0 +1,66 @@
+"""The lake's layout: where a topic's loads, staging directories and markers are.
+
+    <root>/<topic>/load=000003/dt=2013-01-01/part-….parquet   published, immutable
+    <root>/<topic>/load=000003/{_offsets.json,_audit.json,_SUCCESS}
+    <root>/<topic>/_staging/<job id>/…                        one job's, invisible to readers
+    <root>/<topic>/_staging/<job id>.alive                    its heartbeat
+    <root>/<topic>/_audited/000003                            the load's audit event is stored
+
+Names that begin with `_` are passed over by every engine that knows Hive's partition discovery.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from klamm.core.errors import ConfigError
+
+OFFSETS = "_offsets.json"
+AUDIT = "_audit.json"
+SUCCESS = "_SUCCESS"
+OWNER = "_job.json"
+BAD = "_bad"
+INVALID = "__invalid__"
+"""The `dt` of records without a timestamp or with one outside the configured bounds."""
+
+_LOAD = re.compile(r"load=(\d{6,})\Z")
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLayout:
+    """The paths of one topic below the lake's `root` (a URI without a trailing slash)."""
+
+    root: str
+    topic: str
+
+    def __post_init__(self) -> None:
+        if not _TOPIC.match(self.topic) or self.topic in (".", ".."):
+            raise ConfigError(f"{self.topic!r} is no topic name: letters, digits, '.', '_' and '-' only")
+
+    @property
+    def base(self) -> str:
+        return f"{self.root.rstrip('/')}/{self.topic}"
+
+    @property
+    def staging_root(self) -> str:
+        return f"{self.base}/_staging"
+
+    def staging(self, job_id: str) -> str:
+        return f"{self.staging_root}/{job_id}"
+
+    def heartbeat(self, job_id: str) -> str:
+        return f"{self.staging_root}/{job_id}.alive"
+
+    def load(self, number: int) -> str:
+        return f"{self.base}/load={number:06d}"
+
+    def audited(self, number: int) -> str:
+        return f"{self.base}/_audited/{number:06d}"
+
+
+def load_number(name: str) -> int | None:
+    """The number of a directory named `load=<number>`; None for any other name."""
+    match = _LOAD.match(name)
+    return int(match[1]) if match else None

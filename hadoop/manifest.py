@@ -1,0 +1,73 @@
+"""The manifest of a load: `_offsets.json`, which becomes visible in the same rename as the data.
+
+It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
+says where the next load begins.
+"""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.hadoop.layout import OFFSETS, TopicLayout, load_number
+from klamm.hadoop.publishing.seam import LakeError, Publisher
+
+
+class PartitionRange(BaseModel):
+    """Offsets [from, to) of one partition."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+
+
+class Manifest(BaseModel):
+    """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    topic: str
+    load: int
+    job_id: str
+    cluster_id: str = ""
+    created_ms: int
+    rows: int
+    files: int
+    partitions: dict[int, PartitionRange]
+
+    def ends(self) -> dict[int, int]:
+        """Where the next load begins, by partition."""
+        return {number: range_.end for number, range_ in self.partitions.items()}
+
+    def to_bytes(self) -> bytes:
+        return (self.model_dump_json(by_alias=True, indent=1) + "\n").encode()
+
+
+def read_manifest(publisher: Publisher, layout: TopicLayout, number: int) -> Manifest | None:
+    """The manifest of a load; None when there is none. `LakeError` when it cannot be read as one."""
+    path = f"{layout.load(number)}/{OFFSETS}"
+    data = publisher.read(path)
+    if data is None:
+        return None
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise LakeError(f"{path} is no manifest of a load: {error.errors()[0]['msg']}") from error
+
+
+def last_manifest(publisher: Publisher, layout: TopicLayout) -> Manifest | None:
+    """The newest load's. A load directory without one was not published by this job: `LakeError`, since going on would
+    load its offsets again."""
+    numbers = [n for n in map(load_number, publisher.names(layout.base)) if n is not None]
+    if not numbers:
+        return None
+    manifest = read_manifest(publisher, layout, max(numbers))
+    if manifest is None:
+        raise LakeError(f"{layout.load(max(numbers))} has no {OFFSETS}: no load wrote it; move it away")
+    return manifest
+
+
+def load_numbers(publisher: Publisher, layout: TopicLayout) -> list[int]:
+    """Numbers of the published loads, ascending."""
+    return sorted(n for n in map(load_number, publisher.names(layout.base)) if n is not None)

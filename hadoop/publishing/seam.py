@@ -1,0 +1,69 @@
+"""The publishing seam: what a lake's file system must do for a load to be one atomic rename (design D11).
+
+Paths are URIs or plain absolute paths of the implementation's scheme. Every implementation passes the contract suite
+`tests/contracts/test_publishing.py`; a scheme whose rename does not (object stores copy and delete, Hadoop's own
+local rename checks and then renames) is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from klamm.core.errors import KlammError
+
+
+class TargetExistsError(KlammError):
+    """Something is published under this name already; the staged directory is where it was, untouched."""
+
+
+class LakeError(KlammError):
+    """The lake's file system failed or holds what no load wrote; names the path."""
+
+
+class Publisher(Protocol):
+    """Directory operations in one lake. Thread-safe. Any method may raise `LakeError`."""
+
+    def publish(self, staging: str, target: str) -> None:
+        """Make the whole directory `staging` visible as `target` in one step, durably.
+
+        Exactly one of any number of racing callers succeeds, and nothing of a loser ever shows below `target`.
+        `TargetExistsError`: `target` holds something, nothing was changed. Any other error means *unknown*: it may or
+        may not have happened, and the caller finds out by reading what is there.
+        """
+        ...
+
+    def write(self, path: str, data: bytes) -> None:
+        """Write a whole file, durable when this returns; replaces one that is there, never half."""
+        ...
+
+    def read(self, path: str) -> bytes | None:
+        """The file's bytes; None when it is not there."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty when it is not there."""
+        ...
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        """(relative path, bytes) of every file below a directory, sorted."""
+        ...
+
+    def make(self, path: str) -> None:
+        """Make a directory and its parents; one that is there is no error."""
+        ...
+
+    def age_s(self, path: str) -> float | None:
+        """Seconds since the file was last written, by the file system's clock; None when it is not there."""
+        ...
+
+    def move(self, source: str, target: str) -> bool:
+        """Rename within the lake; False when `source` is no longer there."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove a file or a directory with all below it; one that is not there is no error."""
+        ...
+
+    def sync(self, path: str) -> None:
+        """All files and directories below `path` are durable when this returns."""
+        ...

@@ -1,0 +1,104 @@
+"""A job's staging directory: made, kept alive by a heartbeat, published in one rename, or swept when its job is dead.
+
+Rules.
+- A directory is dead when its heartbeat is older than `retention_s`; a live job beats far more often.
+- The sweep first renames a dead directory and removes it then: a job that slept through its own sweep finds no
+  `_job.json` in what its late tasks may have made again, and publishes nothing.
+- An error from the rename means unknown: the manifest found at the target says whose load it is.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from types import TracebackType
+
+from klamm.core.errors import KlammError
+from klamm.hadoop.layout import OWNER, TopicLayout
+from klamm.hadoop.manifest import read_manifest
+from klamm.hadoop.publishing.seam import LakeError, Publisher
+
+_DEAD = ".dead"
+_ALIVE = ".alive"
+
+
+class LoadConflictError(KlammError):
+    """Another job published this load number first; nothing of this job's is visible, and it can be run again."""
+
+
+class Staging:
+    """The staging directory of one job and topic. A context manager: leaving it removes what was not published."""
+
+    def __init__(self, publisher: Publisher, layout: TopicLayout, job_id: str, beat_s: float = 15.0) -> None:
+        self._publisher = publisher
+        self._layout = layout
+        self._job_id = job_id
+        self._beat_s = beat_s
+        self._stop = threading.Event()
+        self._heart = threading.Thread(target=self._beat_on, name=f"staging-{job_id[:8]}", daemon=True)
+        self.path = layout.staging(job_id)
+
+    def __enter__(self) -> Staging:
+        self._publisher.make(self._layout.staging_root)
+        self._beat()
+        self._publisher.make(self.path)
+        self._publisher.write(f"{self.path}/{OWNER}", json.dumps({"job_id": self._job_id}).encode())
+        self._heart.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._heart.join()
+        self._publisher.remove(self.path)
+        self._publisher.remove(self._layout.heartbeat(self._job_id))
+
+    def publish(self, number: int) -> None:
+        """Publish as load `number`. `LoadConflictError` when another job has that number."""
+        if self._publisher.read(f"{self.path}/{OWNER}") is None:
+            raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run the load again")
+        try:
+            self._publisher.publish(self.path, self._layout.load(number))
+        except Exception:  # whatever it is, it means unknown: ask the target
+            found = read_manifest(self._publisher, self._layout, number)
+            if found is None:
+                raise
+            if found.job_id != self._job_id:
+                raise LoadConflictError(
+                    f"load {number} of {self._layout.topic} was published by job {found.job_id} meanwhile; "
+                    f"this job {self._job_id} publishes nothing: run it again"
+                ) from None
+
+    def _beat(self) -> None:
+        self._publisher.write(self._layout.heartbeat(self._job_id), b"")
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(self._beat_s):
+            try:
+                self._beat()
+            except LakeError:
+                # A lake that is away for good fails the job itself; one missed beat of many must not.
+                continue
+
+
+def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
+    """Remove the staging directories of dead jobs; the ids removed. Never that of a live job."""
+    swept = []
+    names = publisher.names(layout.staging_root)
+    for name in names:
+        path = f"{layout.staging_root}/{name}"
+        if name.endswith(_DEAD):
+            publisher.remove(path)
+        elif name.endswith(_ALIVE):
+            if name.removesuffix(_ALIVE) not in names and _older(publisher, path, retention_s):
+                publisher.remove(path)
+        elif _older(publisher, layout.heartbeat(name), retention_s) and publisher.move(path, path + _DEAD):
+            publisher.remove(path + _DEAD)
+            publisher.remove(layout.heartbeat(name))
+            swept.append(name)
+    return swept
+
+
+def _older(publisher: Publisher, path: str, seconds: float) -> bool:
+    """A heartbeat that is not there is an old one: it is written before the directory is made."""
+    age = publisher.age_s(path)
+    return age is None or age > seconds

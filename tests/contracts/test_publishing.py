@@ -1,0 +1,161 @@
+"""The publishing contract: what every file system must do before a lake may live on it (design D11)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from klamm.core.errors import ConfigError
+from klamm.hadoop.publishing.local import LocalPublisher, local_path
+from klamm.hadoop.publishing.schemes import publisher_for
+from klamm.hadoop.publishing.seam import LakeError, Publisher, TargetExistsError
+
+RACES = 300
+
+IMPLEMENTATIONS: dict[str, Callable[[Path], tuple[Publisher, str]]] = {
+    "file": lambda tmp: (LocalPublisher(), f"file://{tmp}/lake"),
+    "plain path": lambda tmp: (LocalPublisher(), f"{tmp}/lake"),
+}
+
+
+@pytest.fixture(params=sorted(IMPLEMENTATIONS))
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Publisher, str]:
+    publisher, root = IMPLEMENTATIONS[request.param](tmp_path)
+    publisher.make(root)
+    return publisher, root
+
+
+def stage(publisher: Publisher, path: str, owner: str, files: int = 2) -> None:
+    publisher.make(f"{path}/dt=2013-01-01")
+    for number in range(files):
+        publisher.write(f"{path}/dt=2013-01-01/part-{number}", owner.encode())
+    publisher.write(f"{path}/_offsets.json", owner.encode())
+
+
+def test_a_published_directory_is_whole_and_the_staged_one_gone(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    stage(publisher, f"{root}/_staging/a", "a")
+    publisher.publish(f"{root}/_staging/a", f"{root}/load=000001")
+    assert publisher.names(root) == ["_staging", "load=000001"]
+    assert publisher.names(f"{root}/_staging") == []
+    assert publisher.files(f"{root}/load=000001") == [
+        ("_offsets.json", 1),
+        ("dt=2013-01-01/part-0", 1),
+        ("dt=2013-01-01/part-1", 1),
+    ]
+
+
+def test_a_taken_target_is_refused_and_neither_side_changes(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    for owner in "ab":
+        stage(publisher, f"{root}/_staging/{owner}", owner)
+    publisher.publish(f"{root}/_staging/a", f"{root}/load=000001")
+    before = publisher.files(f"{root}/load=000001")
+    with pytest.raises(TargetExistsError):
+        publisher.publish(f"{root}/_staging/b", f"{root}/load=000001")
+    assert publisher.files(f"{root}/load=000001") == before
+    assert publisher.read(f"{root}/load=000001/_offsets.json") == b"a"
+    assert len(publisher.files(f"{root}/_staging/b")) == 3
+
+
+def test_a_target_that_is_a_file_is_refused(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    stage(publisher, f"{root}/_staging/a", "a")
+    publisher.write(f"{root}/load=000001", b"not ours")
+    with pytest.raises(TargetExistsError):
+        publisher.publish(f"{root}/_staging/a", f"{root}/load=000001")
+    assert publisher.read(f"{root}/load=000001") == b"not ours"
+
+
+def test_a_staging_directory_that_is_gone_is_an_error_and_makes_no_target(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    with pytest.raises(LakeError):
+        publisher.publish(f"{root}/_staging/a", f"{root}/load=000001")
+    assert publisher.names(root) == []
+
+
+def test_of_two_racing_publishers_exactly_one_wins_and_nothing_lands_inside_the_winner(
+    lake: tuple[Publisher, str],
+) -> None:
+    publisher, root = lake
+    for race in range(RACES):
+        target = f"{root}/load={race:06d}"
+        won = run_race(publisher, root, target)
+        assert len(won) == 1, f"race {race}: {won}"
+        names = [name for name, _ in publisher.files(target)]
+        assert names == ["_offsets.json", "dt=2013-01-01/part-0"], f"race {race}: {names}"
+        assert publisher.read(f"{target}/_offsets.json") == won[0].encode()
+        assert publisher.read(f"{target}/dt=2013-01-01/part-0") == won[0].encode()
+        loser = "b" if won[0] == "a" else "a"
+        assert len(publisher.files(f"{root}/_staging/{loser}")) == 2
+        publisher.remove(f"{root}/_staging")
+
+
+def run_race(publisher: Publisher, root: str, target: str) -> list[str]:
+    """Two publishers let go at once; the names of those that were told that they won."""
+    barrier = threading.Barrier(2)
+    won: list[str] = []
+
+    def run(owner: str) -> None:
+        barrier.wait()
+        try:
+            publisher.publish(f"{root}/_staging/{owner}", target)
+        except TargetExistsError:
+            return
+        won.append(owner)
+
+    for owner in "ab":
+        stage(publisher, f"{root}/_staging/{owner}", owner, files=1)
+    threads = [threading.Thread(target=run, args=(owner,)) for owner in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return won
+
+
+def test_files_are_written_whole_and_replaced(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    assert publisher.read(f"{root}/a") is None
+    publisher.write(f"{root}/a", b"1")
+    publisher.write(f"{root}/a", b"22")
+    assert publisher.read(f"{root}/a") == b"22"
+    assert publisher.names(root) == ["a"]
+
+
+def test_what_is_not_there_has_no_names_no_age_and_can_be_removed_and_not_moved(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    assert publisher.names(f"{root}/gone") == []
+    assert publisher.age_s(f"{root}/gone") is None
+    assert publisher.move(f"{root}/gone", f"{root}/there") is False
+    publisher.remove(f"{root}/gone")
+    publisher.make(f"{root}/x/y")
+    publisher.make(f"{root}/x/y")
+    publisher.remove(f"{root}/x")
+    assert publisher.names(root) == []
+
+
+def test_an_age_is_measured_from_the_last_write(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    publisher.write(f"{root}/a", b"")
+    age = publisher.age_s(f"{root}/a")
+    assert age is not None
+    assert age < 3600
+    late = LocalPublisher(now_s=lambda: time.time() + 7200)
+    assert (late.age_s(f"{root}/a") or 0) > 7000
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/lake", "hdfs://node:8020/lake", "viewfs:///lake"])
+def test_other_schemes_are_refused_in_one_line(path: str) -> None:
+    with pytest.raises(ConfigError, match="publishing contract") as caught:
+        publisher_for(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("path", ["relative/lake", "file://elsewhere/lake", "file:lake"])
+def test_a_path_that_is_not_absolute_or_not_here_is_refused(path: str) -> None:
+    with pytest.raises(LakeError):
+        local_path(path)
