@@ -1,0 +1,71 @@
+"""Addresses in configuration: a broker's listeners, a client's bootstrap servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, BeforeValidator
+
+from klamm.core.config.section import ConfigType, to_string
+
+_HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
+
+
+class Listener(NamedTuple):
+    """`name` as in `listener.security.protocol.map`; `host` "" binds every interface; `port` 0 takes a free one."""
+
+    name: str
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.name}://{self.host}:{self.port}"
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """`ValueError` when it is not `host:port`. Brackets around an IPv6 address are taken off."""
+    match = _HOST_PORT.fullmatch(text.strip())
+    if match is None or int(match["port"]) > 65535:
+        raise ValueError(f"expected host:port with a port up to 65535, got {text!r}")
+    return match["host"].strip("[]"), int(match["port"])
+
+
+def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[Listener]:
+    """`PLAINTEXT://127.0.0.1:9092,INTERNAL://:9093`; `ValueError` in one line when it is not that."""
+    listeners: list[Listener] = []
+    for part in text.split(","):
+        name, mark, address = part.strip().partition("://")
+        if not mark:
+            raise ValueError(f"expected NAME://host:port, got {part.strip()!r}")
+        if name.upper() not in protocols:
+            raise ValueError(f"listener {name!r} is not in listener.security.protocol.map")
+        if any(name.upper() == other.name for other in listeners):
+            raise ValueError(f"listener {name!r} is named twice")
+        listeners.append(Listener(name.upper(), *host_port(address)))
+    return listeners
+
+
+def _checked(text: str) -> str:
+    servers = [part.strip() for part in text.split(",") if part.strip()]
+    if not servers:
+        raise ValueError("expected host:port, or several with commas")
+    for server in servers:
+        host, port = host_port(server)
+        if not host or not port:
+            raise ValueError(f"expected host:port, got {server!r}")
+    return ",".join(servers)
+
+
+def _joined(value: Any) -> Any:
+    return to_string(value) if isinstance(value, list) else value
+
+
+Servers = Annotated[str, BeforeValidator(_joined), AfterValidator(_checked), ConfigType.LIST]
+"""`host:port,host:port`; YAML may write a list."""
+
+
+def addresses(servers: str) -> list[tuple[str, int]]:
+    """Of a checked `bootstrap.servers`."""
+    return [host_port(part) for part in servers.split(",")]

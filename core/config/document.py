@@ -1,0 +1,129 @@
+"""A YAML document as it was written: duplicate keys refused, environment variables filled in, lines remembered."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from klamm.core.config.problems import Path as KeyPath
+from klamm.core.config.problems import Problem
+from klamm.core.errors import ConfigError
+
+MAX_SIZE = 1 << 20
+MAX_DEPTH = 32
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
+
+
+@dataclass
+class Document:
+    """`tree` holds dicts, lists and scalars; `lines` each key's line, from 1; `name` stands before each problem."""
+
+    name: str
+    base_dir: Path
+    tree: Any
+    lines: dict[KeyPath, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+
+    def fail(self, problems: list[Problem]) -> ConfigError:
+        """One line for each problem: `klamm.yaml:3: broker.log.retention.hour: unknown key; did you mean …?`"""
+        return ConfigError("\n".join(f"{self._place(problem.path)}: {problem}" for problem in problems))
+
+    def _place(self, path: KeyPath) -> str:
+        while path and path not in self.lines:
+            path = path[:-1]
+        return f"{self.name}:{self.lines[path]}" if path else self.name
+
+
+def read(source: str | Path | Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Document:
+    """A file, or a mapping that stands for one (relative paths are then taken from the working directory)."""
+    if isinstance(source, Mapping):
+        document = Document("configuration", Path.cwd(), dict(source))
+    else:
+        document = _load(Path(source))
+    document.tree = _filled(document.tree, (), document.problems, environ)
+    return document
+
+
+def _load(path: Path) -> Document:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such file; `klamm init` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise ConfigError(f"{path}: cannot be read: {reason}") from error
+    if len(text) > MAX_SIZE:
+        raise ConfigError(f"{path}: is larger than {MAX_SIZE} characters")
+    document = Document(path.name, path.absolute().parent, None)
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        document.tree = {} if node is None else _construct(loader, node, (), document)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise ConfigError(f"{path.name}:{line}: not YAML: {error.problem or error.context}") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path.name}: not YAML: {' '.join(str(error).split())}") from error
+    finally:
+        loader.dispose()
+    return document
+
+
+def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
+    """PyYAML's own constructor takes the last of two equal keys and forgets lines."""
+    if len(path) > MAX_DEPTH:
+        raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=node.start_mark)
+    if isinstance(node, yaml.SequenceNode):
+        return [_construct(loader, item, (*path, i), document) for i, item in enumerate(node.value)]
+    if not isinstance(node, yaml.MappingNode):
+        return loader.construct_object(node)
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
+            raise yaml.MarkedYAMLError(problem="a key should be plain text", problem_mark=key_node.start_mark)
+        name = str(key_node.value)
+        at = (*path, name)
+        if name in result:
+            raise yaml.MarkedYAMLError(
+                problem=f"{'.'.join(map(str, at))} is there twice, first on line {document.lines[at]}",
+                problem_mark=key_node.start_mark,
+            )
+        document.lines[at] = key_node.start_mark.line + 1
+        result[name] = _construct(loader, value_node, at, document)
+    return result
+
+
+def _filled(value: Any, path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _filled(v, (*path, str(k)), problems, environ) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(v, (*path, i), problems, environ) for i, v in enumerate(value)]
+    if isinstance(value, str) and "${" in value:
+        return _VARIABLE.sub(_lookup(path, problems, environ), value)
+    return value
+
+
+def _lookup(path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+    def replacement(match: re.Match[str]) -> str:
+        if match[0] == "$${":
+            return "${"
+        name, default = match["name"], match["default"]
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            problems.append(Problem(path, f"{match[0]!r} names no variable; write $${{ for a plain ${{"))
+        elif environ.get(name):
+            return environ[name]
+        elif default is not None:
+            return default[2:]
+        else:
+            problems.append(
+                Problem(path, f"environment variable {name} is not set and has no default (${{{name}:-…}})")
+            )
+        return ""
+
+    return replacement

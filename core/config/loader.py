@@ -1,0 +1,240 @@
+"""From a document to validated sections; every problem is collected, so that one run shows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.choice import PluginChoice
+from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.document import Document
+from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown
+from klamm.core.config.producer import ProducerConfig
+from klamm.core.config.section import BASE_DIR
+from klamm.core.config.sink import SinkSettings, own_keys
+from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.topic_settings import TopicSettings, name_problem
+from klamm.core.errors import ConfigError, PluginError
+from klamm.core.plugins import PluginHost, Providers, plugin_host
+
+SECTIONS = (
+    "broker",
+    "coordination",
+    "offsets",
+    "topics",
+    "producer",
+    "consumer",
+    "audit",
+    "sinks",
+    "serdes",
+    "plugins",
+)
+M = TypeVar("M", bound=BaseModel)
+
+
+class SettingsLoader:
+    """Validates one document; `problems` holds what was found wrong so far."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._context = {BASE_DIR: str(document.base_dir)}
+        self.problems = list(document.problems)
+        tree = document.tree
+        if not isinstance(tree, Mapping):
+            raise ConfigError(f"{document.name}: expected sections ({', '.join(SECTIONS)}), got {type(tree).__name__}")
+        self._tree: Mapping[str, Any] = tree
+
+    def load(self) -> dict[str, Any]:
+        """The sections by the names of `Settings`; what is wrong is left out and in `problems`."""
+        for name in self._tree:
+            if name not in SECTIONS:
+                self._found((name,), unknown("section", name, SECTIONS))
+        sections: dict[str, Any] = {"plugins": self._modules()}
+        try:
+            host = plugin_host(sections["plugins"])
+        except PluginError as error:
+            self._found(("plugins",), str(error))
+            return {}
+        sections["coordination"] = self._choice(("coordination",), host.coordinations, "zookeeper")
+        sections["offsets"] = self._choice(("offsets",), host.offset_stores, "coordination")
+        if "audit" in self._tree:
+            sections["audit"] = self._choice(("audit",), host.audits)
+        sections["serdes"] = self._serdes(host)
+        sections["topics"] = self._topics(host)
+        sections["sinks"] = self._sinks(host)
+        sections["broker"] = self._broker(host)
+        sections["producer"] = self._producer(host)
+        sections["consumer"] = self._consumer(host)
+        return sections
+
+    def _found(self, path: Path, message: str) -> None:
+        self.problems.append(Problem(path, message))
+
+    def _section(self, path: Path) -> dict[str, Any]:
+        """The mapping at a path; {} when it is not there, or empty."""
+        value: Any = self._tree
+        for part in path:
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if value is None:
+            return {}
+        if not isinstance(value, Mapping):
+            self._found(path, f"expected keys with values, got {value!r}")
+            return {}
+        return dict(value)
+
+    def _model(self, model: type[M], values: Mapping[str, Any], path: Path) -> M | None:
+        try:
+            return model.model_validate(values, context=self._context, by_alias=True, by_name=False)
+        except ValidationError as error:
+            self.problems += problems_of(error, model, path)
+            return None
+
+    def _modules(self) -> tuple[str, ...]:
+        section = self._section(("plugins",))
+        for name in section:
+            if name != "modules":
+                self._found(("plugins", name), unknown("key", name, ["modules"]))
+        modules = section.get("modules") or []
+        if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
+            self._found(("plugins", "modules"), "expected a list of module names")
+            return ()
+        return tuple(modules)
+
+    def _choice(self, path: Path, providers: Providers[Any], default: str = "") -> PluginChoice | None:
+        if path[0] not in self._tree and default not in providers.names():
+            return PluginChoice(default)  # nobody asked for it: an error when it is made, not now
+        section = self._section(path)
+        name = section.pop("plugin", default)
+        if not name:
+            self._found(path, f"needs `plugin:` (there are: {', '.join(providers.names())})")
+            return None
+        return self._plugin(path, providers, name, section)
+
+    def _plugin(
+        self, path: Path, providers: Providers[Any], name: Any, section: Mapping[str, Any]
+    ) -> PluginChoice | None:
+        try:
+            provider = providers.get(str(name))
+        except PluginError as error:
+            self._found((*path, "plugin"), str(error))
+            return None
+        config = self._model(provider.config, section, path)
+        return None if config is None else PluginChoice(provider.name, config)
+
+    def _choices(self, path: Path, providers: Providers[Any], value: Any) -> tuple[PluginChoice, ...]:
+        """A list of names or of `{plugin: NAME, …}`."""
+        found: list[PluginChoice | None] = []
+        for i, item in enumerate(value if isinstance(value, list) else [value]):
+            said = dict(item) if isinstance(item, Mapping) else {"plugin": item}
+            found.append(self._plugin((*path, i), providers, said.pop("plugin", ""), said))
+        return tuple(choice for choice in found if choice is not None)
+
+    def _broker(self, host: PluginHost) -> BrokerConfig | None:
+        return self._with_plugins(BrokerConfig, "broker", "topic.validators", host.topic_validators, host)
+
+    def _producer(self, host: PluginHost) -> ProducerConfig | None:
+        return self._with_plugins(ProducerConfig, "producer", "interceptors", host.producer_interceptors, host)
+
+    def _with_plugins(
+        self, model: type[M], name: str, plugin_key: str, providers: Providers[Any], host: PluginHost
+    ) -> M | None:
+        section = self._section((name,))
+        if section.get(plugin_key) is not None:
+            section[plugin_key] = self._choices((name, plugin_key), providers, section[plugin_key])
+        self._codec((name, "compression.type"), section.get("compression.type"), host)
+        return self._model(model, section, (name,))
+
+    def _codec(self, path: Path, name: Any, host: PluginHost) -> None:
+        known = ["none", "uncompressed", "producer", *host.codecs.names()]
+        if isinstance(name, str) and name not in known:
+            near = nearest(name, known)
+            hint = f"; did you mean {near}?" if near else ""
+            self._found(path, f"unknown codec {name!r}{hint} (there are: {', '.join(host.codecs.names())})")
+
+    def _consumer(self, host: PluginHost) -> ConsumerConfig | None:
+        config = self._with_plugins(ConsumerConfig, "consumer", "interceptors", host.consumer_interceptors, host)
+        if config is None or config.group_protocol is not None:
+            return config
+        # design D6: registry is the default where the coordination is ZooKeeper; a file without one cannot reach it
+        said = self._section(("coordination",)) if "coordination" in self._tree else {"plugin": ""}
+        protocol = "registry" if said.get("plugin", "zookeeper") == "zookeeper" else "classic"
+        return config.model_copy(update={"group_protocol": protocol})
+
+    def _serdes(self, host: PluginHost) -> dict[str, PluginChoice]:
+        found = {}
+        for name in self._section(("serdes",)):
+            path = ("serdes", name)
+            choice = self._plugin(path, host.serdes, name, self._section(path))
+            if choice is not None:
+                found[name] = choice
+        return found
+
+    def _topics(self, host: PluginHost) -> dict[str, TopicSettings]:
+        found = {}
+        for name in self._section(("topics",)):
+            wrong = name_problem(name)
+            if wrong:
+                self._found(("topics", name), wrong)
+                continue
+            topic = self._topic(("topics", name), host)
+            if topic is not None:
+                found[name] = topic
+        return found
+
+    def _topic(self, path: Path, host: PluginHost) -> TopicSettings | None:
+        section = self._section(path)
+        config = self._section((*path, "config"))
+        self._topic_config((*path, "config"), config, host)
+        known = {info.alias: name for name, info in TopicSettings.model_fields.items() if name != "options"}
+        own = {name: section.pop(name) for name in list(section) if name not in known}
+        section["config"] = {k: _text(v) for k, v in config.items()}
+        topic = self._model(TopicSettings, section, path)
+        if "envelope" in section:
+            self._plugin((*path, "envelope"), host.envelopes, section["envelope"], {})
+        if topic is None:
+            return None
+        if topic.schema_file is not None and not topic.schema_file.is_file():
+            self._found((*path, "schema"), f"no such file: {topic.schema_file}")
+        if topic.serde is None:
+            for name in own:
+                self._found((*path, name), unknown("key", name, [k for k in known if k]))
+            return topic
+        options = self._serde_options(path, topic.serde, own, host)
+        return None if options is None else topic.model_copy(update={"options": options})
+
+    def _serde_options(self, path: Path, serde: str, own: Mapping[str, Any], host: PluginHost) -> BaseModel | None:
+        """What a topic says to its serde, over what the `serdes` section says for all topics."""
+        common = self._section(("serdes", serde)) if "serdes" in self._tree else {}
+        choice = self._plugin(path, host.serdes, serde, {**common, **own})
+        return None if choice is None else choice.config
+
+    def _topic_config(self, path: Path, config: Mapping[str, Any], host: PluginHost) -> None:
+        for name, value in config.items():
+            if name not in TOPIC_DEFINITIONS:
+                self._found((*path, name), unknown("topic config", name, TOPIC_DEFINITIONS))
+            else:
+                self._model(TopicConfig, {name: value}, path)
+        self._codec((*path, "compression.type"), config.get("compression.type"), host)
+
+    def _sinks(self, host: PluginHost) -> dict[str, SinkSettings]:
+        found = {}
+        for name in self._section(("sinks",)):
+            path = ("sinks", name)
+            section = self._section(path)
+            own = {k: section.pop(k) for k in list(section) if k in own_keys()}
+            choice = self._plugin(path, host.sinks, section.pop("plugin", ""), section)
+            own.setdefault("group.id", f"sink-{name}")
+            sink = self._model(SinkSettings, own, path)
+            if sink is not None and choice is not None:
+                found[name] = sink.model_copy(update={"choice": choice})
+        return found
+
+
+def _text(value: Any) -> str:
+    """YAML's value as Kafka's tools write it."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

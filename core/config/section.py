@@ -1,0 +1,170 @@
+"""What every section of the configuration is made of: Kafka's dotted names, Kafka's types, a line of help for each key.
+
+A field `log_retention_ms` is the key `log.retention.ms`. Plugins may build their own sections on `Section`; relative
+paths of the type `ConfigPath` are taken from the folder of the YAML file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin
+
+from annotated_types import Ge, Gt, Le
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic.fields import FieldInfo
+
+BASE_DIR = "base_dir"
+"""The key of a validation context that holds the folder of the YAML file."""
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+
+
+class ConfigType(IntEnum):
+    """A key's type as DescribeConfigs gives it (KIP-569)."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+def _whole_number(value: Any) -> Any:
+    """YAML's `yes` would pass for 1."""
+    if isinstance(value, bool):
+        raise ValueError("expected a whole number, got a boolean")
+    return value
+
+
+def _split_list(value: Any) -> Any:
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+
+def _path(value: Any, info: ValidationInfo) -> Any:
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError("expected a path")
+    base = (info.context or {}).get(BASE_DIR, "")
+    return Path(base, Path(value).expanduser()).resolve()
+
+
+Int = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**31), le=INT_MAX), ConfigType.INT]
+Long = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**63), le=LONG_MAX), ConfigType.LONG]
+Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), ConfigType.LIST]
+"""A YAML list, or Kafka's form: one string with commas."""
+ConfigPath = Annotated[Path, BeforeValidator(_path), ConfigType.STRING]
+
+
+def dotted(field: str) -> str:
+    return field.replace("_", ".")
+
+
+class Section(BaseModel):
+    """A frozen section: unknown keys are refused; keys have dots, attributes underscores."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        alias_generator=dotted,
+        validate_by_name=True,
+        validate_by_alias=True,
+        validate_default=True,
+        arbitrary_types_allowed=True,
+    )
+
+
+def key(default: Any, doc: str, **bounds: Any) -> Any:
+    """A key with its default, one line of help and pydantic's bounds (`ge`, `le`, `gt`)."""
+    return Field(default=default, description=doc, **bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A key as documentation and DescribeConfigs show it. `valid` is "" where any value of the type will do."""
+
+    name: str
+    type: ConfigType
+    default: Any
+    valid: str
+    doc: str
+
+
+def definitions(model: type[BaseModel]) -> Iterator[Definition]:
+    """The keys of a section, in the order in which the model declares them."""
+    for name, info in model.model_fields.items():
+        default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
+        yield Definition(info.alias or dotted(name), _type(info), default, _valid(info), info.description or "")
+
+
+def _type(info: FieldInfo) -> ConfigType:
+    for mark in info.metadata:
+        if isinstance(mark, ConfigType):
+            return mark
+    kinds = set(_flat(info.annotation))
+    for kind, config_type in (
+        (bool, ConfigType.BOOLEAN),
+        (int, ConfigType.LONG),
+        (float, ConfigType.DOUBLE),
+        (tuple, ConfigType.LIST),
+    ):
+        if kind in kinds:
+            return config_type
+    marks = [mark for kind in kinds for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, ConfigType)]
+    return marks[0] if marks else ConfigType.STRING
+
+
+def _flat(annotation: Any) -> Iterator[Any]:
+    """The members of a union, and what they are generic of."""
+    if get_origin(annotation) in (tuple, list, dict):
+        yield get_origin(annotation)
+    elif hasattr(annotation, "__metadata__") or not get_args(annotation) or get_origin(annotation) is Literal:
+        yield annotation
+    else:
+        for part in get_args(annotation):
+            yield from _flat(part)
+
+
+def _valid(info: FieldInfo) -> str:
+    """The values allowed, for people: `a | b`, `0..5`, `>= 1`."""
+    names = [str(v) for part in _flat(info.annotation) if get_origin(part) is Literal for v in get_args(part)]
+    if names:
+        return " | ".join(names)
+    marks = [*info.metadata]
+    for part in _flat(info.annotation):
+        for mark in getattr(part, "__metadata__", ()):
+            marks += mark.metadata if isinstance(mark, FieldInfo) else [mark]
+    lows = [m.ge for m in marks if isinstance(m, Ge)] + [m.gt for m in marks if isinstance(m, Gt)]
+    highs = [m.le for m in marks if isinstance(m, Le)]
+    low: Any = max(lows, default=None)  # type: ignore[type-var]  # bounds of one key are of one type
+    high: Any = min(highs, default=None)  # type: ignore[type-var]
+    has_low = low is not None and low not in (-(2**31), -(2**63))
+    has_high = high is not None and high not in (INT_MAX, LONG_MAX)
+    if has_low and has_high:
+        return f"{low}..{high}"
+    return f">= {low}" if has_low else f"<= {high}" if has_high else ""
+
+
+def to_string(value: Any) -> str:
+    """A value as Kafka's tools write it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}:{to_string(v)}" for k, v in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(to_string(v) for v in value)
+    return str(value)
+
+
+def values(section: BaseModel) -> dict[str, str]:
+    """A section by its dotted names, each value as Kafka's tools write it."""
+    fields = type(section).model_fields
+    return {info.alias or dotted(name): to_string(getattr(section, name)) for name, info in fields.items()}

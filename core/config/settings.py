@@ -1,0 +1,131 @@
+"""All settings of a process: one YAML file, validated before anything starts (design D14)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.choice import PluginChoice
+from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.document import read
+from klamm.core.config.loader import SettingsLoader
+from klamm.core.config.producer import ProducerConfig
+from klamm.core.config.sink import SinkSettings
+from klamm.core.config.topic_settings import TopicSettings
+from klamm.core.errors import ConfigError
+from klamm.core.plugins import PluginHost, plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.seams.audit import Audit
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.interceptor import ConsumerInterceptor, ProducerInterceptor
+from klamm.core.seams.offsets import OffsetStore
+from klamm.core.seams.serde import Serde, SerdeContext, TopicFormat
+from klamm.core.seams.sink import Sink
+from klamm.core.seams.validator import TopicValidator
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The validated file, and the plugin objects that it asks for: each `make_…` makes a new one."""
+
+    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    coordination: PluginChoice = field(default_factory=lambda: PluginChoice("zookeeper"))
+    offsets: PluginChoice = field(default_factory=lambda: PluginChoice("coordination"))
+    topics: dict[str, TopicSettings] = field(default_factory=dict)
+    producer: ProducerConfig = field(default_factory=ProducerConfig)
+    consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
+    audit: PluginChoice | None = None
+    sinks: dict[str, SinkSettings] = field(default_factory=dict)
+    serdes: dict[str, PluginChoice] = field(default_factory=dict)
+    plugins: tuple[str, ...] = ()
+    source: str = "configuration"
+    base_dir: Path = field(default_factory=Path.cwd)
+
+    def with_(self, **changes: Any) -> Settings:
+        """A copy with other sections."""
+        return replace(self, **changes)
+
+    def host(self) -> PluginHost:
+        return plugin_host(self.plugins)
+
+    def codec_table(self) -> CodecTable:
+        """Every codec that a plugin provides."""
+        codecs = self.host().codecs
+        return CodecTable(codecs.create(name) for name in codecs.names())
+
+    def make_coordination(self) -> Coordination:
+        """Not started yet."""
+        return self.host().coordinations.create(self.coordination.plugin, self.coordination.config)
+
+    def make_offset_store(self, coordination: Coordination) -> OffsetStore:
+        return self.host().offset_stores.create(self.offsets.plugin, self.offsets.config, coordination)
+
+    def make_audit(self) -> Audit | None:
+        """None without an `audit` section."""
+        return None if self.audit is None else self.host().audits.create(self.audit.plugin, self.audit.config)
+
+    def make_sink(self, name: str) -> Sink:
+        chosen = self.sink(name).choice
+        return self.host().sinks.create(chosen.plugin, chosen.config)
+
+    def sink(self, name: str) -> SinkSettings:
+        """`ConfigError` when the file has no such sink."""
+        if name not in self.sinks:
+            known = ", ".join(sorted(self.sinks)) or "none"
+            raise ConfigError(f"{self.source}: sinks.{name}: there is no such sink (there are: {known})")
+        return self.sinks[name]
+
+    def make_topic_validators(self) -> list[TopicValidator]:
+        validators = self.host().topic_validators
+        return [validators.create(c.plugin, c.config) for c in self.broker.topic_validators]
+
+    def make_producer_interceptors(self) -> list[ProducerInterceptor]:
+        interceptors = self.host().producer_interceptors
+        return [interceptors.create(c.plugin, c.config) for c in self.producer.interceptors]
+
+    def make_consumer_interceptors(self) -> list[ConsumerInterceptor]:
+        interceptors = self.host().consumer_interceptors
+        return [interceptors.create(c.plugin, c.config) for c in self.consumer.interceptors]
+
+    def serde_name(self, topic: str) -> str | None:
+        """The serde of a topic's values; None: raw bytes."""
+        return self.topics[topic].serde if topic in self.topics else None
+
+    def make_serde(self, name: str, context: SerdeContext) -> Serde:
+        chosen = self.serdes.get(name)
+        return self.host().serdes.create(name, chosen.config if chosen else None, context)
+
+    def topic_format(self, topic: str) -> TopicFormat:
+        """What the serde of a topic is told; `ConfigError` when its schema file cannot be read."""
+        return self._formats(topic, self.topics.get(topic, TopicSettings()))
+
+    def _formats(self, topic: str, said: TopicSettings) -> TopicFormat:
+        if topic not in self._cache:
+            text = None
+            if said.schema_file is not None:
+                try:
+                    text = said.schema_file.read_text(encoding="utf-8")
+                except (OSError, UnicodeDecodeError) as error:
+                    where = f"{self.source}: topics.{topic}.schema"
+                    raise ConfigError(f"{where}: {said.schema_file} cannot be read: {error}") from error
+            envelope = self.host().envelopes.create(said.envelope)
+            self._cache[topic] = TopicFormat(envelope, text, said.options.model_dump(by_alias=True))
+        return self._cache[topic]
+
+    @cached_property
+    def _cache(self) -> dict[str, TopicFormat]:
+        return {}
+
+
+def load_settings(source: str | Path | Mapping[str, Any]) -> Settings:
+    """A YAML file, or a mapping of the same shape; `ConfigError` with one line for each thing that is wrong."""
+    document = read(source)
+    loader = SettingsLoader(document)
+    sections = loader.load()
+    if loader.problems:
+        raise document.fail(loader.problems)
+    return Settings(**sections, source=document.name, base_dir=document.base_dir)
