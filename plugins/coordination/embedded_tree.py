@@ -1,0 +1,248 @@
+"""The tree in an SQLite file: nodes, sessions and a log of changes, each write one `BEGIN IMMEDIATE` transaction.
+
+Rules: a node's parent is there; an ephemeral node has an owner in `sessions` and no children; `creation_id` comes from
+one counter that only grows; every change leaves the paths it touched in `changes`, the newest `KEPT_CHANGES` of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
+
+from klamm.core.errors import CoordinationError
+from klamm.core.seams.coordination import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    CoordinationUnavailableError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    SessionExpiredError,
+    Set,
+    Stat,
+)
+from klamm.plugins.coordination.tree_paths import ancestors, parent_of
+
+KEPT_CHANGES = 10_000
+BUSY_TIMEOUT_S = 5.0
+_SCHEMA = (
+    """CREATE TABLE IF NOT EXISTS nodes (path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL,
+       version INTEGER NOT NULL, creation_id INTEGER NOT NULL, owner INTEGER NOT NULL,
+       ctime_ms INTEGER NOT NULL, mtime_ms INTEGER NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS nodes_parent ON nodes (parent)",
+    "CREATE INDEX IF NOT EXISTS nodes_owner ON nodes (owner) WHERE owner != 0",
+    "CREATE TABLE IF NOT EXISTS sessions (id INTEGER PRIMARY KEY AUTOINCREMENT, expires_ms INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS changes (seq INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL)",
+    "INSERT OR IGNORE INTO counters VALUES ('creation_id', 0)",
+    "INSERT OR IGNORE INTO nodes VALUES ('/', '', x'', 0, 0, 0, 0, 0)",
+)
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """A connection in WAL mode whose every commit is on the disk; the caller sees to it that one thread uses it."""
+    db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    db.execute("PRAGMA synchronous = FULL")
+    return db
+
+
+def _node(db: sqlite3.Connection, path: str) -> tuple[bytes, Stat] | None:
+    row = db.execute(
+        "SELECT data, version, creation_id, owner, ctime_ms, mtime_ms FROM nodes WHERE path = ?", (path,)
+    ).fetchone()
+    return (bytes(row[0]), Stat(*row[1:])) if row else None
+
+
+class WriteTransaction:
+    """The tree inside one open transaction of one session."""
+
+    def __init__(self, db: sqlite3.Connection, now_ms: int, session_id: int) -> None:
+        self._db = db
+        self._now_ms = now_ms
+        self._session_id = session_id
+
+    def stat(self, path: str) -> Stat:
+        found = _node(self._db, path)
+        if found is None:
+            raise NoNodeError(f"{path} is not there")
+        return found[1]
+
+    def apply(self, operation: Operation) -> None:
+        """One operation; its error names its path."""
+        if isinstance(operation, Create):
+            self.create(operation.path, operation.data, ephemeral=operation.ephemeral)
+        elif isinstance(operation, Set):
+            self.set(operation.path, operation.data, operation.version)
+        elif isinstance(operation, Check):
+            self.check(operation.path, operation.version)
+        else:
+            self.delete(operation.path, operation.version)
+
+    def check(self, path: str, version: int) -> None:
+        found = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
+        if found is None:
+            raise NoNodeError(f"{path} is not there")
+        if version not in (ANY_VERSION, found[0]):
+            raise BadVersionError(f"{path} is at version {found[0]}, not {version}")
+
+    def create(self, path: str, data: bytes, *, ephemeral: bool) -> None:
+        if path == "/" or self._db.execute("SELECT 1 FROM nodes WHERE path = ?", (path,)).fetchone():
+            raise NodeExistsError(f"{path} is there already")
+        parent = parent_of(path)
+        owner = self._db.execute("SELECT owner FROM nodes WHERE path = ?", (parent,)).fetchone()
+        if owner is None:
+            raise NoNodeError(f"{path} cannot be created: its parent {parent} is not there")
+        if owner[0]:
+            raise CoordinationError(f"{path} cannot be created: its parent {parent} is ephemeral")
+        self._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'creation_id'")
+        self._db.execute(
+            "INSERT INTO nodes VALUES (?, ?, ?, 0, (SELECT value FROM counters WHERE name = 'creation_id'), ?, ?, ?)",
+            (path, parent, data, self._session_id if ephemeral else 0, self._now_ms, self._now_ms),
+        )
+        self._changed(path, parent)
+
+    def make_parents(self, path: str) -> None:
+        for parent in ancestors(path):
+            if not self._db.execute("SELECT 1 FROM nodes WHERE path = ?", (parent,)).fetchone():
+                self.create(parent, b"", ephemeral=False)
+
+    def set(self, path: str, data: bytes, version: int) -> None:
+        self.check(path, version)
+        self._db.execute(
+            "UPDATE nodes SET data = ?, version = version + 1, mtime_ms = ? WHERE path = ?", (data, self._now_ms, path)
+        )
+        self._changed(path)
+
+    def delete(self, path: str, version: int) -> None:
+        self.check(path, version)
+        if path == "/":
+            raise CoordinationError("/ cannot be deleted")
+        if self._db.execute("SELECT 1 FROM nodes WHERE parent = ? LIMIT 1", (path,)).fetchone():
+            raise NotEmptyError(f"{path} has children")
+        self._remove(path)
+
+    def delete_subtree(self, path: str, version: int) -> None:
+        """`path` (checked against `version`) and all below it, the deepest first."""
+        self.check(path, version)
+        for (below,) in self._db.execute(
+            "SELECT path FROM nodes WHERE substr(path, 1, ?) = ? ORDER BY length(path) DESC",
+            (len(path) + 1, path + "/"),
+        ).fetchall():
+            self._remove(below)
+        self.delete(path, ANY_VERSION)
+
+    def open_session(self, timeout_ms: int) -> int:
+        cursor = self._db.execute("INSERT INTO sessions (expires_ms) VALUES (?)", (self._now_ms + timeout_ms,))
+        assert cursor.lastrowid is not None
+        return cursor.lastrowid
+
+    def renew_session(self, timeout_ms: int) -> None:
+        """Push back the expiry; `SessionExpiredError` when the session has been ended, by time or by another."""
+        renewed = self._db.execute(
+            "UPDATE sessions SET expires_ms = ? WHERE id = ?", (self._now_ms + timeout_ms, self._session_id)
+        )
+        if renewed.rowcount == 0:
+            raise SessionExpiredError(f"session {self._session_id} has expired")
+
+    def end_session(self, session_id: int) -> None:
+        """The session and its ephemeral paths."""
+        for (path,) in self._db.execute("SELECT path FROM nodes WHERE owner = ?", (session_id,)).fetchall():
+            self._remove(path)
+        self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+
+    def end_expired_sessions(self) -> None:
+        for (session_id,) in self._db.execute(
+            "SELECT id FROM sessions WHERE expires_ms <= ? AND id != ?", (self._now_ms, self._session_id)
+        ).fetchall():
+            self.end_session(session_id)
+
+    def _remove(self, path: str) -> None:
+        self._db.execute("DELETE FROM nodes WHERE path = ?", (path,))
+        self._changed(path, parent_of(path))
+
+    def _changed(self, *paths: str) -> None:
+        self._db.executemany("INSERT INTO changes (path) VALUES (?)", [(path,) for path in paths])
+        self._db.execute("DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?", (KEPT_CHANGES,))
+
+
+class EmbeddedTree:
+    """The file, opened; thread-safe by one lock around its one connection. `clock` gives seconds since the epoch."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        with self._translated():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = connect(path)
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def write(self, session_id: int) -> Iterator[WriteTransaction]:
+        """One transaction: all of the block, or none of it when it raises."""
+        with self._lock, self._translated():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield WriteTransaction(self._db, int(self._clock() * 1000), session_id)
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def read(self, path: str) -> tuple[bytes, Stat] | None:
+        with self._lock, self._translated():
+            return _node(self._db, path)
+
+    def children(self, path: str) -> list[str] | None:
+        """Names, in no order; `None` when `path` is not there."""
+        with self._lock, self._translated():
+            rows = self._db.execute("SELECT path FROM nodes WHERE path = ? OR parent = ?", (path, path)).fetchall()
+        if (path,) not in rows:
+            return None
+        return [row[0].rpartition("/")[2] for row in rows if row[0] != path]
+
+    def has_expired_sessions(self) -> bool:
+        with self._lock, self._translated():
+            now_ms = int(self._clock() * 1000)
+            return (
+                self._db.execute("SELECT 1 FROM sessions WHERE expires_ms <= ? LIMIT 1", (now_ms,)).fetchone()
+                is not None
+            )
+
+    @retry(
+        retry=retry_if_exception_type(sqlite3.OperationalError),
+        stop=stop_after_delay(BUSY_TIMEOUT_S),
+        wait=wait_random_exponential(multiplier=0.01, max=0.2),
+        reraise=True,
+    )
+    def _prepare(self) -> None:
+        # Switching to WAL ignores the busy time-out, so two processes that open a new file at once may collide here.
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("BEGIN IMMEDIATE")
+        for statement in _SCHEMA:
+            self._db.execute(statement)
+        self._db.execute("COMMIT")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            raise CoordinationUnavailableError(f"coordination file {self._path}: {error}") from error

@@ -1,0 +1,128 @@
+"""Watches on the embedded tree: a thread that follows the log of changes and calls back.
+
+It looks whether another connection has written every `POLL_S` (one `PRAGMA`, no page read), and at once when a
+coordination in this process has.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from sqlite3 import Error as SqliteError
+
+from klamm.plugins.coordination.embedded_tree import connect
+
+POLL_S = 0.05
+_log = logging.getLogger(__name__)
+_followers: weakref.WeakSet[ChangeFollower] = weakref.WeakSet()
+_followers_lock = threading.Lock()
+
+
+class EmbeddedWatch:
+    """One callback on one path."""
+
+    def __init__(self, path: str, callback: Callable[[], None], forget: Callable[[EmbeddedWatch], None]) -> None:
+        self.path = path
+        self._callback = callback
+        self._forget = forget
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        self._forget(self)
+
+    def fire(self) -> None:
+        if self._cancelled:
+            return
+        try:
+            self._callback()
+        except Exception:  # a callback is anyone's code; the others must still be called
+            _log.exception("watch callback on %s failed", self.path)
+
+
+class ChangeFollower:
+    """Calls the watches whose path changed, on its own thread, from `start` to `stop`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file.resolve()
+        self._watches: set[EmbeddedWatch] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._all = False
+        self._stopping = False
+        self._db = connect(self._file)
+        self._thread = threading.Thread(target=self._run, name="klamm-embedded-watches", daemon=True)
+
+    def start(self) -> None:
+        with _followers_lock:
+            _followers.add(self)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No callback starts after this, unless it is called from one."""
+        with _followers_lock:
+            _followers.discard(self)
+        self._stopping = True
+        self._wake.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def add(self, path: str, callback: Callable[[], None]) -> EmbeddedWatch:
+        watch = EmbeddedWatch(path, callback, self._forget)
+        with self._lock:
+            self._watches.add(watch)
+        return watch
+
+    def fire_all(self) -> None:
+        """As after a reconnect."""
+        self._all = True
+        self._wake.set()
+
+    def _forget(self, watch: EmbeddedWatch) -> None:
+        with self._lock:
+            self._watches.discard(watch)
+
+    def _run(self) -> None:
+        version, seen = -1, -1
+        while not self._stopping:
+            woken = self._wake.wait(POLL_S)
+            self._wake.clear()
+            if self._all:
+                self._all = False
+                self._fire(None)
+            try:
+                before, version = version, self._db.execute("PRAGMA data_version").fetchone()[0]
+                if woken or before != version:
+                    seen = self._follow(seen)
+            except SqliteError as error:  # the heartbeat reports it as SUSPENDED; the next look finds all of it
+                version = -1
+                _log.warning("coordination file %s: %s", self._file, error)
+        self._db.close()
+
+    def _follow(self, seen: int) -> int:
+        newest = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0])
+        rows = self._db.execute("SELECT path FROM changes WHERE seq > ? AND seq <= ?", (seen, newest)).fetchall()
+        # On the first look, and where changes were pruned before they were seen, any path may have changed.
+        unknown = seen < 0 or len(rows) != newest - seen
+        self._fire(None if unknown else {row[0] for row in rows})
+        return newest
+
+    def _fire(self, paths: set[str] | None) -> None:
+        with self._lock:
+            chosen = [watch for watch in self._watches if paths is None or watch.path in paths]
+        for watch in chosen:
+            if self._stopping:
+                return
+            watch.fire()
+
+
+def wake_followers(file: Path) -> None:
+    """Tell this process's followers of `file` that it has just been written."""
+    resolved = file.resolve()
+    with _followers_lock:
+        chosen = [follower for follower in _followers if follower._file == resolved]
+    for follower in chosen:
+        follower._wake.set()

@@ -1,0 +1,52 @@
+"""Paths and sizes as every coordination takes them, checked before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.errors import CoordinationError
+from klamm.core.seams.coordination import Check, Create, Delete, Operation, Set
+
+MAX_DATA_BYTES = 1_000_000
+"""Of one node, and of all nodes of one transaction (ZooKeeper drops the connection past 1,048,575 bytes a request)."""
+
+
+def check_path(path: str) -> None:
+    """`CoordinationError` unless `path` is absolute and every part has a name that ZooKeeper takes."""
+    if path == "/":
+        return
+    if not path.startswith("/") or path.endswith("/"):
+        raise CoordinationError(f"path {path!r} must begin with '/' and not end with it")
+    for part in path[1:].split("/"):
+        if part in ("", ".", "..") or "\0" in part:
+            raise CoordinationError(f"path {path!r} has a part {part!r}, which is no name")
+
+
+def check_size(path: str, size: int) -> None:
+    """`CoordinationError` when `size` bytes are too many for a node or a transaction."""
+    if size > MAX_DATA_BYTES:
+        raise CoordinationError(f"{path}: {size} bytes are over the limit of {MAX_DATA_BYTES}")
+
+
+def check_operations(operations: Iterable[Operation]) -> None:
+    """Every path, the kind of every operation, and the size of them all together."""
+    size = 0
+    path = "/"
+    for operation in operations:
+        if not isinstance(operation, Check | Create | Set | Delete):
+            raise CoordinationError(f"{operation!r} is no operation: Check, Create, Set or Delete")
+        path = operation.path
+        check_path(path)
+        size += len(path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
+    check_size(f"a transaction that ends with {path}", size)
+
+
+def parent_of(path: str) -> str:
+    """`/` for a top path and for `/` itself."""
+    return path.rpartition("/")[0] or "/"
+
+
+def ancestors(path: str) -> list[str]:
+    """The paths above, from the top down, without `/`."""
+    parts = path[1:].split("/")[:-1]
+    return ["/" + "/".join(parts[: i + 1]) for i in range(len(parts))]
