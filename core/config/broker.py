@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, field_validator, model_validator
 
 from klamm.core.config.address import Listener, parse_listeners
 from klamm.core.config.choice import PluginChoices
-from klamm.core.config.section import INT_MAX, ConfigPath, ConfigType, Int, Long, Section, dotted, key
+from klamm.core.config.section import INT_MAX, ConfigPath, ConfigType, Int, Long, Section, dotted, key, wrong_key
 from klamm.core.config.topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig
 
 _TOPIC = TopicConfig()
@@ -123,14 +123,19 @@ class BrokerConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> BrokerConfig:
+        for name, parse in (("listeners", self.bound), ("advertised.listeners", self.advertised)):
+            try:
+                parse()
+            except ValueError as error:
+                raise wrong_key(name, str(error)) from error
         names = [listener.name for listener in self.bound()]
         for listener in self.advertised():
             if listener.name not in names:
-                raise ValueError(f"advertised.listeners names {listener.name}, which listeners does not")
-            if listener.host in ("0.0.0.0", "::") or (self.advertised_listeners and not listener.host):
-                raise ValueError(f"clients cannot connect to {listener}: set advertised.listeners to a real address")
+                raise wrong_key("advertised.listeners", f"names {listener.name}, which listeners does not")
+            if listener.host in ("", "0.0.0.0", "::"):
+                raise wrong_key("advertised.listeners", f"clients cannot connect to {listener}; name a real address")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
-            raise ValueError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+            raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
         return self
 
     def _protocols(self) -> dict[str, str]:

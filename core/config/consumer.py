@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, model_validator
 
 from klamm.core.config.choice import PluginChoices
 from klamm.core.config.client import ClientConfig
-from klamm.core.config.section import INT_MAX, ConfigType, Int, Names, key
+from klamm.core.config.section import INT_MAX, ConfigType, Int, Names, key, wrong_key
 
 
 def _reset(value: Any) -> Any:
@@ -53,8 +53,8 @@ class ConsumerConfig(ClientConfig):
     @model_validator(mode="after")
     def _consistent(self) -> ConsumerConfig:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
-            raise ValueError("heartbeat.interval.ms should be below session.timeout.ms")
+            raise wrong_key("heartbeat.interval.ms", "should be below session.timeout.ms")
         unknown = set(self.partition_assignment_strategy) - {"range", "roundrobin"}
         if unknown or not self.partition_assignment_strategy:
-            raise ValueError("partition.assignment.strategy should be range or roundrobin, or both with a comma")
+            raise wrong_key("partition.assignment.strategy", "should be range or roundrobin, or both with a comma")
         return self

@@ -89,7 +89,7 @@ class SettingsLoader:
         try:
             return model.model_validate(values, context=self._context, by_alias=True, by_name=False)
         except ValidationError as error:
-            self.problems += problems_of(error, model, path)
+            self.problems += problems_of(error, model, values, path)
             return None
 
     def _modules(self) -> tuple[str, ...]:
@@ -114,12 +114,13 @@ class SettingsLoader:
         return self._plugin(path, providers, name, section)
 
     def _plugin(
-        self, path: Path, providers: Providers[Any], name: Any, section: Mapping[str, Any]
+        self, path: Path, providers: Providers[Any], name: Any, section: Mapping[str, Any], named: Path | None = None
     ) -> PluginChoice | None:
+        """`named` is the path of the key that holds the name, `path.plugin` when not given."""
         try:
             provider = providers.get(str(name))
         except PluginError as error:
-            self._found((*path, "plugin"), str(error))
+            self._found(named or (*path, "plugin"), str(error))
             return None
         config = self._model(provider.config, section, path)
         return None if config is None else PluginChoice(provider.name, config)
@@ -167,7 +168,7 @@ class SettingsLoader:
         found = {}
         for name in self._section(("serdes",)):
             path = ("serdes", name)
-            choice = self._plugin(path, host.serdes, name, self._section(path))
+            choice = self._plugin(path, host.serdes, name, self._section(path), path)
             if choice is not None:
                 found[name] = choice
         return found
@@ -193,14 +194,15 @@ class SettingsLoader:
         section["config"] = {k: _text(v) for k, v in config.items()}
         topic = self._model(TopicSettings, section, path)
         if "envelope" in section:
-            self._plugin((*path, "envelope"), host.envelopes, section["envelope"], {})
+            self._plugin(path, host.envelopes, section["envelope"], {}, (*path, "envelope"))
+        if section.get("serde") is None:
+            for name in own:
+                self._found((*path, name), unknown("key", name, [k for k in known if k]))
         if topic is None:
             return None
         if topic.schema_file is not None and not topic.schema_file.is_file():
             self._found((*path, "schema"), f"no such file: {topic.schema_file}")
         if topic.serde is None:
-            for name in own:
-                self._found((*path, name), unknown("key", name, [k for k in known if k]))
             return topic
         options = self._serde_options(path, topic.serde, own, host)
         return None if options is None else topic.model_copy(update={"options": options})
@@ -208,7 +210,7 @@ class SettingsLoader:
     def _serde_options(self, path: Path, serde: str, own: Mapping[str, Any], host: PluginHost) -> BaseModel | None:
         """What a topic says to its serde, over what the `serdes` section says for all topics."""
         common = self._section(("serdes", serde)) if "serdes" in self._tree else {}
-        choice = self._plugin(path, host.serdes, serde, {**common, **own})
+        choice = self._plugin(path, host.serdes, serde, {**common, **own}, (*path, "serde"))
         return None if choice is None else choice.config
 
     def _topic_config(self, path: Path, config: Mapping[str, Any], host: PluginHost) -> None:

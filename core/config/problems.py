@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from klamm.core.config.section import definitions
+from klamm.core.config.section import KEY_PROBLEM, definitions
 
 Path = tuple[str | int, ...]
 
@@ -26,8 +26,10 @@ class Problem:
         return f"{where}: {self.message}" if where else self.message
 
 
-def problems_of(error: ValidationError, model: type[BaseModel], at: Path = ()) -> Iterator[Problem]:
-    """Pydantic's findings in our words. `at` is where the section stands in the document."""
+def problems_of(
+    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], at: Path = ()
+) -> Iterator[Problem]:
+    """Pydantic's findings in our words. `given` was validated; `at` is where it stands in the document."""
     for found in error.errors(include_url=False):
         where, kind = found["loc"], found["type"]
         if kind == "extra_forbidden":
@@ -35,22 +37,32 @@ def problems_of(error: ValidationError, model: type[BaseModel], at: Path = ()) -
             yield Problem((*at, *where), unknown("key", str(where[-1]), known))
         elif kind == "missing":
             yield Problem((*at, *where), "is required and missing")
+        elif kind == KEY_PROBLEM:
+            yield Problem((*at, *where, found["ctx"]["key"]), found["msg"])
         else:
-            yield Problem((*at, *_plain(where)), _message(found))
+            yield Problem((*at, *_written(where, given)), _message(found))
 
 
-def _plain(where: Path) -> Path:
-    """Without the names of union members, which pydantic puts at the end."""
-    return where[:1] if len(where) > 1 and not isinstance(where[1], int) else where
+def _written(where: Path, given: Any) -> Path:
+    """As much of pydantic's path as the user wrote: it adds the names of union members."""
+    path: list[str | int] = []
+    for part in where:
+        in_map = isinstance(given, Mapping) and part in given
+        in_list = isinstance(given, list) and isinstance(part, int) and part < len(given)
+        if not in_map and not in_list and (path or not isinstance(part, str)):
+            break
+        path.append(part)
+        given = given[part] if in_map or in_list else None
+    return tuple(path)
 
 
 def _message(found: Any) -> str:
+    text = str(found["msg"])
+    if found["type"] in ("value_error", "assertion_error"):
+        return text.partition(", ")[2] or text
     got = found["input"]
     shown = f", got {got!r}" if isinstance(got, str | int | float | bool | None) else ""
-    text = found["msg"]
-    if found["type"] in ("value_error", "assertion_error"):
-        return str(text).partition(", ")[2] or str(text)
-    return text[:1].lower() + text[1:].replace("Input should be", "should be") + shown if text else shown
+    return text.replace("Input should be", "should be") + shown
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

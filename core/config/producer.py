@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, model_validator
 
 from klamm.core.config.choice import PluginChoices
 from klamm.core.config.client import ClientConfig
-from klamm.core.config.section import INT_MAX, ConfigType, Int, Long, key
+from klamm.core.config.section import INT_MAX, ConfigType, Int, Long, key, wrong_key
 
 
 def _acks(value: Any) -> Any:
@@ -57,11 +57,11 @@ class ProducerConfig(ClientConfig):
     def _consistent(self) -> ProducerConfig:
         if self.enable_idempotence:
             if self.acks != -1:
-                raise ValueError("enable.idempotence needs acks: all")
+                raise wrong_key("enable.idempotence", "needs acks: all")
             if self.retries == 0:
-                raise ValueError("enable.idempotence needs retries above 0")
+                raise wrong_key("enable.idempotence", "needs retries above 0")
             if self.max_in_flight_requests_per_connection > 5:
-                raise ValueError("enable.idempotence needs max.in.flight.requests.per.connection up to 5")
+                raise wrong_key("enable.idempotence", "needs max.in.flight.requests.per.connection up to 5")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            raise ValueError("delivery.timeout.ms should be at least linger.ms + request.timeout.ms")
+            raise wrong_key("delivery.timeout.ms", "should be at least linger.ms + request.timeout.ms")
         return self

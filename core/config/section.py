@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 BASE_DIR = "base_dir"
 """The key of a validation context that holds the folder of the YAML file."""
@@ -62,6 +63,14 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), ConfigType.LIST
 ConfigPath = Annotated[Path, BeforeValidator(_path), ConfigType.STRING]
 
 
+KEY_PROBLEM = "klamm_key"
+
+
+def wrong_key(name: str, message: str) -> PydanticCustomError:
+    """What a check of several keys raises, so that the message stands at the key to be changed."""
+    return PydanticCustomError(KEY_PROBLEM, "{message}", {"key": name, "message": message})
+
+
 def dotted(field: str) -> str:
     return field.replace("_", ".")
 
@@ -100,7 +109,8 @@ def definitions(model: type[BaseModel]) -> Iterator[Definition]:
     """The keys of a section, in the order in which the model declares them."""
     for name, info in model.model_fields.items():
         default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
-        yield Definition(info.alias or dotted(name), _type(info), default, _valid(info), info.description or "")
+        plain = dotted(name) if issubclass(model, Section) else name
+        yield Definition(info.alias or plain, _type(info), default, _valid(info), info.description or "")
 
 
 def _type(info: FieldInfo) -> ConfigType:

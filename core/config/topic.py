@@ -21,6 +21,7 @@ from klamm.core.config.section import (
     key,
     to_string,
     values,
+    wrong_key,
 )
 from klamm.core.errors import ConfigError
 
@@ -84,7 +85,7 @@ class TopicConfig(Section):
     @model_validator(mode="after")
     def _lags_in_order(self) -> TopicConfig:
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
-            raise ValueError("min.compaction.lag.ms is above max.compaction.lag.ms")
+            raise wrong_key("min.compaction.lag.ms", "is above max.compaction.lag.ms")
         return self
 
     @classmethod
@@ -97,7 +98,7 @@ class TopicConfig(Section):
         try:
             return cls.model_validate({**base, **given}, by_alias=True, by_name=False)
         except ValidationError as error:
-            raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls))) from error
+            raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls, given))) from error
 
     def to_strings(self) -> dict[str, str]:
         """Every config by its name, as Kafka's tools write it."""
