@@ -1,0 +1,414 @@
+"""The blocking client of a cluster: what everything that is no producer or consumer talks to brokers with."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from klamm.core.client.caller import Caller
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.messages import Schema
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
+
+LATEST = -1
+"""As a timestamp in `list_offsets`: the end of the log that consumers see (the high watermark)."""
+EARLIEST = -2
+"""As a timestamp in `list_offsets`: the first offset still there."""
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """`records` are whole batches as stored, with a partial one at the end at most; the first may begin below the
+    offset asked for. Offsets are -1 where `error` is set."""
+
+    error: ErrorCode
+    high_watermark: int
+    log_start_offset: int
+    records: bytes
+    last_stable_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ProducedBatch:
+    """`log_append_time_ms` is -1 unless the topic stamps records itself. Offset -1: stored before, it is not known
+    where."""
+
+    base_offset: int
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """-1: the broker's default."""
+
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One key of a topic or broker. `source` as in DescribeConfigs: 1 topic, 4 static broker, 5 default."""
+
+    name: str
+    value: str | None
+    source: int
+    read_only: bool
+    sensitive: bool
+
+
+class ClusterClient(Caller):
+    """Thread-safe. Retriable errors are tried again within the request's time-out; then the last one is raised:
+    `BrokerError` with the code, `ConnectionFailedError` with the address. `close` when done."""
+
+    # -- records
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        """For each partition (offset, timestamp in ms) of the first record at or after its timestamp, (-1, -1) when
+        there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1."""
+
+        def attempt(
+            node_id: int, share: dict[TopicPartition, int], left_s: float
+        ) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
+            def build(schema: Schema) -> Any:
+                topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", share, _list_offsets_partition)
+                return schema.build(replica_id=-1, isolation_level=0, topics=topics)
+
+            message = self.call(ApiKey.LIST_OFFSETS, node_id, build=build, timeout_s=left_s, retry=False)
+            return {
+                TopicPartition(topic.name, p.partition_index): (p.offset, p.timestamp)
+                if p.error_code == ErrorCode.none
+                else p.error_code
+                for topic in message.topics
+                for p in topic.partitions
+            }
+
+        return self.to_leaders(timestamps, attempt, timeout_s)
+
+    def fetch(
+        self,
+        node_id: int,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int = 500,
+        min_bytes: int = 1,
+        max_bytes: int = 50 * 1024 * 1024,
+        partition_max_bytes: int = 1024 * 1024,
+        isolation_level: int = 0,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        """One Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`. Each partition's error is in the
+        result; the connection is tried once (`ConnectionFailedError`)."""
+
+        def build(schema: Schema) -> Any:
+            def one(number: int, offset: int) -> dict[str, Any]:
+                return {"partition": number, "fetch_offset": offset, "partition_max_bytes": partition_max_bytes}
+
+            return schema.build(
+                replica_id=-1,
+                max_wait=timedelta(milliseconds=max_wait_ms),
+                min_bytes=min_bytes,
+                max_bytes=max_bytes,
+                isolation_level=isolation_level,
+                topics=_nested(schema, "FetchTopic", "FetchPartition", offsets, one, name="topic"),
+                forgotten_topics_data=(),
+                rack_id="",
+            )
+
+        timeout_s = self.request_timeout_s + max_wait_ms / 1000
+        message = self.call(ApiKey.FETCH, node_id, build=build, timeout_s=timeout_s, retry=False)
+        code = getattr(message, "error_code", ErrorCode.none)
+        if code != ErrorCode.none:
+            raise BrokerError(code, f"fetch from broker {node_id}")
+        return {
+            TopicPartition(topic.topic, p.partition_index): FetchedPartition(
+                p.error_code,
+                p.high_watermark,
+                getattr(p, "log_start_offset", -1),
+                bytes(p.records or b""),
+                p.last_stable_offset,
+            )
+            for topic in message.responses
+            for p in topic.partitions
+        }
+
+    def produce(
+        self, batches: Mapping[TopicPartition, bytes], *, acks: int = -1, timeout_s: float | None = None
+    ) -> dict[TopicPartition, ProducedBatch]:
+        """Append one encoded batch to each partition and wait for it. Without a producer id in the batch a retry may
+        store it twice (as with `enable.idempotence` off)."""
+        if acks == 0:
+            raise ValueError("produce waits for the answer: acks is 1 or -1")
+
+        def attempt(
+            node_id: int, share: dict[TopicPartition, bytes], left_s: float
+        ) -> dict[TopicPartition, ProducedBatch | ErrorCode]:
+            message = self.call(
+                ApiKey.PRODUCE,
+                node_id,
+                build=lambda schema: produce_request(schema, share, acks, self.request_timeout_s),
+                timeout_s=left_s,
+                retry=False,
+            )
+            return {
+                tp: produced if error in (ErrorCode.none, ErrorCode.duplicate_sequence_number) else error
+                for tp, (error, produced, _) in produce_results(message).items()
+            }
+
+        return self.to_leaders(batches, attempt, timeout_s)
+
+    # -- topics
+
+    def create_topics(
+        self, topics: Mapping[str, NewTopic], *, exists_ok: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """All of them, or `BrokerError` for the first that fails (others may have been created)."""
+
+        def build(schema: Schema) -> Any:
+            return schema.build(
+                topics=tuple(_new_topic(schema, name, topic) for name, topic in topics.items()),
+                timeout=self._waiting(timeout_s),
+                validate_only=False,
+            )
+
+        message = self.call_controller(
+            ApiKey.CREATE_TOPICS, build, lambda answer: [r.error_code for r in answer.topics], timeout_s
+        )
+        fine = {ErrorCode.topic_already_exists} if exists_ok else set()
+        _raise_first(((r.error_code, r.error_message, f"topic {r.name!r}") for r in message.topics), fine)
+        self.cluster.forget(topics)
+
+    def delete_topics(
+        self, names: Collection[str], *, missing_ok: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """All of them, or `BrokerError` for the first that fails (others may be gone)."""
+        message = self.call_controller(
+            ApiKey.DELETE_TOPICS,
+            lambda schema: schema.build(topic_names=tuple(names), timeout=self._waiting(timeout_s)),
+            lambda answer: [r.error_code for r in answer.responses],
+            timeout_s,
+        )
+        fine = {ErrorCode.unknown_topic_or_partition} if missing_ok else set()
+        answers = ((r.error_code, getattr(r, "error_message", None), f"topic {r.name!r}") for r in message.responses)
+        _raise_first(answers, fine)
+        self.cluster.forget(names)
+
+    def create_partitions(self, name: str, total: int, *, timeout_s: float | None = None) -> None:
+        """Grow a topic to `total` partitions."""
+
+        def build(schema: Schema) -> Any:
+            topic = schema.part("CreatePartitionsTopic", name=name, count=total, assignments=None)
+            return schema.build(topics=(topic,), timeout=self._waiting(timeout_s), validate_only=False)
+
+        message = self.call_controller(
+            ApiKey.CREATE_PARTITIONS, build, lambda answer: [r.error_code for r in answer.results], timeout_s
+        )
+        _raise_first((r.error_code, r.error_message, f"topic {r.name!r}") for r in message.results)
+        self.cluster.forget([name])
+
+    def describe_configs(
+        self, name: str, *, resource: int = TOPIC_RESOURCE, timeout_s: float | None = None
+    ) -> dict[str, ConfigEntry]:
+        """Of a topic, or of a broker (its id as text, and `BROKER_RESOURCE`)."""
+
+        def build(schema: Schema) -> Any:
+            part = schema.part(
+                "DescribeConfigsResource", resource_type=resource, resource_name=name, configuration_keys=None
+            )
+            return schema.build(resources=(part,), include_synonyms=False, include_documentation=False)
+
+        node_id = int(name) if resource == BROKER_RESOURCE else None
+        message = self.call(ApiKey.DESCRIBE_CONFIGS, node_id, build=build, timeout_s=timeout_s)
+        _raise_first((r.error_code, r.error_message, f"{r.resource_name!r}") for r in message.results)
+        return {
+            c.name: ConfigEntry(c.name, c.value, c.config_source, c.read_only, c.is_sensitive)
+            for result in message.results
+            for c in result.configs
+        }
+
+    def alter_configs(
+        self,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        resource: int = TOPIC_RESOURCE,
+        timeout_s: float | None = None,
+    ) -> None:
+        """Set keys; None takes a key back to its default."""
+
+        def build(schema: Schema) -> Any:
+            configs = tuple(
+                schema.part("AlterableConfig", name=key, config_operation=int(value is None), value=value)
+                for key, value in changes.items()
+            )
+            part = schema.part("AlterConfigsResource", resource_type=resource, resource_name=name, configs=configs)
+            return schema.build(resources=(part,), validate_only=False)
+
+        node_id = int(name) if resource == BROKER_RESOURCE else None
+        message = self.call(ApiKey.INCREMENTAL_ALTER_CONFIGS, node_id, build=build, timeout_s=timeout_s)
+        _raise_first((r.error_code, r.error_message, f"{r.resource_name!r}") for r in message.responses)
+
+    # -- offsets of groups, through the broker
+
+    def commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        *,
+        member_id: str = "",
+        generation: int = -1,
+        timeout_s: float | None = None,
+    ) -> None:
+        """All of them. Without member id and generation: from outside the group, which the broker takes only while
+        it has no members."""
+
+        def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
+            return {
+                "partition_index": number,
+                "committed_offset": committed.offset,
+                "committed_leader_epoch": committed.leader_epoch,
+                "committed_metadata": committed.metadata,
+            }
+
+        def build(schema: Schema) -> Any:
+            return schema.build(
+                group_id=group,
+                generation_id_or_member_epoch=generation,
+                member_id=member_id,
+                topics=_nested(schema, "OffsetCommitRequestTopic", "OffsetCommitRequestPartition", offsets, one),
+            )
+
+        self.call_coordinator(
+            group,
+            ApiKey.OFFSET_COMMIT,
+            build,
+            lambda message: (p.error_code for topic in message.topics for p in topic.partitions),
+            timeout_s=timeout_s,
+        )
+
+    def fetch_offsets(
+        self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Those stored; None asks for every partition of the group."""
+        wanted = None if partitions is None else _by_topic(dict.fromkeys(partitions, 0))
+
+        def build(schema: Schema) -> Any:
+            batched = schema.root.__version__ >= 8
+            kind = "OffsetFetchRequestTopics" if batched else "OffsetFetchRequestTopic"
+            topics = (
+                None
+                if wanted is None
+                else tuple(schema.part(kind, name=t, partition_indexes=tuple(ps)) for t, ps in wanted.items())
+            )
+            if batched:
+                return schema.build(groups=(schema.part("OffsetFetchRequestGroup", group_id=group, topics=topics),))
+            return schema.build(group_id=group, topics=topics)
+
+        def errors(message: Any) -> Iterable[ErrorCode]:
+            found = _offset_group(message)
+            yield getattr(found, "error_code", ErrorCode.none)
+            yield from (p.error_code for topic in found.topics for p in topic.partitions)
+
+        message = self.call_coordinator(group, ApiKey.OFFSET_FETCH, build, errors, timeout_s=timeout_s)
+        return {
+            TopicPartition(topic.name, p.partition_index): CommittedOffset(
+                p.committed_offset, getattr(p, "committed_leader_epoch", -1), p.metadata or ""
+            )
+            for topic in _offset_group(message).topics
+            for p in topic.partitions
+            if p.committed_offset >= 0
+        }
+
+    def _waiting(self, timeout_s: float | None) -> timedelta:
+        return timedelta(seconds=self.request_timeout_s if timeout_s is None else timeout_s)
+
+
+def produce_request(schema: Schema, batches: Mapping[TopicPartition, bytes], acks: int, timeout_s: float) -> Any:
+    """A Produce request with one batch for each partition."""
+    topics = tuple(
+        schema.part(
+            "TopicProduceData",
+            name=name,
+            partition_data=tuple(schema.part("PartitionProduceData", index=n, records=r) for n, r in parts.items()),
+        )
+        for name, parts in _by_topic(batches).items()
+    )
+    return schema.build(transactional_id=None, acks=acks, timeout=timedelta(seconds=timeout_s), topic_data=topics)
+
+
+def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
+    """A Produce response by partition: (error, where it went, the broker's words)."""
+    return {
+        TopicPartition(topic.name, p.index): (
+            p.error_code,
+            ProducedBatch(
+                p.base_offset,
+                -1 if p.log_append_time is None else round(p.log_append_time.timestamp() * 1000),
+                getattr(p, "log_start_offset", -1),
+            ),
+            getattr(p, "error_message", None),
+        )
+        for topic in message.responses
+        for p in topic.partition_responses
+    }
+
+
+def _by_topic(work: Mapping[TopicPartition, Any]) -> dict[str, dict[int, Any]]:
+    topics: dict[str, dict[int, Any]] = {}
+    for tp, item in work.items():
+        topics.setdefault(tp.topic, {})[tp.partition] = item
+    return topics
+
+
+def _nested(
+    schema: Schema,
+    topic_part: str,
+    partition_part: str,
+    work: Mapping[TopicPartition, Any],
+    one: Any,
+    name: str = "name",
+) -> tuple[Any, ...]:
+    """Topics of partitions, as most requests have them; `one(number, item)` gives a partition's fields."""
+    return tuple(
+        schema.part(
+            topic_part,
+            **{name: topic},
+            partitions=tuple(schema.part(partition_part, **one(number, item)) for number, item in items.items()),
+        )
+        for topic, items in _by_topic(work).items()
+    )
+
+
+def _list_offsets_partition(number: int, timestamp: int) -> dict[str, Any]:
+    return {"partition_index": number, "timestamp": timestamp}
+
+
+def _new_topic(schema: Schema, name: str, topic: NewTopic) -> Any:
+    configs = tuple(schema.part("CreatableTopicConfig", name=k, value=v) for k, v in topic.configs.items())
+    return schema.part(
+        "CreatableTopic",
+        name=name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=(),
+        configs=configs,
+    )
+
+
+def _offset_group(message: Any) -> Any:
+    return message.groups[0] if hasattr(message, "groups") else message
+
+
+def _raise_first(answers: Iterable[tuple[ErrorCode, str | None, str]], fine: Collection[ErrorCode] = ()) -> None:
+    for code, words, what in answers:
+        if code != ErrorCode.none and code not in fine:
+            raise BrokerError(code, f"{what}: {words}" if words else what)

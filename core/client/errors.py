@@ -1,0 +1,46 @@
+"""What clients raise besides the error codes of brokers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
+
+__all__ = [
+    "ClientClosedError",
+    "ConnectionFailedError",
+    "RequestTimeoutError",
+    "UnknownTopicError",
+    "unknown_topic",
+]
+
+
+class ConnectionFailedError(KlammError):
+    """No connection, or it broke before the answer came: whether the request was carried out is not known."""
+
+    code = ErrorCode.network_exception
+
+
+class RequestTimeoutError(ConnectionFailedError):
+    """No answer in time; whether the request was carried out is not known."""
+
+    code = ErrorCode.request_timed_out
+
+
+class ClientClosedError(KlammError):
+    """The client was closed before or during the call."""
+
+
+class UnknownTopicError(BrokerError):
+    """The cluster has no topic of this name."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.unknown_topic_or_partition, message)
+
+
+def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicError:
+    """Names the topic, and the nearest one that is there."""
+    near = difflib.get_close_matches(topic, list(known), n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"create it with `klamm topics create {topic}`"
+    return UnknownTopicError(f"there is no topic {topic!r}; {hint}")
