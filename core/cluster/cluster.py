@@ -1,0 +1,229 @@
+"""One broker's membership of the cluster: registered, perhaps the controller, and with a current image of the rest.
+
+States: new → `register` → member → (session expired) → rejoining → member → `close`. A worker thread does what watches
+and session events ask for: read the image, stand for election, elect leaders, rejoin after expiry with a new session.
+While the coordination is away the last image stays, and changes raise `CoordinationUnavailableError`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+from uuid import UUID, uuid4
+
+from tenacity import RetryCallState, RetryError, Retrying, sleep_using_event, stop_when_event_set, wait_exponential
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.controller import Controller
+from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
+from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.leadership import elections
+from klamm.core.cluster.producer_ids import allocate_block
+from klamm.core.cluster.registration import BrokerIdentity, Registration
+from klamm.core.cluster.skeleton import make_skeleton
+from klamm.core.cluster.topics import TopicChanges
+from klamm.core.errors import KlammError
+from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent, Watch
+
+OnChange = Callable[[ClusterImage], None]
+_MAX_BACK_OFF_S = 2.0
+_log = logging.getLogger(__name__)
+
+
+class Cluster:
+    """Blocking and thread-safe. `coordination` is the caller's: started here if it has no session, restarted here
+    after expiry, closed by the caller after `close`. `clock` gives seconds since the epoch."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        broker_id: int,
+        endpoint: Endpoint,
+        *,
+        directory_id: str = "",
+        rack: str | None = None,
+        clock: Callable[[], float] = time.time,
+        random_index: Callable[[int], int] = random.randrange,
+        new_id: Callable[[], UUID] = uuid4,
+    ) -> None:
+        self._coordination = coordination
+        self.broker_id = broker_id
+        identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
+        self._registration = Registration(coordination, identity, clock)
+        self._controller = Controller(coordination, broker_id, clock)
+        self._topics = TopicChanges(coordination, self._controller, random_index, new_id)
+        self._new_id = new_id
+        self._image = EMPTY_IMAGE
+        self._image_lock = threading.Lock()
+        self._change_lock = threading.Lock()
+        self._callbacks: list[OnChange] = []
+        self._watches: list[Watch] = []
+        self._broker_epoch = -1
+        self._expired = False
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._worker = threading.Thread(target=self._work, name=f"klamm-cluster-{broker_id}", daemon=True)
+
+    def register(self) -> None:
+        """Join: afterwards this broker is in the image and a controller is elected. Once per object. `BrokerError`
+        DUPLICATE_BROKER_REGISTRATION when a live broker has this id; any `CoordinationError`."""
+        if self._coordination.session_id == 0:
+            self._coordination.start()
+        self._coordination.on_session(self._on_session)
+        self._join()
+        self._worker.start()
+
+    def image(self) -> ClusterImage:
+        """The last image read; never blocks."""
+        return self._image
+
+    @property
+    def broker_epoch(self) -> int:
+        """Of this broker's current registration; -1 before the first."""
+        return self._broker_epoch
+
+    @property
+    def is_controller(self) -> bool:
+        """As far as this broker knows; a write finds out."""
+        return self._controller.lease is not None
+
+    def on_change(self, callback: OnChange) -> None:
+        """Call back with every new image, in order, on the thread that read it: the worker, or one that is in a change
+        below and has not returned yet. It must return soon and may call `image` only."""
+        with self._image_lock:
+            self._callbacks.append(callback)
+
+    def create_topic(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
+    ) -> UUID:
+        """Make a topic, replicas dealt round the live brokers; its id. It is in `image` when this returns.
+        `BrokerError` with Kafka's code: see `TopicChanges.create`."""
+        with self._change_lock:
+            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {})
+            self._read()
+            return topic_id
+
+    def check_create_topic(self, name: str, partitions: int) -> None:
+        """What `create_topic` would refuse, without writing (`validate_only`)."""
+        self._topics.check_create(self._image, name, partitions)
+
+    def delete_topic(self, name: str) -> None:
+        with self._change_lock:
+            self._topics.delete(name)
+            self._read()
+
+    def create_partitions(self, name: str, total: int) -> None:
+        """Grow a topic to `total` partitions."""
+        with self._change_lock:
+            self._topics.create_partitions(self._read(), name, total)
+            self._read()
+
+    def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set keys; `None` takes one back to its default. The caller has validated names and values."""
+        with self._change_lock:
+            self._topics.alter_config(name, changes)
+            self._read()
+
+    def allocate_producer_ids(self) -> range:
+        """A block of producer ids that nobody had before or will have again."""
+        return allocate_block(self._coordination, self.broker_id)
+
+    def close(self) -> None:
+        """Leave: resign, unregister, stop the worker. Without an answer the session's end does the same later."""
+        self._stop.set()
+        self._wake.set()
+        if self._worker.is_alive():
+            self._worker.join()
+        self._cancel_watches()
+        if self._coordination.session_id == 0:
+            return
+        try:
+            self._controller.resign()
+            self._registration.unregister()
+        except KlammError as error:
+            _log.warning("broker %d leaves without saying so: %s", self.broker_id, error)
+
+    def _on_session(self, event: SessionEvent) -> None:
+        if event is SessionEvent.EXPIRED:
+            self._expired = True
+        if event is not SessionEvent.SUSPENDED:
+            self._wake.set()
+
+    def _join(self) -> None:
+        make_skeleton(self._coordination, self._new_id)
+        self._cancel_watches()
+        for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION):
+            self._watches.append(self._coordination.watch(path, self._wake.set))
+        self._broker_epoch = self._registration.register()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Bring election, image and leaders to where the tree says they should be."""
+        elected = self._controller.elect()
+        image = self._read()
+        if elected and (changed := elections(image)):
+            with self._change_lock:
+                self._topics.set_leaders(changed)
+            self._read()
+
+    def _read(self) -> ClusterImage:
+        with self._image_lock:
+            previous = self._image
+            image = read_image(self._coordination, previous if previous.cluster_id else None)
+            self._image = image
+            if image != previous:
+                for callback in self._callbacks:
+                    _call(callback, image)
+            return image
+
+    def _work(self) -> None:
+        while not self._stop.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            retrying = Retrying(
+                sleep=sleep_using_event(self._stop),
+                stop=stop_when_event_set(self._stop),
+                wait=wait_exponential(multiplier=0.1, max=_MAX_BACK_OFF_S),
+                before_sleep=self._complain,
+            )
+            try:
+                retrying(self._catch_up)
+            except RetryError:
+                return  # stopped while it was failing
+
+    def _catch_up(self) -> None:
+        if self._stop.is_set():
+            return
+        if self._expired:
+            self._coordination.restart()
+            # From here on a further expiry counts again; `_join` then fails and is tried again.
+            self._expired = False
+            try:
+                self._join()
+            except BaseException:
+                self._expired = True
+                raise
+            _log.info("broker %d has rejoined with epoch %d", self.broker_id, self._broker_epoch)
+        else:
+            self._settle()
+
+    def _complain(self, state: RetryCallState) -> None:
+        error = state.outcome.exception() if state.outcome else None
+        unexpected = None if isinstance(error, KlammError) else error
+        level = logging.INFO if isinstance(error, CoordinationUnavailableError) else logging.WARNING
+        _log.log(level, "broker %d tries again: %s", self.broker_id, error, exc_info=unexpected)
+
+    def _cancel_watches(self) -> None:
+        for watch in self._watches:
+            watch.cancel()
+        self._watches.clear()
+
+
+def _call(callback: OnChange, image: ClusterImage) -> None:
+    try:
+        callback(image)
+    except Exception:  # a listener is anyone's code; the others must still be told
+        _log.exception("cluster listener failed")

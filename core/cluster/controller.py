@@ -1,0 +1,154 @@
+"""The controller: one broker, elected by the ephemeral `/controller`, through which every change of metadata goes.
+
+Rules. Taking `/controller` and raising `/controller_epoch` is one transaction. Every write checks the version that
+`/controller_epoch` had after that, so that a deposed controller can write nothing. Every write of topics also sets
+`/admin/metadata_version`, on which all brokers have a watch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.nodes import ControllerNode, MetadataVersionNode
+from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
+from klamm.core.seams.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Stat,
+)
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """`epoch` is what partition states carry; `version` is what writes check; both hold for one session."""
+
+    epoch: int
+    version: int
+    session_id: int
+
+
+class Controller:
+    """One broker's part in the election, and its writes while it is elected. Thread-safe."""
+
+    def __init__(self, coordination: Coordination, broker_id: int, clock: Callable[[], float]) -> None:
+        self._coordination = coordination
+        self._broker_id = broker_id
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._lease: Lease | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        """What this broker holds, as far as it knows; a write finds out."""
+        lease = self._lease
+        return lease if lease is not None and lease.session_id == self._coordination.session_id else None
+
+    def elect(self) -> bool:
+        """Become the controller if there is none; whether this broker is it. Call it when `/controller` changes, and
+        only while registered: a `/controller` of this broker's own dead session is then replaced at once."""
+        with self._lock:
+            for _ in range(_ATTEMPTS):
+                found = self._found()
+                if found is not None and found[1].ephemeral_owner == self._coordination.session_id:
+                    if self.lease is None:  # taken by a transaction whose answer was lost
+                        self._lease = self._read_lease()
+                    return True
+                self._lease = None
+                if found is not None and found[0].brokerid != self._broker_id:
+                    return False
+                self._take(found[1] if found else None)
+            raise CoordinationUnavailableError(f"{paths.CONTROLLER} kept changing during {_ATTEMPTS} elections")
+
+    def write(self, operations: Sequence[Operation], topics: Sequence[str]) -> None:
+        """One transaction that changes `topics`; `BrokerError` NOT_CONTROLLER when this broker is not, or no longer."""
+        lease = self.lease
+        if lease is None:
+            raise self._not_controller()
+        marker = MetadataVersionNode(topics=tuple(topics))
+        try:
+            self._coordination.transaction(
+                [
+                    Check(paths.CONTROLLER_EPOCH, lease.version),
+                    *operations,
+                    Set(paths.METADATA_VERSION, marker.encode()),
+                ]
+            )
+        except BadVersionError:
+            _, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+            if stat.version == lease.version:
+                raise
+            self._lease = None
+            raise self._not_controller() from None
+
+    def resign(self) -> None:
+        """Give up `/controller` if this session has it."""
+        with self._lock:
+            self._lease = None
+            found = self._found()
+            if found is None or found[1].ephemeral_owner != self._coordination.session_id:
+                return
+            try:
+                self._coordination.delete(paths.CONTROLLER, found[1].version)
+            except NoNodeError:
+                _log.info("%s was gone already", paths.CONTROLLER)
+
+    def epoch(self) -> int:
+        """Of the lease; `BrokerError` NOT_CONTROLLER without one."""
+        lease = self.lease
+        if lease is None:
+            raise self._not_controller()
+        return lease.epoch
+
+    def _found(self) -> tuple[ControllerNode, Stat] | None:
+        try:
+            data, stat = self._coordination.get(paths.CONTROLLER)
+        except NoNodeError:
+            return None
+        return ControllerNode.decode(paths.CONTROLLER, data), stat
+
+    def _read_lease(self) -> Lease:
+        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+        return Lease(_epoch(data), stat.version, self._coordination.session_id)
+
+    def _take(self, dead: Stat | None) -> None:
+        """One try, from no controller or from our own dead session's; the next round reads how it went."""
+        node = ControllerNode(brokerid=self._broker_id, timestamp=int(self._clock() * 1000))
+        data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
+        epoch = _epoch(data) + 1
+        session_id = self._coordination.session_id
+        operations: list[Operation] = [Delete(paths.CONTROLLER, dead.version)] if dead else []
+        operations += [
+            Create(paths.CONTROLLER, node.encode(), ephemeral=True),
+            Set(paths.CONTROLLER_EPOCH, str(epoch).encode(), stat.version),
+        ]
+        try:
+            self._coordination.transaction(operations)
+        except (NodeExistsError, NoNodeError, BadVersionError):
+            return  # another was quicker
+        self._lease = Lease(epoch, stat.version + 1, session_id)
+        _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+
+    def _not_controller(self) -> BrokerError:
+        return BrokerError(ErrorCode.not_controller, f"broker {self._broker_id} is not the controller")
+
+
+def _epoch(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError as error:
+        raise CoordinationError(f"{paths.CONTROLLER_EPOCH} holds no number: {data[:40]!r}") from error

@@ -1,0 +1,98 @@
+"""Reading the image: all of the tree, or only the topics that the last change touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.nodes import (
+    BrokerIdNode,
+    ClusterIdNode,
+    ControllerNode,
+    MetadataVersionNode,
+    PartitionStateNode,
+    TopicConfigNode,
+    TopicNode,
+)
+from klamm.core.seams.coordination import Coordination, NoNodeError
+
+_ATTEMPTS = 5
+
+
+def read_image(coordination: Coordination, previous: ClusterImage | None = None) -> ClusterImage:
+    """The cluster now. Topics are read again until their version stands still while they are read, a few times at
+    most: under constant change the image may mix two versions, and the watch that follows mends it."""
+    for _ in range(_ATTEMPTS):
+        version, touched = _metadata_version(coordination)
+        if previous is not None and previous.version == version:
+            topics = dict(previous.topics)
+        elif previous is not None and previous.version == version - 1:
+            topics = {name: topic for name, topic in previous.topics.items() if name not in touched}
+            topics |= _read_topics(coordination, touched)
+        else:
+            topics = _read_topics(coordination, coordination.children(paths.TOPICS))
+        if _metadata_version(coordination)[0] == version:
+            break
+    return ClusterImage(
+        cluster_id=ClusterIdNode.decode(paths.CLUSTER_ID, coordination.get(paths.CLUSTER_ID)[0]).id,
+        controller_id=_controller_id(coordination),
+        brokers=_read_brokers(coordination),
+        topics=dict(sorted(topics.items())),
+        version=version,
+    )
+
+
+def _metadata_version(coordination: Coordination) -> tuple[int, tuple[str, ...]]:
+    data, stat = coordination.get(paths.METADATA_VERSION)
+    return stat.version, MetadataVersionNode.decode(paths.METADATA_VERSION, data).topics
+
+
+def _controller_id(coordination: Coordination) -> int:
+    try:
+        data, _ = coordination.get(paths.CONTROLLER)
+    except NoNodeError:
+        return -1
+    return ControllerNode.decode(paths.CONTROLLER, data).brokerid
+
+
+def _read_brokers(coordination: Coordination) -> dict[int, BrokerNode]:
+    brokers = {}
+    for name in coordination.children(paths.BROKER_IDS):
+        path = f"{paths.BROKER_IDS}/{name}"
+        try:
+            data, stat = coordination.get(path)
+        except NoNodeError:
+            continue  # gone since the listing
+        node = BrokerIdNode.decode(path, data)
+        brokers[int(name)] = BrokerNode(int(name), node.host, node.port, stat.creation_id, node.rack, node.directory_id)
+    return dict(sorted(brokers.items()))
+
+
+def _read_topics(coordination: Coordination, names: Iterable[str]) -> dict[str, TopicImage]:
+    topics = {}
+    for name in names:
+        try:
+            topics[name] = read_topic(coordination, name)
+        except NoNodeError:
+            continue  # deleted since the listing
+    return topics
+
+
+def read_topic(coordination: Coordination, name: str) -> TopicImage:
+    """`NoNodeError` when it is not there, or is being deleted."""
+    path = paths.topic(name)
+    node = TopicNode.decode(path, coordination.get(path)[0])
+    config_path = paths.topic_config(name)
+    config = TopicConfigNode.decode(config_path, coordination.get(config_path)[0])
+    partitions = {}
+    for number, replicas in sorted(node.partitions.items()):
+        state_path = paths.partition_state(name, number)
+        state = PartitionStateNode.decode(state_path, coordination.get(state_path)[0])
+        partitions[number] = PartitionImage(state.leader, state.leader_epoch, replicas, state.isr)
+    return TopicImage(name, node.topic_id, partitions, config.config)
+
+
+def has_leader(image: ClusterImage, partition: PartitionImage) -> bool:
+    """Whether the leader is set and live."""
+    return partition.leader != NO_LEADER and partition.leader in image.brokers

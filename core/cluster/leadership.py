@@ -1,0 +1,36 @@
+"""Who leads each partition when brokers come and go: a function of the image.
+
+Kafka's `PartitionLeaderElectionAlgorithms`, the offline case, without unclean election.
+"""
+
+from __future__ import annotations
+
+from klamm.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage
+from klamm.core.records.partition import TopicPartition
+
+
+def elections(image: ClusterImage) -> dict[TopicPartition, PartitionImage]:
+    """The partitions whose leader must change, with their new state.
+
+    A live leader stays. Else the first live replica that is in sync leads, and the dead leave the set of those in sync.
+    Without one there is no leader, and that set is kept: only its members have every acknowledged record.
+    """
+    changed = {}
+    for topic in image.topics.values():
+        for number, partition in topic.partitions.items():
+            elected = _elect(partition, live=set(image.brokers))
+            if elected != partition:
+                changed[TopicPartition(topic.name, number)] = elected
+    return changed
+
+
+def _elect(partition: PartitionImage, live: set[int]) -> PartitionImage:
+    if partition.leader in live:
+        return partition
+    candidates = [replica for replica in partition.replicas if replica in partition.isr and replica in live]
+    if candidates:
+        isr = tuple(replica for replica in partition.isr if replica in live)
+        return PartitionImage(candidates[0], partition.leader_epoch + 1, partition.replicas, isr)
+    if partition.leader == NO_LEADER:
+        return partition
+    return PartitionImage(NO_LEADER, partition.leader_epoch + 1, partition.replicas, partition.isr)

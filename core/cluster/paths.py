@@ -1,0 +1,79 @@
+"""The tree's paths: Kafka's own names where Kafka has one (design D5)."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, unquote
+
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+TOPIC_CONFIGS = "/config/topics"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+CONSUMERS = "/consumers"
+METADATA_VERSION = "/admin/metadata_version"
+"""Klamm's own: set in every transaction that changes a topic, so that one watch sees them all."""
+
+PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, "/cluster", CONSUMERS, "/admin")
+"""What a broker makes at its first start, as the parents of everything else."""
+
+
+def broker(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic(name: str) -> str:
+    return f"{TOPICS}/{name}"
+
+
+def partitions(name: str) -> str:
+    return f"{TOPICS}/{name}/partitions"
+
+
+def partition(name: str, number: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{number}"
+
+
+def partition_state(name: str, number: int) -> str:
+    return f"{TOPICS}/{name}/partitions/{number}/state"
+
+
+def topic_config(name: str) -> str:
+    return f"{TOPIC_CONFIGS}/{name}"
+
+
+def group(group_id: str) -> str:
+    """A group's root. Kafka allows any text as a group's id, so what a path cannot hold is percent-encoded."""
+    name = quote(group_id, safe="!$&'()*+,:;=@~ ")
+    return f"{CONSUMERS}/{'%2E' * len(name) if name in ('.', '..') else name}"
+
+
+def group_id(name: str) -> str:
+    """The id of the group whose root has this name: the other way round from `group`."""
+    return unquote(name)
+
+
+def group_ids(group_id: str) -> str:
+    """The live members of a registry group, or the broker that has classic ones."""
+    return f"{group(group_id)}/ids"
+
+
+def group_member(group_id: str, member: str) -> str:
+    return f"{group(group_id)}/ids/{member}"
+
+
+def group_owners(group_id: str) -> str:
+    return f"{group(group_id)}/owners"
+
+
+def partition_owner(group_id: str, topic_name: str, number: int) -> str:
+    return f"{group(group_id)}/owners/{topic_name}/{number}"
+
+
+def group_offsets(group_id: str) -> str:
+    return f"{group(group_id)}/offsets"
+
+
+def partition_offset(group_id: str, topic_name: str, number: int) -> str:
+    return f"{group(group_id)}/offsets/{topic_name}/{number}"

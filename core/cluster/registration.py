@@ -1,0 +1,141 @@
+"""A broker's own path, `/brokers/ids/<id>`: made, reclaimed from its dead session, or refused.
+
+Rules. A path of this session is ours. A path whose data names *our log directory* is our dead session's, since we hold
+that directory's lock: it is replaced at once. Any other is waited out for a session time-out, in case its owner is
+dead, and is then a live broker with the same id.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.image import Endpoint
+from klamm.core.cluster.nodes import BrokerIdNode
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.seams.coordination import (
+    BadVersionError,
+    Coordination,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Stat,
+)
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerIdentity:
+    """Who this broker is. `directory_id` from `meta.properties` of its log directory; empty: it reclaims nothing."""
+
+    broker_id: int
+    endpoint: Endpoint
+    directory_id: str = ""
+    rack: str | None = None
+
+
+class Registration:
+    """Registers one broker; `clock` gives seconds since the epoch."""
+
+    def __init__(self, coordination: Coordination, identity: BrokerIdentity, clock: Callable[[], float]) -> None:
+        self._coordination = coordination
+        self._identity = identity
+        self._clock = clock
+        self._path = paths.broker(identity.broker_id)
+
+    def register(self) -> int:
+        """The broker epoch. `BrokerError` DUPLICATE_BROKER_REGISTRATION when another broker with this id lives."""
+        data = self._node().encode()
+        waited = False
+        for _ in range(_ATTEMPTS):
+            try:
+                return self._coordination.create(self._path, data, ephemeral=True).creation_id
+            except NodeExistsError:
+                found = self._found()
+            if found is None:
+                continue  # gone since
+            node, stat = found
+            if stat.ephemeral_owner == self._coordination.session_id:
+                self._coordination.set(self._path, data)
+                return stat.creation_id
+            if self._identity.directory_id and node.directory_id == self._identity.directory_id:
+                self._replace(data, stat)
+            elif not waited:
+                waited = True
+                self._wait_out(node)
+            else:
+                raise self._taken(node)
+        raise BrokerError(
+            ErrorCode.duplicate_broker_registration, f"{self._path} kept changing; another broker claims this id too"
+        )
+
+    def unregister(self) -> None:
+        """Remove the path if it is this session's."""
+        found = self._found()
+        if found is None or found[1].ephemeral_owner != self._coordination.session_id:
+            return
+        try:
+            self._coordination.delete(self._path, found[1].version)
+        except (NoNodeError, BadVersionError):
+            _log.info("%s has changed hands", self._path)
+
+    def _node(self) -> BrokerIdNode:
+        host, port, listener = self._identity.endpoint
+        return BrokerIdNode(
+            host=host,
+            port=port,
+            endpoints=(f"{listener}://{host}:{port}",),
+            listener_security_protocol_map={listener: "PLAINTEXT"},
+            rack=self._identity.rack,
+            timestamp=int(self._clock() * 1000),
+            directory_id=self._identity.directory_id,
+        )
+
+    def _found(self) -> tuple[BrokerIdNode, Stat] | None:
+        try:
+            data, stat = self._coordination.get(self._path)
+        except NoNodeError:
+            return None
+        return BrokerIdNode.decode(self._path, data), stat
+
+    def _replace(self, data: bytes, stat: Stat) -> None:
+        _log.info("reclaiming %s from this broker's dead session %#x", self._path, stat.ephemeral_owner)
+        try:
+            self._coordination.transaction([Delete(self._path, stat.version), Create(self._path, data, ephemeral=True)])
+        except (NoNodeError, BadVersionError):
+            _log.info("%s changed meanwhile", self._path)
+
+    def _wait_out(self, node: BrokerIdNode) -> None:
+        """Until the path changes, at most one session time-out and a half."""
+        timeout_s = self._coordination.session_timeout_s * 1.5
+        _log.warning(
+            "%s is registered by %s:%d; waiting up to %.1f s for its session to expire",
+            self._path,
+            node.host,
+            node.port,
+            timeout_s,
+        )
+        changed = threading.Event()
+        watch = self._coordination.watch(self._path, changed.set)
+        deadline = time.monotonic() + timeout_s
+        try:
+            while self._coordination.exists(self._path) is not None:
+                if not changed.wait(max(0.0, deadline - time.monotonic())):
+                    return
+                changed.clear()
+        finally:
+            watch.cancel()
+
+    def _taken(self, node: BrokerIdNode) -> BrokerError:
+        return BrokerError(
+            ErrorCode.duplicate_broker_registration,
+            f"broker id {self._identity.broker_id} is taken by the live broker at {node.host}:{node.port}; "
+            "give this one another `broker.id`",
+        )

@@ -1,0 +1,32 @@
+"""What a topic may be called: Kafka's rules (`org.apache.kafka.common.internals.Topic`)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from klamm.core.errors import BrokerError, ErrorCode
+
+MAX_LENGTH = 249
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """`BrokerError` INVALID_TOPIC_EXCEPTION, saying which rule is broken."""
+    if name in ("", ".", ".."):
+        raise BrokerError(ErrorCode.invalid_topic_exception, f"a topic cannot be called {name!r}")
+    if len(name) > MAX_LENGTH:
+        raise BrokerError(
+            ErrorCode.invalid_topic_exception, f"topic name of {len(name)} characters; {MAX_LENGTH} at most"
+        )
+    if not _LEGAL.fullmatch(name):
+        raise BrokerError(
+            ErrorCode.invalid_topic_exception, f"topic {name!r} may have only ASCII letters, digits, '.', '_' and '-'"
+        )
+
+
+def check_no_collision(name: str, others: Iterable[str]) -> None:
+    """'.' and '_' are one character in Kafka's metric names, so no two topics may differ by it alone."""
+    for other in others:
+        if other != name and other.replace(".", "_") == name.replace(".", "_"):
+            raise BrokerError(ErrorCode.invalid_topic_exception, f"topic {name!r} collides with {other!r}")

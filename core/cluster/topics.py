@@ -1,0 +1,173 @@
+"""Changes of topics: each one transaction of the controller, built from what is in the tree at that moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.assignment import assign_replicas
+from klamm.core.cluster.controller import Controller
+from klamm.core.cluster.image import ClusterImage, PartitionImage
+from klamm.core.cluster.nodes import PartitionStateNode, TopicConfigNode, TopicNode
+from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import (
+    Coordination,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Operation,
+    Set,
+    Stat,
+)
+
+MAX_PARTITIONS_A_CHANGE = 1000
+"""New partitions in one request, so that its transaction stays under the coordination's 1 MB."""
+_ELECTIONS_A_TRANSACTION = 500
+
+
+class TopicChanges:
+    """`random_index(n)` gives a number in [0, n), `new_id` a fresh topic id."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        controller: Controller,
+        random_index: Callable[[int], int],
+        new_id: Callable[[], UUID],
+    ) -> None:
+        self._coordination = coordination
+        self._controller = controller
+        self._random_index = random_index
+        self._new_id = new_id
+
+    def create(
+        self, image: ClusterImage, name: str, count: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> UUID:
+        """The new topic's id. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+        INVALID_REPLICATION_FACTOR, NOT_CONTROLLER."""
+        self.check_create(image, name, count)
+        epoch = self._controller.epoch()
+        assigned = assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
+        node = TopicNode(topic_id=self._new_id(), partitions=assigned)
+        operations: list[Operation] = [
+            Create(paths.topic(name), node.encode()),
+            Create(paths.topic_config(name), TopicConfigNode(config=dict(configs)).encode()),
+            Create(paths.partitions(name)),
+        ]
+        for number, replicas in assigned.items():
+            operations += _new_partition(name, number, replicas, epoch)
+        try:
+            self._controller.write(operations, [name])
+        except NodeExistsError:
+            raise _exists(name) from None
+        return node.topic_id
+
+    def check_create(self, image: ClusterImage, name: str, count: int) -> None:
+        """All of `create`'s errors that need no write."""
+        check_topic_name(name)
+        if name in image.topics:
+            raise _exists(name)
+        check_no_collision(name, image.topics)
+        if count < 1:
+            raise BrokerError(ErrorCode.invalid_partitions, f"topic {name!r} needs at least 1 partition, not {count}")
+        _check_count(name, count)
+
+    def delete(self, name: str) -> None:
+        """`BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there."""
+        node, _ = self._topic(name)
+        operations: list[Operation] = []
+        for number in node.partitions:
+            operations += [Delete(paths.partition_state(name, number)), Delete(paths.partition(name, number))]
+        operations += [Delete(paths.partitions(name)), Delete(paths.topic_config(name)), Delete(paths.topic(name))]
+        try:
+            self._controller.write(operations, [name])
+        except NoNodeError:
+            raise _unknown(name) from None
+
+    def create_partitions(self, image: ClusterImage, name: str, total: int) -> None:
+        """Grow to `total` partitions; `BrokerError` INVALID_PARTITIONS unless that is more than there are."""
+        node, stat = self._topic(name)
+        count = len(node.partitions)
+        if total <= count:
+            raise BrokerError(
+                ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already, {total} is no growth"
+            )
+        _check_count(name, total - count)
+        epoch = self._controller.epoch()
+        factor = len(node.partitions[0])
+        brokers = sorted(image.brokers)
+        first = node.partitions[0][0]
+        start = brokers.index(first) if first in brokers else 0
+        assigned = assign_replicas(brokers, count, total - count, factor, start)
+        grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
+        operations: list[Operation] = [Set(paths.topic(name), grown.encode(), stat.version)]
+        for number, replicas in assigned.items():
+            operations += _new_partition(name, number, replicas, epoch)
+        self._controller.write(operations, [name])
+
+    def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
+        """Set keys, and take back to the default those whose value is `None`."""
+        self._topic(name)
+        path = paths.topic_config(name)
+        data, stat = self._coordination.get(path)
+        config = dict(TopicConfigNode.decode(path, data).config)
+        for key, value in changes.items():
+            if value is None:
+                config.pop(key, None)
+            else:
+                config[key] = value
+        self._controller.write([Set(path, TopicConfigNode(config=config).encode(), stat.version)], [name])
+
+    def set_leaders(self, changed: Mapping[TopicPartition, PartitionImage]) -> None:
+        """Write the outcome of elections, so many to a transaction."""
+        epoch = self._controller.epoch()
+        items = list(changed.items())
+        for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
+            part = items[begin : begin + _ELECTIONS_A_TRANSACTION]
+            operations = [
+                Set(paths.partition_state(tp.topic, tp.partition), _state(state, epoch).encode()) for tp, state in part
+            ]
+            self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
+
+    def _topic(self, name: str) -> tuple[TopicNode, Stat]:
+        check_topic_name(name)
+        path = paths.topic(name)
+        try:
+            data, stat = self._coordination.get(path)
+        except NoNodeError:
+            raise _unknown(name) from None
+        return TopicNode.decode(path, data), stat
+
+    def _start_index(self, image: ClusterImage) -> int:
+        return self._random_index(len(image.brokers)) if image.brokers else 0
+
+
+def _new_partition(name: str, number: int, replicas: tuple[int, ...], epoch: int) -> list[Operation]:
+    state = _state(PartitionImage(replicas[0], 0, replicas, replicas), epoch)
+    return [Create(paths.partition(name, number)), Create(paths.partition_state(name, number), state.encode())]
+
+
+def _state(partition: PartitionImage, epoch: int) -> PartitionStateNode:
+    return PartitionStateNode(
+        controller_epoch=epoch, leader=partition.leader, leader_epoch=partition.leader_epoch, isr=partition.isr
+    )
+
+
+def _check_count(name: str, added: int) -> None:
+    if added > MAX_PARTITIONS_A_CHANGE:
+        raise BrokerError(
+            ErrorCode.invalid_partitions,
+            f"topic {name!r}: {added} new partitions at once, {MAX_PARTITIONS_A_CHANGE} at most",
+        )
+
+
+def _exists(name: str) -> BrokerError:
+    return BrokerError(ErrorCode.topic_already_exists, f"topic {name!r} already exists")
+
+
+def _unknown(name: str) -> BrokerError:
+    return BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
