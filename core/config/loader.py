@@ -13,7 +13,7 @@ from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.document import Document
 from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown
 from klamm.core.config.producer import ProducerConfig
-from klamm.core.config.section import BASE_DIR
+from klamm.core.config.section import BASE_DIR, definitions
 from klamm.core.config.sink import SinkSettings, own_keys
 from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
 from klamm.core.config.topic_settings import TopicSettings, name_problem
@@ -32,6 +32,7 @@ SECTIONS = (
     "serdes",
     "plugins",
 )
+DEFAULT_SERDE = "avro"
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -195,6 +196,8 @@ class SettingsLoader:
         topic = self._model(TopicSettings, section, path)
         if "envelope" in section:
             self._plugin(path, host.envelopes, section["envelope"], {}, (*path, "envelope"))
+        if section.get("schema") is not None:
+            section.setdefault("serde", DEFAULT_SERDE)
         if section.get("serde") is None:
             for name in own:
                 self._found((*path, name), unknown("key", name, [k for k in known if k]))
@@ -224,15 +227,24 @@ class SettingsLoader:
     def _sinks(self, host: PluginHost) -> dict[str, SinkSettings]:
         found = {}
         for name in self._section(("sinks",)):
-            path = ("sinks", name)
-            section = self._section(path)
-            own = {k: section.pop(k) for k in list(section) if k in own_keys()}
-            choice = self._plugin(path, host.sinks, section.pop("plugin", ""), section)
-            own.setdefault("group.id", f"sink-{name}")
-            sink = self._model(SinkSettings, own, path)
-            if sink is not None and choice is not None:
-                found[name] = sink.model_copy(update={"choice": choice})
+            sink = self._sink(name, host)
+            if sink is not None:
+                found[name] = sink
         return found
+
+    def _sink(self, name: str, host: PluginHost) -> SinkSettings | None:
+        path = ("sinks", name)
+        section = self._section(path)
+        plugin = section.pop("plugin", "")
+        own = {key: section.pop(key) for key in list(section) if key in own_keys()}
+        if plugin in host.sinks.names():
+            # a sink that wants to see a common key (a load: its topics) declares it too
+            wanted = {d.name for d in definitions(host.sinks.get(plugin).config)}
+            section.update({key: value for key, value in own.items() if key in wanted})
+        choice = self._plugin(path, host.sinks, plugin, section)
+        own.setdefault("group.id", f"sink-{name}")
+        sink = self._model(SinkSettings, own, path)
+        return None if sink is None or choice is None else sink.model_copy(update={"choice": choice})
 
 
 def _text(value: Any) -> str:

@@ -20,7 +20,7 @@ class TopicSettings(Section):
     partitions: Int | None = key(None, "Partitions at creation; the broker's num.partitions when not set.", ge=1)
     replication_factor: Int | None = key(None, "Replicas; the broker's default.replication.factor when not set.", ge=1)
     config: dict[str, str] = key({}, "Topic configs, by Kafka's names.")
-    serde: str | None = key(None, "How values are written, a plugin's name: avro. Raw bytes when not set.")
+    serde: str | None = key(None, "How values are written, a plugin's name; avro with a schema, else raw bytes.")
     envelope: str = key("confluent", "How a value names its schema: confluent, linkedin, single-object or a plugin's.")
     schema_file: ConfigPath | None = Field(
         default=None, alias="schema", description="The file of the schema that values are written with."

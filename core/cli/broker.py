@@ -1,0 +1,58 @@
+"""`klamm broker`: one broker until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import KlammError
+
+
+def broker(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop."""
+    interrupted = _run(_serve(load_settings(config)))
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _run(main: Coroutine[Any, Any, bool]) -> bool:
+    """On uvloop where it is installed (design D4)."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+async def _serve(settings: Settings) -> bool:
+    """Whether it was Ctrl-C that ended it."""
+    from klamm.core.broker.server import Broker
+
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[int] = loop.create_future()
+
+    def tell(number: int) -> None:
+        if told.done():
+            raise SystemExit(128 + number)
+        told.set_result(number)
+
+    for number in (int(signal.SIGTERM), int(signal.SIGINT)):
+        loop.add_signal_handler(number, tell, number)
+    server = Broker(settings)
+    try:
+        await server.start()
+        print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
+        by = await told
+    except OSError as error:
+        raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error
+    finally:
+        await server.stop()
+    return by == signal.SIGINT
+
+
+def _where(server: Any) -> str:
+    return ", ".join(f"{name}://{host}:{port}" for name, host, port in server.advertised)

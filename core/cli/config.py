@@ -1,0 +1,67 @@
+"""`klamm config`: is the file right, and what follows from it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+import yaml
+from pydantic import BaseModel
+
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
+from klamm.core.config.choice import PluginChoice
+from klamm.core.config.section import definitions
+from klamm.core.config.settings import Settings, load_settings
+
+app = typer.Typer(add_completion=False, help="Check and show the configuration.", no_args_is_help=True)
+
+
+@app.command()
+def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Validate the file; exit 2 and a line for each problem if it is wrong."""
+    settings = load_settings(config)
+    for topic in settings.topics:
+        settings.topic_format(topic)
+    typer.echo(f"{config}: ok")
+
+
+@app.command()
+def show(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Print every key with the value in force, defaults and environment included, as YAML."""
+    typer.echo(
+        yaml.safe_dump(in_force(load_settings(config)), sort_keys=False, allow_unicode=True, width=120), nl=False
+    )
+
+
+def in_force(settings: Settings) -> dict[str, Any]:
+    """The settings in the shape of the file."""
+    shown: dict[str, Any] = {
+        "broker": _plain(settings.broker),
+        "coordination": _plain(settings.coordination),
+        "offsets": _plain(settings.offsets),
+        "topics": {name: {**_plain(t), **_plain(t.options)} for name, t in settings.topics.items()},
+        "producer": _plain(settings.producer),
+        "consumer": _plain(settings.consumer),
+        "sinks": {name: {**_plain(sink.choice), **_plain(sink)} for name, sink in settings.sinks.items()},
+        "serdes": {name: _plain(choice.config) for name, choice in settings.serdes.items()},
+        "plugins": {"modules": list(settings.plugins)},
+    }
+    if settings.audit is not None:
+        shown["audit"] = _plain(settings.audit)
+    return shown
+
+
+def _plain(value: Any) -> Any:
+    """As YAML would have it; keys that are not set are left out."""
+    if isinstance(value, PluginChoice):
+        return {"plugin": value.plugin, **_plain(value.config)}
+    if isinstance(value, BaseModel):
+        fields = type(value).model_fields.items()
+        named = zip(definitions(type(value)), fields, strict=True)
+        items = {d.name: getattr(value, name) for d, (name, info) in named if not info.exclude}
+        return {key: _plain(item) for key, item in items.items() if item is not None}
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, bool | int | float | str) else str(value)

@@ -1,0 +1,26 @@
+"""`klamm init`: a commented file to start from."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from klamm.core.errors import ConfigError
+
+Target = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")]
+
+
+def init(target: Target = Path("klamm.yaml")) -> None:
+    """Write a commented YAML file whose coordination is ZooKeeper; an existing file is left alone."""
+    text = resources.files("klamm.core.cli").joinpath("starting.yaml").read_text(encoding="utf-8")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{target}: is there already; it is left as it is") from None
+    except OSError as error:
+        raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
+    typer.echo(f"{target} written. Next: `klamm zookeeper` (or your own ZooKeeper), then `klamm broker`.")

@@ -1,0 +1,130 @@
+"""The `klamm` command: its own commands and those that plugins bring (hook `klamm_commands`).
+
+A command's module is imported only when it is run or its help is asked for. What a user does wrong is one line on
+stderr; exit status 1 for what failed, 2 for wrong usage or configuration, 130 after Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command as typer_command
+
+import klamm
+from klamm.core.errors import ConfigError, KlammError, PluginError
+from klamm.core.plugins import plugin_host
+from klamm.core.seams.command import Command
+
+CORE_COMMANDS = (
+    Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
+    Command("broker", "klamm.core.cli.broker:broker", "Run a broker."),
+    Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
+    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, and show their lag."),
+    Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
+    Command("config", "klamm.core.cli.config:app", "Check and show the configuration."),
+    Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),
+)
+
+
+class LazyCommand(TyperCommand):
+    """Knows its name and one line of help; becomes the real command when it is about to run."""
+
+    def __init__(self, command: Command) -> None:
+        super().__init__(command.name, help=command.summary)
+        self._command = command
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        return self._load().make_context(info_name, args, parent=parent, **extra)
+
+    def _load(self) -> Any:
+        module, _, name = self._command.target.partition(":")
+        try:
+            target = getattr(import_module(module), name)
+        except (ImportError, AttributeError) as error:
+            missing = getattr(error, "name", None)
+            extra = f" (needs the package {missing!r})" if missing and not missing.startswith("klamm") else ""
+            raise PluginError(f"command {self._command.name!r} cannot be loaded{extra}: {error}") from error
+        if isinstance(target, typer.Typer):
+            return typer_command(target)
+        app = typer.Typer(add_completion=False)
+        app.command(self._command.name)(target)
+        return typer_command(app)
+
+
+class KlammGroup(TyperGroup):
+    """The core's commands in their order, then the plugins' by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [command.name for command in CORE_COMMANDS] + sorted(command.name for command in _plugin_commands())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        for command in CORE_COMMANDS:
+            if command.name == cmd_name:
+                return LazyCommand(command)
+        for command in _plugin_commands():
+            if command.name == cmd_name:
+                return LazyCommand(command)
+        return None
+
+
+def _plugin_commands() -> list[Command]:
+    taken = {command.name for command in CORE_COMMANDS}
+    return [command for command in plugin_host().commands if command.name not in taken]
+
+
+app = typer.Typer(
+    cls=KlammGroup,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"klamm {klamm.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def klamm_command(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
+) -> None:
+    """A publish-subscribe log that every Kafka client can use."""
+
+
+def main() -> None:
+    """The console script: never a traceback for what a user did wrong."""
+    try:
+        status = app(standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        _leave(130)
+    except ConfigError as error:
+        _say(error)
+        _leave(2)
+    except KlammError as error:
+        _say(error)
+        _leave(1)
+    except BrokenPipeError:  # `klamm … | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave(1)
+    except Exception as error:
+        if not hasattr(error, "exit_code"):
+            raise
+        error.show()  # type: ignore[attr-defined]  # typer's own usage errors
+        _leave(int(error.exit_code))
+    _leave(status if isinstance(status, int) else 0)
+
+
+def _say(error: KlammError) -> None:
+    print(f"klamm: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
+
+
+def _leave(status: int) -> None:
+    sys.exit(status)

@@ -1,0 +1,16 @@
+"""`klamm plugins`: what is loaded, from where, and which hooks each implements."""
+
+from __future__ import annotations
+
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, table
+from klamm.core.config.settings import load_settings
+from klamm.core.plugins import plugin_host
+
+
+def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """List the loaded plugins; with a configuration file, its `plugins.modules` too."""
+    host = load_settings(config).host() if config.exists() else plugin_host()
+    rows = table("plugin", "module", "source", "hooks", "provides")
+    for plugin in host.loaded():
+        rows.add_row(plugin.name, plugin.module, plugin.source, "\n".join(plugin.hooks), "\n".join(plugin.provides))
+    console().print(rows)
