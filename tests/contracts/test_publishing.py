@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from klamm.core.errors import ConfigError
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for

@@ -1,0 +1,103 @@
+"""Avro payloads of one writer's schema as a struct array, and which of them cannot be read."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from fastavro import parse_schema, schemaless_reader
+
+from klamm.core.errors import SchemaError
+from klamm.hadoop.avro import native
+from klamm.hadoop.avro.arrowtype import arrow_type
+from klamm.hadoop.avro.avrotype import AvroType, parse_type
+from klamm.hadoop.avro.pyvalue import converter
+from klamm.hadoop.avro.resolve import resolve
+
+Read = Callable[[pa.Array], pa.Array]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """`rows` as long as the payloads; those in `bad` (row → why) are null."""
+
+    rows: pa.Array
+    bad: dict[int, str] = field(default_factory=dict)
+
+
+class PayloadDecoder:
+    """Payloads of one writer's schema, as columns of the reader's. `SchemaError` when the two cannot be resolved."""
+
+    def __init__(self, writer_text: str, reader: AvroType) -> None:
+        self._writer = parse_type(writer_text)
+        self._reader = reader
+        self._type = arrow_type(reader)
+        self.native = native.can_decode(self._writer)
+        self._read = self._native(writer_text) if self.native else self._python()
+        resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
+
+    def decode(self, payloads: pa.Array) -> Decoded:
+        """One array for all of `payloads` (binary, without nulls). A bad one is looked for by halves."""
+        bad: dict[int, str] = {}
+        parts = self._halves(payloads, 0, bad)
+        rows = pa.concat_arrays(parts) if parts else pa.nulls(0, self._type)
+        return Decoded(rows, bad)
+
+    def _halves(self, payloads: pa.Array, first: int, bad: dict[int, str]) -> list[pa.Array]:
+        if not len(payloads):
+            return []
+        try:
+            return [resolve(self._read(payloads), self._writer, self._reader)]
+        except SchemaError as error:
+            if len(payloads) == 1:
+                bad[first] = str(error)
+                return [pa.nulls(1, self._type)]
+        middle = len(payloads) // 2
+        return [
+            *self._halves(payloads[:middle], first, bad),
+            *self._halves(payloads[middle:], first + middle, bad),
+        ]
+
+    def _native(self, text: str) -> Read:
+        target = arrow_type(self._writer)
+        return lambda payloads: native.decode(payloads, text, target)
+
+    def _python(self) -> Read:
+        schema = parse_schema(_render(self._writer, set()))
+        convert, target = converter(self._writer), arrow_type(self._writer)
+
+        def read(payloads: pa.Array) -> pa.Array:
+            try:
+                values = [_read_one(raw, schema) for raw in payloads.to_pylist()]
+                return pa.array(values if convert is None else [convert(v) for v in values], target)
+            except Exception as error:  # fastavro raises what the bytes happen to run into
+                raise SchemaError(f"{type(error).__name__}: {error}") from error
+
+        return read
+
+
+def _read_one(raw: bytes, schema: Any) -> Any:
+    return schemaless_reader(io.BytesIO(raw), schema, None, return_named_type=True)
+
+
+def _render(avro: AvroType, seen: set[str]) -> Any:
+    """The schema without logical types, aliases and defaults: fastavro reads what is stored, and no more."""
+    if avro.name:
+        if avro.name in seen:
+            return avro.name
+        seen.add(avro.name)
+    if avro.kind == "record":
+        fields = [{"name": f.name, "type": _render(f.type, seen)} for f in avro.fields]
+        return {"type": "record", "name": avro.name, "fields": fields}
+    if avro.kind == "enum":
+        return {"type": "enum", "name": avro.name, "symbols": list(avro.symbols)}
+    if avro.kind == "fixed":
+        return {"type": "fixed", "name": avro.name, "size": avro.size}
+    if avro.kind in ("array", "map"):
+        return {"type": avro.kind, "items" if avro.kind == "array" else "values": _render(avro.inner, seen)}
+    if avro.kind == "union":
+        return [_render(branch, seen) for branch in avro.branches]
+    return avro.kind

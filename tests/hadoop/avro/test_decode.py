@@ -1,0 +1,204 @@
+"""What pyruhvro is proven for, logical types, and payloads that cannot be read."""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+from decimal import Decimal
+from typing import Any
+from unittest import mock
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from klamm.core.errors import SchemaError
+from klamm.hadoop.avro import native
+from klamm.hadoop.avro.arrowtype import arrow_type
+from klamm.hadoop.avro.avrotype import parse_type
+from klamm.hadoop.avro.decode import PayloadDecoder
+
+UTC = dt.UTC
+INSTANT = dt.datetime(2013, 1, 1, 5, 15, 0, 123000, tzinfo=UTC)
+# type, value, the Arrow value, whether pyruhvro is proven for it
+TYPES: list[tuple[Any, Any, Any, bool]] = [
+    ("boolean", True, True, True),
+    ("int", -5, -5, True),
+    ("long", 2**40, 2**40, True),
+    ("float", 1.5, 1.5, True),
+    ("double", 0.1, 0.1, True),
+    ("string", "hé", "hé", True),
+    ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "B", "B", True),
+    ({"type": "array", "items": "int"}, [1, 2], [1, 2], True),
+    ({"type": "array", "items": ["null", "int"]}, [1, None], [1, None], True),
+    ({"type": "array", "items": {"type": "array", "items": "string"}}, [["a"], []], [["a"], []], True),
+    ({"type": "map", "values": "long"}, {"k": 3}, [("k", 3)], True),
+    (["null", "int"], None, None, True),
+    (["int", "null"], 7, 7, True),
+    (["null", {"type": "array", "items": "string"}], None, None, True),
+    (["null", {"type": "map", "values": "int"}], None, None, True),
+    ({"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}]}, {"x": 1}, {"x": 1}, True),
+    (["null", {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}]}], None, None, True),
+    ({"type": "array", "items": {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}]}},
+     [{"x": 1}], [{"x": 1}], True),
+    ({"type": "map", "values": {"type": "record", "name": "S", "fields": [{"name": "x", "type": "int"}]}},
+     {"k": {"x": 1}}, [("k", {"x": 1})], True),
+    ({"type": "int", "logicalType": "date"}, dt.date(2013, 1, 1), dt.date(2013, 1, 1), True),
+    ({"type": "long", "logicalType": "timestamp-millis"}, INSTANT, INSTANT, True),
+    ({"type": "long", "logicalType": "timestamp-micros"}, INSTANT, INSTANT, True),
+    (["null", {"type": "long", "logicalType": "timestamp-millis"}], INSTANT, INSTANT, True),
+    ("bytes", b"x\xff", b"x\xff", False),
+    ("null", None, None, False),
+    ({"type": "fixed", "name": "F", "size": 3}, b"abc", b"abc", False),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}, Decimal("-1.05"), Decimal("-1.05"), False),
+    ({"type": "fixed", "name": "D", "size": 8, "logicalType": "decimal", "precision": 9, "scale": 2},
+     Decimal("7.10"), Decimal("7.10"), False),
+    ({"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 0}, Decimal(1), b"\x01", False),
+    ({"type": "string", "logicalType": "uuid"}, "a" * 8, "a" * 8, False),
+    ({"type": "int", "logicalType": "time-millis"}, dt.time(0, 0, 1), 1000, False),
+    ({"type": "long", "logicalType": "time-micros"}, dt.time(0, 0, 1), 1000000, False),
+    ({"type": "long", "logicalType": "local-timestamp-millis"}, dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 1), False),
+    ({"type": "long", "logicalType": "local-timestamp-micros"}, dt.datetime(2013, 1, 1), dt.datetime(2013, 1, 1), False),
+    ({"type": "int", "logicalType": "of nobody"}, 5, 5, False),
+    (["int", "string"], "s", {"member0": None, "member1": "s"}, False),
+    (["null", "int", "string"], 3, {"member0": 3, "member1": None}, False),
+    (["null", "long", "double", "boolean"], True, {"member0": None, "member1": None, "member2": True}, False),
+    (["null", {"type": "enum", "name": "E", "symbols": ["A"]}, {"type": "fixed", "name": "F", "size": 1}], b"x",
+     {"member0": None, "member1": b"x"}, False),
+    (["int"], 5, 5, False),
+    ({"type": "record", "name": "Empty", "fields": []}, {}, {}, False),
+]  # fmt: skip
+
+
+def record(kind: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "Row", "namespace": "n", "fields": [{"name": "a", "type": kind}]}
+
+
+def write(schema: Any, value: Any) -> bytes:
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(("kind", "value", "expected", "proven"), TYPES, ids=lambda v: str(v)[:40])
+def test_each_type_comes_out_right_and_natively_where_proven(
+    kind: Any, value: Any, expected: Any, proven: bool
+) -> None:
+    text = json.dumps(record(kind))
+    reader = parse_type(text)
+    payload = write(record("bytes") if kind == "raw" else record(_plain(kind)), {"a": value})
+    decoder = PayloadDecoder(text, reader)
+    assert decoder.native is proven
+    decoded = decoder.decode(pa.array([payload, payload]))
+    assert decoded.bad == {}
+    assert decoded.rows.type == arrow_type(reader)
+    assert decoded.rows.to_pylist() == [{"a": expected}] * 2
+    with mock.patch.object(native, "can_decode", return_value=False):
+        slow = PayloadDecoder(text, reader)
+    assert slow.decode(pa.array([payload, payload])).rows.equals(decoded.rows)
+
+
+def _plain(kind: Any) -> Any:
+    """fastavro checks a uuid's form; what is stored is a string."""
+    return "string" if isinstance(kind, dict) and kind.get("logicalType") == "uuid" else kind
+
+
+PROVEN = st.recursive(
+    st.sampled_from([kind for kind, _, _, proven in TYPES if proven and not isinstance(kind, list | dict)]),
+    lambda inner: st.one_of(
+        inner.map(lambda t: {"type": "array", "items": t}),
+        inner.map(lambda t: {"type": "map", "values": t}),
+        inner.filter(lambda t: not isinstance(t, list)).map(lambda t: ["null", t]),
+    ),
+    max_leaves=4,
+)
+PLAIN: dict[str, st.SearchStrategy[Any]] = {
+    "boolean": st.booleans(),
+    "int": st.integers(-(2**31), 2**31 - 1),
+    "long": st.integers(-(2**63), 2**63 - 1),
+    "float": st.floats(width=32, allow_nan=False),
+    "double": st.floats(allow_nan=False),
+    "string": st.text(max_size=5),
+}
+
+
+def data(kind: Any) -> st.SearchStrategy[Any]:
+    if isinstance(kind, list):
+        return st.one_of(st.none(), data(kind[1]))
+    if isinstance(kind, str):
+        return PLAIN[kind]
+    if kind["type"] == "array":
+        return st.lists(data(kind["items"]), max_size=3)
+    return st.dictionaries(st.text(max_size=2), data(kind["values"]), max_size=3)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@given(st.data(), st.lists(PROVEN, min_size=1, max_size=4))
+def test_pyruhvro_and_fastavro_agree_on_every_proven_type(draw: st.DataObject, kinds: list[Any]) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": f"f{i}", "type": k} for i, k in enumerate(kinds)]}
+    row = st.fixed_dictionaries({f"f{i}": data(kind) for i, kind in enumerate(kinds)})
+    payloads = pa.array([write(schema, value) for value in draw.draw(st.lists(row, min_size=1, max_size=5))])
+    text = json.dumps(schema)
+    fast = PayloadDecoder(text, parse_type(text))
+    assert fast.native
+    with mock.patch.object(native, "can_decode", return_value=False):
+        slow = PayloadDecoder(text, parse_type(text))
+    assert fast.decode(payloads).rows.equals(slow.decode(payloads).rows)
+
+
+FLIGHT = record("string")
+GOOD = write(FLIGHT, {"a": "ok"})
+
+
+@pytest.mark.parametrize("proven", [True, False])
+@pytest.mark.parametrize("bad", [b"", b"\x0aab", b"\xff" * 12, b"\x01", b"\x04\xff\xfe"])
+def test_a_payload_that_cannot_be_read_is_found_among_the_good(bad: bytes, proven: bool) -> None:
+    text = json.dumps(FLIGHT)
+    with mock.patch.object(native, "can_decode", return_value=proven):
+        decoder = PayloadDecoder(text, parse_type(text))
+    decoded = decoder.decode(pa.array([GOOD, GOOD, bad, GOOD, bad]))
+    assert sorted(decoded.bad) == [2, 4]
+    assert all(decoded.bad.values())
+    assert decoded.rows.to_pylist() == [{"a": "ok"}, {"a": "ok"}, None, {"a": "ok"}, None]
+
+
+def test_a_panic_of_pyruhvro_is_an_error_like_any_other(capfd: pytest.CaptureFixture[str]) -> None:
+    schema = record("bytes")
+    with pytest.raises(SchemaError, match="panicked"):
+        native.decode(
+            pa.array([write(schema, {"a": b"x"})]), json.dumps(schema), arrow_type(parse_type(json.dumps(schema)))
+        )
+
+
+def test_a_timestamp_beyond_microseconds_is_a_bad_row() -> None:
+    schema = record({"type": "long", "logicalType": "timestamp-millis"})
+    text = json.dumps(schema)
+    payload = write(record("long"), {"a": 2**62})
+    for proven in (True, False):
+        with mock.patch.object(native, "can_decode", return_value=proven):
+            assert sorted(PayloadDecoder(text, parse_type(text)).decode(pa.array([payload])).bad) == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{", "not an Avro schema"),
+        ('"nothing"', "not an Avro schema"),
+        ('{"type":"record","name":"R","fields":[{"name":"a","type":["null","R"]}]}', "contains itself"),
+    ],
+)
+def test_schemas_that_no_table_can_have_are_refused(text: str, why: str) -> None:
+    with pytest.raises(SchemaError, match=why):
+        parse_type(text)
+
+
+def test_references_that_grow_beyond_all_bounds_are_refused() -> None:
+    fields = [{"name": "a0", "type": {"type": "record", "name": "T0", "fields": [{"name": "x", "type": "int"}]}}]
+    for i in range(1, 20):
+        doubled = [{"name": n, "type": f"T{i - 1}"} for n in "xyz"]
+        fields.append({"name": f"a{i}", "type": {"type": "record", "name": f"T{i}", "fields": doubled}})
+    with pytest.raises(SchemaError, match="more than"):
+        parse_type(json.dumps({"type": "record", "name": "R", "fields": fields}))
