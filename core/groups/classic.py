@@ -143,6 +143,12 @@ class GroupCoordinator:
         group.close(ErrorCode.coordinator_not_available)
         return ErrorCode.none
 
+    def evict(self, group_id: str) -> None:
+        """The group was taken over by the other door: its members are unknown from now on."""
+        group = self._groups.pop(group_id, None)
+        if group is not None:
+            group.close(ErrorCode.unknown_member_id)
+
     def populated(self, group_id: str) -> bool:
         """Whether the group has members, or promised ones. Safe to call from any thread."""
         group = self._groups.get(group_id)

@@ -1,0 +1,92 @@
+"""What a registry member sees of its group and topics, and the watches that say when it changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.nodes import TopicNode
+from klamm.core.errors import CoordinationError
+from klamm.core.seams.coordination import Coordination, NoNodeError, Watch
+
+
+class MemberNode(BaseModel):
+    """The data of `ids/<member>`, as Kafka's ZooKeeper consumer wrote it: streams by topic."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = 1
+    pattern: str = "static"
+    subscription: dict[str, int]
+    timestamp: str = ""
+
+    def encode(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """`generation`: the newest member's creation id. `partitions`: numbers by subscribed topic; a topic that is not
+    there (yet) has none."""
+
+    generation: int
+    subscriptions: Mapping[str, Mapping[str, int]]
+    partitions: Mapping[str, tuple[int, ...]]
+
+
+def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> GroupView:
+    """The group now, as far as the given topics are concerned."""
+    generation = -1
+    subscriptions: dict[str, Mapping[str, int]] = {}
+    for name in coordination.children(paths.group_ids(group)):
+        path = paths.group_member(group, name)
+        try:
+            data, stat = coordination.get(path)
+        except NoNodeError:
+            continue  # left since the listing; the watch tells
+        subscriptions[name] = _subscription(path, data)
+        generation = max(generation, stat.creation_id)
+    return GroupView(generation, subscriptions, {topic: _partitions(coordination, topic) for topic in topics})
+
+
+def _subscription(path: str, data: bytes) -> dict[str, int]:
+    try:
+        return MemberNode.model_validate_json(data).subscription
+    except ValidationError as error:
+        raise CoordinationError(f"{path} should hold a member's subscription, but holds {data[:80]!r}") from error
+
+
+def _partitions(coordination: Coordination, topic: str) -> tuple[int, ...]:
+    path = paths.topic(topic)
+    try:
+        data, _ = coordination.get(path)
+    except NoNodeError:
+        return ()
+    return tuple(sorted(TopicNode.decode(path, data).partitions))
+
+
+class WatchSet:
+    """The watches of one session; not thread-safe. After a new session call `forget`: the old ones are gone."""
+
+    def __init__(self, coordination: Coordination, callback: Callable[[], None]) -> None:
+        self._coordination = coordination
+        self._callback = callback
+        self._watches: dict[str, Watch] = {}
+
+    def keep(self, wanted: Iterable[str]) -> None:
+        """Watch exactly these paths."""
+        wanted = set(wanted)
+        for path in set(self._watches) - wanted:
+            self._watches.pop(path).cancel()
+        for path in wanted - set(self._watches):
+            self._watches[path] = self._coordination.watch(path, self._callback)
+
+    def forget(self) -> None:
+        for watch in self._watches.values():
+            with contextlib.suppress(CoordinationError):  # of a session that is over: nothing is left to cancel
+                watch.cancel()
+        self._watches.clear()
