@@ -1,1 +1,30 @@
-"""Built-in audit."""
+"""The built-in audit (design D10): every tier counts by topic and window of record time; `klamm audit` compares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.hookspecs import hookimpl
+from klamm.core.seams.audit import Audit
+from klamm.core.seams.command import Command
+from klamm.core.seams.provider import Provider
+from klamm.plugins.audit.config import AuditConfig
+
+
+def _create(config: AuditConfig) -> Audit:
+    from klamm.plugins.audit.system import KlammAudit  # the client is loaded only by who audits
+
+    return KlammAudit(config)
+
+
+@hookimpl
+def klamm_audits() -> Iterable[Provider[Audit]]:
+    """The audit system `klamm`."""
+    return [Provider("klamm", _create, AuditConfig, "counts by topic and window, as Avro events in the audit topic")]
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    """`klamm audit`."""
+    summary = "Compare what producers, broker, consumers and loads have counted"
+    return [Command("audit", "klamm.plugins.audit.cli:audit_command", summary)]

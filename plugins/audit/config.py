@@ -1,0 +1,51 @@
+"""The `audit` section of the YAML file."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+from klamm.core.config.section import Int, Long, Names, Section, key
+from klamm.core.config.topic_settings import name_problem
+from klamm.plugins.audit.event import CONSUMER, HADOOP, MIRROR
+
+
+def _topic(name: str) -> str:
+    problem = name_problem(name)
+    if problem:
+        raise ValueError(problem)
+    return name
+
+
+def _expected(names: tuple[str, ...]) -> tuple[str, ...]:
+    for name in names:
+        expected_tier(name)
+    return names
+
+
+def expected_tier(text: str) -> tuple[str, str]:
+    """(tier, owner) of `consumer/GROUP`, `hadoop/JOB` or `mirror/NAME`; `ValueError` when it is none of these."""
+    tier, _, owner = text.partition("/")
+    if tier not in (CONSUMER, HADOOP, MIRROR) or not owner:
+        raise ValueError(f"expected consumer/GROUP, hadoop/JOB or mirror/NAME, got {text!r}")
+    return tier, owner
+
+
+class AuditConfig(Section):
+    """The built-in audit. All processes of a cluster should have the same."""
+
+    topic: Annotated[str, AfterValidator(_topic)] = key("__klamm_audit", "The audit topic; it is itself not audited.")
+    topics: Names = key((), "The topics that are audited; all but the internal ones (with __ in front) when empty.")
+    window_minutes: Int = key(10, "The length of a window of record time.", ge=1, le=1440)
+    expect: Annotated[Names, AfterValidator(_expected)] = key(
+        (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/JOB."
+    )
+    publish_interval_ms: Int = key(10_000, "Time between two events of a producer.", ge=10)
+    broker_interval_ms: Int = key(1_000, "Pause of the broker tier after it has caught up.", ge=10)
+    partitions: Int = key(1, "Partitions of the audit topic at creation.", ge=1)
+    retention_ms: Long = key(-1, "How long the audit topic keeps events; -1: without limit.", ge=-1)
+
+    def topic_configs(self) -> dict[str, Any]:
+        """What the audit topic is created with: an event of years of windows is some megabytes."""
+        return {"retention.ms": str(self.retention_ms), "max.message.bytes": str(16 * 1024 * 1024)}

@@ -1,0 +1,231 @@
+"""The producer tier: what was attempted and what was acknowledged, by topic and window of record time.
+
+Rules:
+
+- Per record there is one append to a deque (atomic, no lock); counting happens in bulk, at the latest after `BULK`
+  records. Append and popleft are safe against each other; swapping a list would lose what a late append adds.
+- A producer's events of one topic are numbered from 0 without a hole, and say only what is new since the one before.
+  A number is used until its event is stored: if the outcome was a failure, or unknown, the next try has the same
+  number and at least the same counts, and for one key the last event wins.
+- Event 0 goes out as soon as a topic is first written to, an empty one every interval without news, and the last one
+  is marked final. So a producer that was killed shows: its events stop without a final one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Final, NamedTuple
+
+from klamm.core.errors import DeliveryError
+from klamm.core.seams.audit import NO_WINDOW, AuditIdentity, Publish
+from klamm.plugins.audit.event import AuditEvent, EventWindow
+
+log = logging.getLogger(__name__)
+
+BULK: Final = 8192
+MAX_WINDOWS: Final = 20_000
+"""Windows in one event: some 400 kB; what is over goes into the next."""
+
+Counts = dict[int, list[int]]
+"""[acknowledged, their bytes, attempted, their bytes] by window start."""
+
+
+class _Taken(NamedTuple):
+    event: AuditEvent
+    counts: Counts
+    stored: Future[None]
+
+
+class _Topic:
+    """The counts of one topic that no stored event holds yet, and the number of the next event."""
+
+    def __init__(self) -> None:
+        self.counts: Counts = {}
+        self.number = 0
+        self.ended = False
+
+    def add(self, start: int, column: int, size: int) -> None:
+        cell = self.counts.get(start)
+        if cell is None:
+            cell = self.counts[start] = [0, 0, 0, 0]
+        cell[column] += 1
+        cell[column + 1] += size
+
+    def take(self) -> Counts:
+        if len(self.counts) <= MAX_WINDOWS:
+            taken, self.counts = self.counts, {}
+            return taken
+        return {start: self.counts.pop(start) for start in sorted(self.counts)[:MAX_WINDOWS]}
+
+    def give_back(self, counts: Counts) -> None:
+        for start, cell in counts.items():
+            mine = self.counts.setdefault(start, [0, 0, 0, 0])
+            for column, number in enumerate(cell):
+                mine[column] += number
+
+
+class KlammProducerAudit:
+    """See the module's rules. `clock_ms` gives the time of events; `store_timeout_s` bounds the wait for the broker."""
+
+    def __init__(
+        self,
+        identity: AuditIdentity,
+        publish: Publish,
+        *,
+        window_ms: int,
+        interval_s: float,
+        clock_ms: Callable[[], int],
+        store_timeout_s: float = 30.0,
+    ) -> None:
+        self._identity = identity
+        self._publish = publish
+        self._window_ms = window_ms
+        self._interval_s = interval_s
+        self._clock_ms = clock_ms
+        self._store_timeout_s = store_timeout_s
+        self._records: deque[tuple[str, int, int, int]] = deque()
+        self._topics: dict[str, _Topic] = {}
+        self._counting = threading.Lock()
+        self._publishing = threading.Lock()
+        self._wake = threading.Event()
+        self._closed = False
+        self._sequence = 0
+        self._thread: threading.Thread | None = None
+        self.failures = 0
+        """Publications that did not succeed; they are tried again."""
+
+    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
+        self._records.append((topic, timestamp_ms, 2, size))
+        if topic not in self._topics:
+            self._open(topic)
+        if len(self._records) >= BULK:
+            self._count()
+
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None:
+        self._records.append((topic, timestamp_ms, 0, size))
+        if len(self._records) >= BULK:
+            self._count()
+
+    def flush(self) -> None:
+        """`DeliveryError` when the counts could not be stored; they are kept for the next try."""
+        self._send(final=False, heartbeat=False)
+
+    def close(self) -> None:
+        """`DeliveryError` as `flush`: this producer then shows as killed, its last counts as unknown."""
+        if self._closed:
+            return
+        self._closed = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(self._store_timeout_s)
+        self._send(final=True, heartbeat=False)
+
+    def _open(self, topic: str) -> None:
+        with self._counting:
+            self._topics.setdefault(topic, _Topic())
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name="klamm-producer-audit", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def _run(self) -> None:
+        heartbeat = False
+        while not self._closed:
+            self._wake.clear()
+            if self._closed:  # set before the wake-up that was just cleared
+                return
+            try:
+                self._send(final=False, heartbeat=heartbeat)
+            except DeliveryError as error:
+                log.warning("%s", error)
+            heartbeat = not self._wake.wait(self._interval_s)
+
+    def _count(self) -> None:
+        with self._counting:
+            records, topics, window_ms = self._records, self._topics, self._window_ms
+            for _ in range(len(records)):
+                topic, timestamp, column, size = records.popleft()
+                start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
+                state = topics.get(topic)
+                if state is None:
+                    state = topics[topic] = _Topic()
+                state.add(start, column, size)
+
+    def _send(self, *, final: bool, heartbeat: bool) -> None:
+        with self._publishing:
+            self._count()
+            error: Exception | None = None
+            more = True
+            while more and error is None:
+                taken, more = self._take(final, heartbeat)
+                error = self._settle(taken)
+                heartbeat = False
+            if error is not None:
+                self.failures += 1
+                raise DeliveryError(
+                    f"audit counts of {self._identity.owner} were not stored, they go with the next: {error}"
+                ) from error
+
+    def _take(self, final: bool, heartbeat: bool) -> tuple[list[_Taken], bool]:
+        """One event per topic that has news (or must say that it lives, or ends), sent; and whether some is left."""
+        taken, more = [], False
+        with self._counting:
+            for name, topic in self._topics.items():
+                if topic.ended or not (topic.counts or final or heartbeat or topic.number == 0):
+                    continue
+                counts = topic.take()
+                more = more or bool(topic.counts)
+                event = self._event(name, topic.number, counts, final and not topic.counts)
+                taken.append((event, counts))
+        return [_Taken(event, counts, self._sent(event)) for event, counts in taken], more
+
+    def _sent(self, event: AuditEvent) -> Future[None]:
+        try:
+            return self._publish(*event.encode())
+        except Exception as error:  # a publisher that refuses at once is one that failed: the counts are kept
+            refused: Future[None] = Future()
+            refused.set_exception(error)
+            return refused
+
+    def _event(self, topic: str, number: int, counts: Counts, final: bool) -> AuditEvent:
+        self._sequence += 1
+        who = self._identity
+        return AuditEvent(
+            tier=who.tier,
+            owner=who.owner,
+            host=who.host,
+            application=who.application,
+            topic=topic,
+            partition=None,
+            from_offset=number,
+            to_offset=number + 1,
+            window_ms=self._window_ms,
+            windows=tuple(EventWindow(start, *cell) for start, cell in sorted(counts.items())),
+            final=final,
+            interval_ms=round(self._interval_s * 1000),
+            sequence=self._sequence - 1,
+            time_ms=self._clock_ms(),
+        )
+
+    def _settle(self, sent: list[_Taken]) -> Exception | None:
+        """Wait for each; what was not stored goes back to be sent under the same number."""
+        first: Exception | None = None
+        for event, counts, stored in sent:
+            error: Exception | None = None
+            try:
+                stored.result(self._store_timeout_s)
+            except Exception as caught:  # whatever the publisher meets: the counts are kept
+                error = caught
+            with self._counting:
+                topic = self._topics[event.topic]
+                if error is None:
+                    topic.number += 1
+                    topic.ended = event.final
+                else:
+                    topic.give_back(counts)
+            first = first or error
+        return first

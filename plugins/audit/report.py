@@ -1,0 +1,157 @@
+"""What `klamm audit` prints: a table of counts by window and tier, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from klamm.plugins.audit.compare import Cell, State, TopicAudit, WindowAudit, lowest
+from klamm.plugins.audit.event import PRODUCER
+from klamm.plugins.audit.tiling import TierKey
+from klamm.plugins.audit.windows import Span, iso
+
+_STYLES = {State.COMPLETE: "green", State.DUPLICATED: "magenta", State.MISSING: "red", State.UNKNOWN: "yellow"}
+_ORDER = list(State)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Windows of one label together: counts are sums, completeness is that of the worst window, so that a record too
+    many in one cannot hide a record too few in another."""
+
+    label: str
+    windows: tuple[WindowAudit, ...]
+
+    def records(self, tier: TierKey) -> int:
+        return sum(window.cells[tier].records for window in self.windows)
+
+    def size(self, tier: TierKey) -> int:
+        return sum(window.cells[tier].size for window in self.windows)
+
+    def attempted(self, tier: TierKey) -> int:
+        return sum(window.cells[tier].attempted for window in self.windows)
+
+    def cells(self, tier: TierKey | None = None) -> list[Cell]:
+        return [cell for window in self.windows for key, cell in window.cells.items() if tier in (None, key)]
+
+    def state(self, tier: TierKey | None = None) -> State:
+        return max((cell.state for cell in self.cells(tier)), key=_ORDER.index)
+
+    def completeness(self) -> str:
+        """The lowest ratio; the highest where nothing is missing and something is counted twice."""
+        state = self.state()
+        if state is State.UNKNOWN:
+            return "unknown"
+        if state is State.DUPLICATED:
+            return ratio_text(max(cell.ratio for cell in self.cells() if cell.ratio is not None)) + " duplicated"
+        return ratio_text(lowest(self.cells())) + (" missing" if state is State.MISSING else "")
+
+
+def ratio_text(ratio: float | None) -> str:
+    """Four decimals, cut and not rounded: only what is complete reads 1.0000, only what is exact reads so from above."""
+    if ratio is None:
+        return "unknown"
+    if ratio == float("inf"):
+        return "inf"
+    scaled = int(ratio * 10_000)
+    return f"{(scaled + (ratio > 1 and scaled == 10_000)) / 10_000:.4f}"
+
+
+def rows(audit: TopicAudit, span: Span) -> list[Row]:
+    """By label, in the order of time."""
+    grouped: dict[str, list[WindowAudit]] = {}
+    for window in audit.windows:
+        grouped.setdefault(span.label(window.start_ms), []).append(window)
+    return [Row(label, tuple(windows)) for label, windows in grouped.items()]
+
+
+def render(audit: TopicAudit, span: Span) -> RenderableType:
+    """The table of one topic, and below it what is wrong."""
+    table = Table(title=f"audit of topic {escape(audit.topic)}, by {span} of record time (UTC)", title_justify="left")
+    table.add_column(str(span))
+    for tier in audit.tiers:
+        if tier.tier == PRODUCER:
+            table.add_column("attempted", justify="right")
+            table.add_column("acknowledged", justify="right")
+        else:
+            table.add_column(escape(str(tier)), justify="right")
+    table.add_column("MB", justify="right")
+    table.add_column("complete", justify="right")
+    shown = rows(audit, span)
+    for row in shown:
+        _add(table, audit.tiers, row)
+    if len(shown) > 1:
+        table.add_section()
+        _add(table, audit.tiers, Row("all", audit.windows))
+    return Group(table, *map(Text, _notes(audit)))
+
+
+def _add(table: Table, tiers: Sequence[TierKey], row: Row) -> None:
+    cells: list[RenderableType] = [row.label]
+    for tier in tiers:
+        if tier.tier == PRODUCER:
+            cells.append(f"{row.attempted(tier):,}")
+        state = row.state(tier)
+        cells.append(Text(f"{row.records(tier):,}", "" if state is State.COMPLETE else _STYLES[state]))
+    cells.append(f"{max(row.size(tier) for tier in tiers) / 1e6:,.1f}")
+    cells.append(Text(row.completeness(), _STYLES[row.state()]))
+    table.add_row(*cells)
+
+
+def _notes(audit: TopicAudit) -> list[str]:
+    notes = [f"! {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.problems]
+    if not audit.windows:
+        notes.append(f"! nothing has been counted for topic {audit.topic}")
+    if audit.live_producers:
+        notes.append(f"producers that go on: {', '.join(audit.live_producers)}")
+    mark = "none" if audit.watermark_ms is None else iso(audit.watermark_ms)
+    return [*notes, f"complete up to (watermark): {mark}"]
+
+
+def as_json(audits: Iterable[TopicAudit], span: Span, unreadable: Sequence[str]) -> dict[str, Any]:
+    """The report for programs; instants in ms since the epoch."""
+    return {"unreadable": list(unreadable), "topics": [_topic_json(audit, span) for audit in audits]}
+
+
+def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
+    return {
+        "topic": audit.topic,
+        "window_ms": audit.window_ms,
+        "complete": audit.complete,
+        "lowest": audit.lowest(),
+        "watermark_ms": audit.watermark_ms,
+        "live_producers": list(audit.live_producers),
+        "problems": [
+            {"kind": problem.kind, "tier": str(problem.tier), "text": problem.text} for problem in audit.problems
+        ],
+        "rows": [
+            {
+                "label": row.label,
+                "state": row.state(),
+                "complete": lowest(row.cells()),
+                "tiers": {str(tier): _tier_json(row, tier) for tier in audit.tiers},
+            }
+            for row in rows(audit, span)
+        ],
+    }
+
+
+def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
+    said: dict[str, Any] = {"records": row.records(tier), "bytes": row.size(tier), "state": row.state(tier)}
+    return said | ({"attempted": row.attempted(tier)} if tier.tier == PRODUCER else {})
+
+
+def print_report(console: Console, audits: Sequence[TopicAudit], span: Span, unreadable: Sequence[str]) -> None:
+    """All topics, then records that are no events."""
+    for audit in audits:
+        console.print(render(audit, span))
+    for text in unreadable:
+        console.print(f"! unreadable: {escape(text)}")
+    if not audits:
+        console.print("! nothing has been counted yet")

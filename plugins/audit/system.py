@@ -1,0 +1,51 @@
+"""The built-in audit system: makes the auditors of each tier."""
+
+from __future__ import annotations
+
+import socket
+
+from klamm.core.records.record import Headers
+from klamm.core.seams.audit import AuditIdentity, BackgroundService, BrokerLogs, ProducerAudit, Publish, RangeAudit
+from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
+from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.producer import KlammProducerAudit
+from klamm.plugins.audit.ranges import KlammRangeAudit
+from klamm.plugins.audit.windows import clock_ms
+
+HOST_HEADER, APPLICATION_HEADER = "klamm.host", "klamm.application"
+
+
+class KlammAudit:
+    """`klamm.core.seams.audit.Audit`, as configured."""
+
+    def __init__(self, config: AuditConfig) -> None:
+        self._config = config
+        self._topics = frozenset(config.topics)
+        self._host = socket.gethostname()
+
+    @property
+    def topic(self) -> str:
+        return self._config.topic
+
+    @property
+    def window_ms(self) -> int:
+        return self._config.window_minutes * 60_000
+
+    def audits(self, topic: str) -> bool:
+        if topic == self._config.topic:
+            return False
+        return topic in self._topics if self._topics else not topic.startswith("__")
+
+    def headers(self, application: str) -> Headers:
+        return ((HOST_HEADER, self._host.encode()), (APPLICATION_HEADER, application.encode()))
+
+    def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit:
+        interval_s = self._config.publish_interval_ms / 1000
+        return KlammProducerAudit(identity, publish, window_ms=self.window_ms, interval_s=interval_s, clock_ms=clock_ms)
+
+    def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit:
+        return KlammRangeAudit(identity, publish, window_ms=self.window_ms, clock_ms=clock_ms)
+
+    def broker(self, logs: BrokerLogs) -> BackgroundService:
+        connect = connect_to_self(self._config.topic)
+        return BrokerTier(self.audits, self.window_ms, self._config, logs, connect, clock_ms)
