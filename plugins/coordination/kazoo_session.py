@@ -1,0 +1,186 @@
+"""One ZooKeeper session: kazoo's client, with its answers, errors and states translated once, here.
+
+A request is sent only while connected, and every wait has an end. An answer that does not come, or a connection lost
+before it came, is `UnknownOutcomeError`: a write may have happened. A request that was never sent is
+`CoordinationUnavailableError` itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from kazoo import exceptions as kazoo_errors
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
+
+from klamm.core.errors import CoordinationError
+from klamm.core.seams.coordination import (
+    BadVersionError,
+    CoordinationUnavailableError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    SessionEvent,
+    SessionExpiredError,
+)
+
+_log = logging.getLogger(__name__)
+# kazoo tells every failed attempt to connect; what matters of it is told here, once.
+_kazoo_log = logging.getLogger(f"{__name__}.kazoo")
+_kazoo_log.setLevel(logging.ERROR)
+
+_ANSWERS: dict[type[Exception], type[CoordinationError]] = {
+    kazoo_errors.NoNodeError: NoNodeError,
+    kazoo_errors.NodeExistsError: NodeExistsError,
+    kazoo_errors.BadVersionError: BadVersionError,
+    kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.SessionExpiredError: SessionExpiredError,
+}
+_LOST = (
+    kazoo_errors.ConnectionLoss,
+    kazoo_errors.ConnectionClosedError,
+    kazoo_errors.OperationTimeoutError,
+    kazoo_errors.SessionMovedError,
+    kazoo_errors.CancelledError,
+    KazooTimeoutError,
+)
+_MEANINGS: dict[type[CoordinationError], str] = {
+    NoNodeError: "is not there, or its parent is not",
+    NodeExistsError: "is there already",
+    BadVersionError: "is at another version",
+    NotEmptyError: "has children",
+    SessionExpiredError: "is out of reach: the session has expired",
+}
+
+
+class UnknownOutcomeError(CoordinationUnavailableError):
+    """The request was sent, and no answer came."""
+
+
+class PendingResult(Protocol):
+    """What kazoo's `*_async` methods return."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any: ...
+
+
+Request = Callable[[KazooClient], PendingResult]
+
+
+def translate(error: Exception, path: str) -> CoordinationError:
+    """kazoo's error for an operation on `path`, as the seam's."""
+    kind = _ANSWERS.get(type(error))
+    if kind is not None:
+        return kind(f"{path} {_MEANINGS[kind]}")
+    if isinstance(error, kazoo_errors.NoChildrenForEphemeralsError):
+        return CoordinationError(f"{path} cannot be created: its parent is ephemeral")
+    if isinstance(error, _LOST):
+        return UnknownOutcomeError(
+            f"{path}: no answer from ZooKeeper; the request may or may not have been carried out"
+        )
+    return CoordinationError(f"{path}: ZooKeeper refused: {error!r}")
+
+
+class KazooSession:
+    """Open once, close once. `on_event` is called on kazoo's thread. `hosts` is `host:port,…`, without a chroot."""
+
+    def __init__(
+        self, hosts: str, session_timeout_s: float, request_timeout_s: float, on_event: Callable[[SessionEvent], None]
+    ) -> None:
+        self._hosts = hosts
+        self._request_timeout_s = request_timeout_s
+        self._on_event = on_event
+        self._changed = threading.Condition()
+        self._connected = False
+        self._closing = False
+        self._expired = False
+        self._session_id = 0
+        self._stopping = threading.Lock()
+        self._client = KazooClient(
+            hosts=hosts,
+            timeout=session_timeout_s,
+            connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
+            logger=_kazoo_log,
+        )
+        self._client.add_listener(self._on_state)
+
+    def open(self, timeout_s: float) -> None:
+        """`CoordinationUnavailableError`, saying what to do, when nothing answers in `timeout_s`."""
+        self._client.start_async().wait(timeout=timeout_s)
+        if not self._client.connected:
+            self.close()
+            raise CoordinationUnavailableError(
+                f"no ZooKeeper answers at {self._hosts} within {timeout_s:g} s; start one with `klamm zookeeper`, "
+                "or correct `zookeeper.connect`"
+            )
+
+    def close(self) -> None:
+        """End the session: its ephemeral paths go at once if the server is there. Waiting calls fail."""
+        with self._changed:
+            if self._closing:
+                return
+            self._closing = True
+            self._connected = False
+            self._changed.notify_all()
+        self._stop_client()
+
+    @property
+    def session_id(self) -> int:
+        return 0 if self._expired or self._closing else self._session_id
+
+    def call(self, path: str, request: Request, *, repeatable: bool = False) -> Any:
+        """Send, and wait for the answer. A `repeatable` request (a read) is sent again after a lost connection."""
+        deadline = time.monotonic() + self._request_timeout_s
+        while True:
+            self._await_connected(path, deadline)
+            try:
+                return request(self._client).get(timeout=max(0.1, deadline - time.monotonic()))
+            except (kazoo_errors.KazooException, KazooTimeoutError) as error:
+                translated = translate(error, path)
+                if not (repeatable and isinstance(translated, UnknownOutcomeError) and time.monotonic() < deadline):
+                    raise translated from error
+
+    def _await_connected(self, path: str, deadline: float) -> None:
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._connected or self._expired or self._closing, max(0.0, deadline - time.monotonic())
+            )
+            if self._expired:
+                raise SessionExpiredError(f"{path} is out of reach: the session has expired")
+            if self._closing:
+                raise CoordinationUnavailableError(f"{path}: the connection to ZooKeeper is closed")
+            if not self._connected:
+                raise CoordinationUnavailableError(
+                    f"{path}: ZooKeeper at {self._hosts} is away, for more than {self._request_timeout_s:g} s"
+                )
+
+    def _on_state(self, state: str) -> None:
+        """On kazoo's connection thread, which must not be held up."""
+        with self._changed:
+            if self._closing or self._expired:
+                return
+            if state == KazooState.CONNECTED:
+                self._connected, event = True, SessionEvent.CONNECTED
+                client_id = self._client.client_id
+                self._session_id = client_id[0] if client_id else 0
+            elif state == KazooState.SUSPENDED:
+                self._connected, event = False, SessionEvent.SUSPENDED
+            else:
+                self._connected, event = False, SessionEvent.EXPIRED
+                self._expired = True
+            self._changed.notify_all()
+        if event is SessionEvent.EXPIRED:
+            # kazoo would open a new session by itself, in which none of our paths and watches are.
+            threading.Thread(target=self._stop_client, name="klamm-kazoo-stop", daemon=True).start()
+        _log.info("ZooKeeper session %#x at %s: %s", self._session_id & (2**64 - 1), self._hosts, event.value)
+        self._on_event(event)
+
+    def _stop_client(self) -> None:
+        with self._stopping:
+            self._client.stop()
+            self._client.close()

@@ -1,0 +1,243 @@
+"""The `zookeeper` coordination, the default: real sessions through kazoo.
+
+States: closed → live (`start`) → suspended → live, or → expired → live (`restart`, with a new session and no watches).
+The chroot of `zookeeper.connect` is put before every path here, and made at the start.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient, TransactionRequest
+from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+from kazoo.protocol.states import ZnodeStat
+
+from klamm.core.seams.coordination import (
+    ANY_VERSION,
+    Check,
+    CoordinationUnavailableError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    SessionEvent,
+    Set,
+    Stat,
+    Watch,
+)
+from klamm.plugins.coordination.kazoo_session import KazooSession, PendingResult, UnknownOutcomeError, translate
+from klamm.plugins.coordination.tree_paths import ancestors, check_operations, check_path, check_size
+from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
+from klamm.plugins.coordination.zookeeper_watches import ZooKeeperWatches
+
+_log = logging.getLogger(__name__)
+_DELETE_ROUNDS = 10
+
+
+class ZooKeeperCoordination:
+    """See the seam, `klamm.core.seams.coordination.Coordination`."""
+
+    def __init__(self, config: ZooKeeperConfig) -> None:
+        self._config = config
+        self._lock = threading.RLock()
+        self._session: KazooSession | None = None
+        self._watches: ZooKeeperWatches | None = None
+        self._listeners: list[Callable[[SessionEvent], None]] = []
+
+    def start(self, timeout_s: float = 10.0) -> None:
+        with self._lock:
+            if self._session is None:
+                self._open(timeout_s)
+
+    def restart(self, timeout_s: float = 10.0) -> None:
+        with self._lock:
+            if self._session is not None and self._session.session_id != 0:
+                return  # another user of this object has restarted it already
+            self._drop()
+            self._open(timeout_s)
+
+    def close(self) -> None:
+        with self._lock:
+            self._drop()
+
+    @property
+    def session_id(self) -> int:
+        session = self._session
+        return session.session_id if session else 0
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._config.session_timeout_ms / 1000
+
+    def create(self, path: str, data: bytes = b"", *, ephemeral: bool = False, make_parents: bool = False) -> Stat:
+        check_path(path)
+        check_size(path, len(data))
+        if make_parents:
+            self._make_parents(path)
+        deadline = time.monotonic() + self._config.request_timeout_s
+        while True:
+            try:
+                return self._create(path, data, ephemeral=ephemeral)
+            except UnknownOutcomeError:
+                # Whose a persistent path is cannot be seen, so that outcome stays unknown; an ephemeral one names its
+                # session.
+                if not ephemeral or time.monotonic() > deadline:
+                    raise
+            found = self.exists(path)
+            if found is not None and found.ephemeral_owner == self.session_id:
+                return found
+            if found is not None:
+                raise NodeExistsError(f"{path} is there already")
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        check_path(path)
+        data, stat = self._read(path, lambda zk: zk.get_async(self._full(path)))
+        return data, _stat(stat)
+
+    def exists(self, path: str) -> Stat | None:
+        check_path(path)
+        stat = self._read(path, lambda zk: zk.exists_async(self._full(path)))
+        return _stat(stat) if stat else None
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> Stat:
+        check_path(path)
+        check_size(path, len(data))
+        return _stat(self._live().call(path, lambda zk: zk.set_async(self._full(path), data, version)))
+
+    def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None:
+        check_path(path)
+        if not recursive:
+            self._delete(path, version)
+            return
+        if version != ANY_VERSION:
+            self.transaction([Check(path, version)])  # before anything below it is gone
+        for _ in range(_DELETE_ROUNDS):
+            self._delete_below(path)
+            try:
+                self._delete(path, version)
+            except NotEmptyError:
+                continue  # a child was made meanwhile
+            return
+        raise NotEmptyError(f"{path} got new children during {_DELETE_ROUNDS} attempts to delete it")
+
+    def children(self, path: str) -> list[str]:
+        check_path(path)
+        return sorted(self._read(path, lambda zk: zk.get_children_async(self._full(path))))
+
+    def transaction(self, operations: Sequence[Operation]) -> None:
+        check_operations(operations)
+        if not operations:
+            return
+        paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")
+        results = self._live().call(paths, lambda zk: self._request(zk, operations).commit_async())
+        for operation, result in zip(operations, results, strict=True):
+            # ZooKeeper marks what stood before the failure as rolled back, and what stood after as inconsistent.
+            if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
+                raise translate(result, operation.path)
+
+    def watch(self, path: str, callback: Callable[[], None]) -> Watch:
+        check_path(path)
+        watches = self._watches
+        if watches is None:
+            raise self._closed()
+        return watches.add(self._full(path), callback)
+
+    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
+        with self._lock:
+            self._listeners.append(callback)
+
+    def _open(self, timeout_s: float) -> None:
+        config = self._config
+        session = KazooSession(config.hosts, self.session_timeout_s, config.request_timeout_s, self._tell)
+        session.open(timeout_s)
+        self._session = session
+        self._watches = ZooKeeperWatches(session)
+        self._watches.start()
+        if config.chroot:
+            try:
+                self._make_parents("/", itself=True)
+            except BaseException:
+                self._drop()
+                raise
+
+    def _drop(self) -> None:
+        session, watches = self._session, self._watches
+        self._session = self._watches = None
+        if session:
+            session.close()
+        if watches:
+            watches.stop()
+
+    def _tell(self, event: SessionEvent) -> None:
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:  # a listener is anyone's code; the others must still be told
+                _log.exception("session listener failed on %s", event.name)
+
+    def _live(self) -> KazooSession:
+        session = self._session
+        if session is None:
+            raise self._closed()
+        return session
+
+    def _closed(self) -> CoordinationUnavailableError:
+        return CoordinationUnavailableError(f"the connection to ZooKeeper at {self._config.hosts} is not open")
+
+    def _full(self, path: str) -> str:
+        return (self._config.chroot + path).rstrip("/") or "/"
+
+    def _read(self, path: str, request: Callable[[KazooClient], PendingResult]) -> Any:
+        return self._live().call(path, request, repeatable=True)
+
+    def _create(self, path: str, data: bytes, *, ephemeral: bool) -> Stat:
+        _, stat = self._live().call(
+            path, lambda zk: zk.create_async(self._full(path), data, ephemeral=ephemeral, include_data=True)
+        )
+        return _stat(stat)
+
+    def _make_parents(self, path: str, *, itself: bool = False) -> None:
+        """The paths above, the chroot too; a lost answer does no harm, since an empty path is nobody's."""
+        full = self._full(path)
+        for parent in [*ancestors(full), *([full] if itself else [])]:
+            if self._read(parent, lambda zk, parent=parent: zk.exists_async(parent)):  # type: ignore[misc]
+                continue
+            try:
+                self._live().call(parent, lambda zk, parent=parent: zk.create_async(parent), repeatable=True)  # type: ignore[misc]
+            except NodeExistsError:
+                continue
+
+    def _delete(self, path: str, version: int) -> None:
+        self._live().call(path, lambda zk: zk.delete_async(self._full(path), version))
+
+    def _delete_below(self, path: str) -> None:
+        for name in self.children(path):
+            child = f"{path.rstrip('/')}/{name}"
+            try:
+                self._delete_below(child)
+                self._delete(child, ANY_VERSION)
+            except (NoNodeError, NotEmptyError):
+                continue  # another deletes too, or a child was made: the next round sees it
+
+    def _request(self, zk: KazooClient, operations: Sequence[Operation]) -> TransactionRequest:
+        request = zk.transaction()
+        for operation in operations:
+            full = self._full(operation.path)
+            if isinstance(operation, Check):
+                request.check(full, operation.version)
+            elif isinstance(operation, Create):
+                request.create(full, operation.data, ephemeral=operation.ephemeral)
+            elif isinstance(operation, Set):
+                request.set_data(full, operation.data, operation.version)
+            else:
+                request.delete(full, operation.version)
+        return request
+
+
+def _stat(stat: ZnodeStat) -> Stat:
+    return Stat(stat.version, stat.czxid, stat.ephemeralOwner, stat.ctime, stat.mtime)

@@ -1,0 +1,49 @@
+"""The configuration of `zookeeper`, with Kafka's names."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from klamm.core.errors import CoordinationError
+from klamm.plugins.coordination.tree_paths import check_path
+
+
+class ZooKeeperConfig(BaseModel):
+    """`zookeeper.connect`: `host:port,host:port/chroot`; the chroot is made where it is not there.
+    `zookeeper.connection.timeout.ms`: how long a call waits for a connection and an answer; the session time-out
+    unless set, as in Kafka."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+    connect: str = Field(default="127.0.0.1:2181", alias="zookeeper.connect")
+    session_timeout_ms: int = Field(default=6000, alias="zookeeper.session.timeout.ms", ge=500, le=600_000)
+    connection_timeout_ms: int | None = Field(default=None, alias="zookeeper.connection.timeout.ms", ge=100, le=600_000)
+
+    @field_validator("connect")
+    @classmethod
+    def _check_connect(cls, value: str) -> str:
+        hosts, slash, chroot = value.partition("/")
+        for address in hosts.split(","):
+            host, colon, port = address.strip().rpartition(":")
+            if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+                raise ValueError(f"{address.strip()!r} is no host:port; give host:port,host:port/chroot")
+        try:
+            check_path(slash + chroot or "/")
+        except CoordinationError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+    @property
+    def hosts(self) -> str:
+        """Without the chroot."""
+        return self.connect.partition("/")[0]
+
+    @property
+    def chroot(self) -> str:
+        """Begins with `/`, or is empty."""
+        path = self.connect.partition("/")[2]
+        return f"/{path}" if path else ""
+
+    @property
+    def request_timeout_s(self) -> float:
+        return (self.connection_timeout_ms or self.session_timeout_ms) / 1000

@@ -1,0 +1,154 @@
+"""A real single-node ZooKeeper server, from PySpark's jars: for `klamm zookeeper`, the demo and the tests.
+
+It listens on 127.0.0.1 only. States: stopped → `start` → running → `stop` or `kill` → stopped; its data stays.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import IO, Self
+
+from klamm.core.errors import CoordinationError
+from klamm.plugins.coordination.zookeeper_jars import find_class_path, find_java
+
+HOST = "127.0.0.1"
+TICK_MS = 500
+_MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
+_JVM = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Dslf4j.internal.verbosity=ERROR")
+_POLL_S = 0.02
+_log = logging.getLogger(__name__)
+
+
+class ZooKeeperServer:
+    """`data_dir` is made where it is not there. A context manager: started on entry, stopped on exit."""
+
+    def __init__(self, data_dir: Path, port: int = 2181) -> None:
+        self._data_dir = data_dir
+        self.port = port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def connect(self) -> str:
+        """For `zookeeper.connect`."""
+        return f"{HOST}:{self.port}"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    def start(self, timeout_s: float = 30.0) -> None:
+        """Returns once the server answers. `ConfigError` without Java or PySpark; `CoordinationError` in one line when
+        the port is taken or the server does not come up."""
+        if self._process is not None:
+            raise CoordinationError(f"ZooKeeper at {self.connect} has been started already")
+        command = [find_java(), *_JVM, *self._properties(), "-cp", find_class_path(), _MAIN]
+        self._check_port()
+        config = self._write_config()
+        with self._open_log() as log:
+            self._process = subprocess.Popen(
+                [*command, str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        try:
+            self._await_answer(timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+
+    def wait(self) -> int:
+        """Until the server ends by itself; its exit status."""
+        if self._process is None:
+            raise CoordinationError(f"ZooKeeper at {self.connect} has not been started")
+        return self._process.wait()
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """With SIGTERM; with SIGKILL if that is not obeyed in time. No error when it is stopped already."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            _log.warning("ZooKeeper at %s did not stop within %g s; killing it", self.connect, timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """With SIGKILL, as a crash: what it had acknowledged is on its disk."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+
+    def restart(self) -> None:
+        """Stop, and start with the same data and port."""
+        self.stop()
+        self.start()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    def _properties(self) -> list[str]:
+        # 64 MB, the default, of each log file are written when it is begun.
+        return ["-Dzookeeper.preAllocSize=4096", "-Djava.net.preferIPv4Stack=true"]
+
+    def _check_port(self) -> None:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((HOST, self.port))
+            except OSError as error:
+                raise CoordinationError(
+                    f"cannot listen on {self.connect}: {error.strerror}; "
+                    "stop what runs there (a ZooKeeper?) or give another --port"
+                ) from error
+
+    def _write_config(self) -> Path:
+        # Sessions of 1 s serve tests; ZooKeeper's own bounds (2 and 20 ticks) would be 1 and 10 s.
+        lines = {
+            "dataDir": str(self._data_dir.resolve()).replace("\\", "/"),
+            "clientPort": self.port,
+            "clientPortAddress": HOST,
+            "tickTime": TICK_MS,
+            "maxSessionTimeout": 600_000,
+            "maxClientCnxns": 0,
+            "admin.enableServer": "false",
+        }
+        path = self._data_dir / "zookeeper.cfg"
+        try:
+            self._data_dir.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(f"{key}={value}\n" for key, value in lines.items()))
+        except OSError as error:
+            raise CoordinationError(f"cannot write {path}: {error.strerror}; give another --data-dir") from error
+        return path
+
+    def _open_log(self) -> IO[bytes]:
+        return (self._data_dir / "zookeeper.log").open("ab")
+
+    def _await_answer(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                status = self._process.returncode if self._process else "unknown"
+                raise CoordinationError(f"ZooKeeper ended with status {status}; see {self._data_dir / 'zookeeper.log'}")
+            if answers(HOST, self.port):
+                return
+            time.sleep(_POLL_S)
+        raise CoordinationError(f"ZooKeeper at {self.connect} did not answer within {timeout_s:g} s")
+
+
+def answers(host: str, port: int) -> bool:
+    """Whether a ZooKeeper there serves requests (its command `srvr`)."""
+    try:
+        with socket.create_connection((host, port), timeout=1.0) as connection:
+            connection.sendall(b"srvr")
+            return connection.recv(4096).startswith(b"Zookeeper version")
+    except OSError:
+        return False

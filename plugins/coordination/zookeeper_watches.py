@@ -1,0 +1,152 @@
+"""Level-triggered watches from ZooKeeper's one-shot ones.
+
+A path has a data watch (made, deleted, changed) and, while it exists, a child watch. When one fires, or the connection
+was lost (kazoo then fires all of them), a thread sets it again *first* and then calls back: whatever changes after the
+callee's read fires again. A path whose last callback is cancelled is forgotten when it fires next.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from klamm.core.seams.coordination import CoordinationUnavailableError, NoNodeError, SessionExpiredError
+from klamm.plugins.coordination.kazoo_session import KazooSession
+
+_log = logging.getLogger(__name__)
+Callback = Callable[[], None]
+
+
+class ZooKeeperWatch:
+    """One callback on one path."""
+
+    def __init__(self, callback: Callback) -> None:
+        self._callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def fire(self, path: str) -> None:
+        if self.cancelled:
+            return
+        try:
+            self._callback()
+        except Exception:  # a callback is anyone's code; the others must still be called
+            _log.exception("watch callback on %s failed", path)
+
+
+class _WatchedPath:
+    """What is set at the server for one path; `lock` is held while it is being set."""
+
+    def __init__(self, path: str, fired: Callable[[_WatchedPath], None]) -> None:
+        self.path = path
+        self.watches: list[ZooKeeperWatch] = []
+        self.lock = threading.Lock()
+        self._fired = fired
+        self._data_set = False
+        self._children_set = False
+
+    def arm(self, session: KazooSession) -> None:
+        """Set what is not set. Fails with what `KazooSession.call` raises; what was not set then is as before."""
+        with self.lock:
+            if not self._data_set:
+                self._data_set = True
+                try:
+                    session.call(self.path, lambda zk: zk.exists_async(self.path, self._on_data), repeatable=True)
+                except Exception:
+                    self._data_set = False
+                    raise
+            if not self._children_set:
+                self._children_set = True
+                try:
+                    session.call(
+                        self.path, lambda zk: zk.get_children_async(self.path, self._on_children), repeatable=True
+                    )
+                except NoNodeError:
+                    self._children_set = False  # the data watch tells when it is made
+                except Exception:
+                    self._children_set = False
+                    raise
+
+    def _on_data(self, event: object) -> None:  # noqa: ARG002 - any event means: read again
+        self._data_set = False
+        self._fired(self)
+
+    def _on_children(self, event: object) -> None:  # noqa: ARG002
+        self._children_set = False
+        self._fired(self)
+
+
+class ZooKeeperWatches:
+    """All watches of one session, called from one thread, from `start` to `stop` or the session's expiry."""
+
+    def __init__(self, session: KazooSession) -> None:
+        self._session = session
+        self._paths: dict[str, _WatchedPath] = {}
+        self._fired: dict[_WatchedPath, None] = {}  # each path once, in order
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="klamm-zookeeper-watches", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """No callback starts after this, unless it is called from one. Close the session first: that ends its waits."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def add(self, path: str, callback: Callback) -> ZooKeeperWatch:
+        """The watch is set when this returns, or as soon as ZooKeeper is back (and then it fires)."""
+        watch = ZooKeeperWatch(callback)
+        with self._changed:
+            watched = self._paths.get(path)
+            if watched is None:
+                watched = self._paths[path] = _WatchedPath(path, self._mark)
+            watched.watches = [w for w in watched.watches if not w.cancelled] + [watch]
+        try:
+            watched.arm(self._session)
+        except SessionExpiredError:
+            raise
+        except CoordinationUnavailableError:
+            self._mark(watched)
+        return watch
+
+    def _mark(self, watched: _WatchedPath) -> None:
+        with self._changed:
+            self._fired[watched] = None
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        while (watched := self._next()) is not None:
+            try:
+                watched.arm(self._session)
+            except SessionExpiredError:
+                return  # watches end with their session
+            except CoordinationUnavailableError:
+                self._mark(watched)  # `arm` has waited its time for a connection; go on waiting
+                continue
+            for watch in list(watched.watches):
+                if self._stopping:
+                    return
+                watch.fire(watched.path)
+
+    def _next(self) -> _WatchedPath | None:
+        """The next path that fired and is still watched; `None` at the end."""
+        with self._changed:
+            while True:
+                self._changed.wait_for(lambda: self._stopping or self._fired)
+                if self._stopping:
+                    return None
+                watched = next(iter(self._fired))
+                del self._fired[watched]
+                watched.watches = [watch for watch in watched.watches if not watch.cancelled]
+                if watched.watches:
+                    return watched
+                if self._paths.get(watched.path) is watched:
+                    del self._paths[watched.path]
