@@ -14,7 +14,13 @@ from functools import cache
 from types import ModuleType
 from typing import Any, cast
 
-from kio.index import load_payload_module, load_request_schema, load_response_schema
+from kio.index import (
+    load_entity_module,
+    load_entity_schema,
+    load_payload_module,
+    load_request_schema,
+    load_response_schema,
+)
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -24,7 +30,7 @@ from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.walk import walk, without_unknown_tags
 
-__all__ = ["Buffer", "ErrorCode", "Schema", "request", "response"]
+__all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -43,13 +49,14 @@ class Schema:
         self.module = module
         self.name = f"{root.__name__} v{root.__version__}"
         self.flexible: bool = root.__flexible__
-        self.header_flexible: bool = root.__header_schema__.__flexible__
+        header = getattr(root, "__header_schema__", None)  # data that lies within a message has no header of its own
+        self.header_flexible: bool = header is not None and header.__flexible__
         self._read: Callable[..., Any] = entity_reader(root)
         self._write: Callable[..., None] = entity_writer(root)
 
-    def decode(self, data: Buffer, offset: int = 0) -> Any:
+    def decode(self, data: Buffer, offset: int = 0, *, whole: bool = True) -> Any:
         """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
-        read, holds too many elements, or bytes are left over."""
+        read, holds too many elements, or (unless `whole` is False) bytes are left over."""
         if len(data) - offset >= WALKED_FROM:
             walk(self.root, memoryview(data), offset)
         try:
@@ -59,7 +66,7 @@ class Schema:
             message, size = self._decode_known(data)
         except _DECODE_ERRORS as error:
             raise ProtocolError(f"cannot read {self.name}: {error}") from error
-        if offset + size != len(data):
+        if whole and offset + size != len(data):
             raise ProtocolError(f"{len(data) - offset - size} bytes left over after {self.name}")
         return message
 
@@ -105,3 +112,10 @@ def request(api: ApiKey, version: int) -> Schema:
 @cache
 def response(api: ApiKey, version: int) -> Schema:
     return Schema(load_response_schema(api, version), load_payload_module(api, version, EntityType.response))
+
+
+@cache
+def data(name: str, version: int) -> Schema:
+    """What lies within other messages, such as a consumer's subscription; by its snake-case name."""
+    root = load_entity_schema(name, version, EntityType.data)
+    return Schema(root, load_entity_module(name, version, EntityType.data))

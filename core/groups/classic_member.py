@@ -1,0 +1,237 @@
+"""A member of a classic group: Kafka's group protocol from the client's side, together with any other client.
+
+    state     event                                                   next
+    outside   join and sync answered                                  joined (`on_assigned`)
+    joined    heartbeat says REBALANCE_IN_PROGRESS                    revoke everything, join again (eager rebalance)
+    joined    heartbeat says that member or generation is unknown     lose everything, join anew
+    joined    no heartbeat answered for a session time-out            lose everything, join anew
+    joined    not polled for `max.poll.interval.ms`                   lose everything, leave; joins when polled again
+    any       close                                                   revoke, leave
+
+Heartbeats have a thread of their own, so that the member lives while the application finishes what it has in hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
+from klamm.core.groups.assignment import Stream, ranges
+from klamm.core.groups.assignors import ASSIGNORS
+from klamm.core.groups.classic_calls import ClassicCalls, ClassicSettings, CoordinatorClient, Joined
+from klamm.core.groups.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
+from klamm.core.groups.member import LostOwnershipError, MemberListener, Owned
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
+
+_log = logging.getLogger(__name__)
+
+RETRY_S = 0.5
+REJOIN_S = 0.05
+CLOSE_S = 30.0
+_UNKNOWN = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_instance_id}
+_REJOIN = {*_UNKNOWN, ErrorCode.rebalance_in_progress}
+
+
+class ClassicMember:
+    """See `klamm.core.groups.member.GroupMember`. `partitions(topics)` gives partition numbers by topic, for when this
+    member leads; `idle_s()` the seconds since the application last polled."""
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        settings: ClassicSettings,
+        listener: MemberListener,
+        partitions: Callable[[Iterable[str]], Mapping[str, Sequence[int]]],
+        *,
+        idle_s: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.group = settings.group
+        self.member_id = ""
+        self.generation = -1
+        self.rebalances = 0
+        self._client = client
+        self._settings = settings
+        self._calls = ClassicCalls(client, settings)
+        self._listener = listener
+        self._partitions = partitions
+        self._idle_s = idle_s
+        self._clock = clock
+        self._owned: dict[TopicPartition, Owned] = {}
+        self._joined = threading.Event()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._verdict: ErrorCode | None = None
+        self._heard = 0.0
+        name = f"klamm-member-{settings.group}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._heart = threading.Thread(target=self._beat, name=f"{name}-heart", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        self._heart.start()
+
+    def owned(self) -> dict[TopicPartition, Owned]:
+        return dict(self._owned)
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        if not offsets:
+            return
+        foreign = [str(p) for p in offsets if p not in self._owned]
+        if foreign:
+            raise LostOwnershipError(f"group {self.group!r}: not owned by this member: {', '.join(foreign[:5])}")
+        try:
+            self._client.commit_offsets(self.group, offsets, member_id=self.member_id, generation=self.generation)
+        except BrokerError as error:
+            if error.code not in _REJOIN:
+                raise
+            self._judge(error.code)
+            raise LostOwnershipError(f"group {self.group!r}: {error}", error.code) from error
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return self._client.fetch_offsets(self.group, list(partitions))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._wake.set()
+        if self.member_id and not self._joined.is_set():
+            self._send_leave()  # answers a join that waits for the rest of the group
+        self._joined.set()
+        for thread in (self._thread, self._heart):
+            if thread.is_alive() and threading.current_thread() is not thread:
+                thread.join(CLOSE_S)
+                if thread.is_alive():
+                    _log.warning("member of %r did not stop within %.0f s", self.group, CLOSE_S)
+
+    # The heart
+
+    def _beat(self) -> None:
+        while not self._closing.is_set():
+            self._joined.wait(60)
+            if self._closing.wait(self._settings.heartbeat_s) or not self._joined.is_set():
+                continue
+            try:
+                self._calls.heartbeat(self.member_id, self.generation)
+                self._heard = self._clock()
+            except BrokerError as error:
+                self._judge(error.code)
+            except KlammError as error:
+                _log.warning("heartbeat of %r: %s", self.group, error)
+            self._watch_time()
+
+    def _watch_time(self) -> None:
+        if self._clock() - self._heard > self._settings.session_timeout_s:
+            self._judge(ErrorCode.unknown_member_id)
+        if self._idle_s() > self._settings.max_poll_interval_s:
+            self._judge(ErrorCode.unknown_member_id)
+
+    def _judge(self, code: ErrorCode) -> None:
+        if code in _REJOIN:
+            self._verdict = code
+            self._wake.set()
+        else:
+            _log.warning("heartbeat of %r: %s", self.group, code.name)
+
+    # The member's own thread
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._follow()
+            except BrokerError as error:
+                self._refused(error)
+            except Exception as error:  # the thread must live on; whatever it is, the consumer hears of it
+                self._report(error)
+        self._leave()
+
+    def _follow(self) -> None:
+        """Join, then wait for the next verdict of a heartbeat."""
+        while self._idle_s() > self._settings.max_poll_interval_s:
+            if self._closing.wait(RETRY_S):
+                return
+        self._join()
+        while not self._wake.wait(60):
+            continue
+        self._joined.clear()
+        if self._closing.is_set():
+            return
+        verdict, self._verdict = self._verdict, None
+        self._wake.clear()
+        if verdict is ErrorCode.rebalance_in_progress:
+            self._joined.set()  # the heart beats on while the application finishes what it has in hand
+            self._listener.on_revoked(list(self._owned))
+            self._joined.clear()
+            self._owned = {}
+        else:
+            self._lose()
+
+    def _join(self) -> None:
+        joined = self._calls.join(self.member_id, self._told_id)
+        self.member_id, self.generation = joined.member_id, joined.generation
+        share = self._calls.sync(joined, self._assign(joined) if joined.leads else {})
+        self._owned = self._by_stream(decode_assignment(share), joined.generation)
+        self._heard = self._clock()
+        self._wake.clear()
+        if self._closing.is_set():
+            self._wake.set()
+        self._joined.set()
+        self.rebalances += 1
+        self._listener.on_assigned(list(self._owned.values()))
+
+    def _told_id(self, member_id: str) -> None:
+        self.member_id = member_id
+
+    def _assign(self, joined: Joined) -> dict[str, bytes]:
+        """What the leader owes the group."""
+        subscriptions = {member: decode_subscription(data) for member, data in joined.subscriptions.items()}
+        topics = {topic for theirs in subscriptions.values() for topic in theirs}
+        shares = ASSIGNORS[joined.protocol](subscriptions, self._partitions(topics))
+        return {member: encode_assignment(share) for member, share in shares.items()}
+
+    def _by_stream(self, partitions: Iterable[TopicPartition], generation: int) -> dict[TopicPartition, Owned]:
+        """Our share, divided again among our own streams."""
+        owned = {}
+        mine = list(partitions)
+        for topic in {p.topic for p in mine}:
+            streams = [Stream("", n) for n in range(max(1, self._settings.subscription.get(topic, 1)))]
+            for stream, numbers in ranges([p.partition for p in mine if p.topic == topic], streams).items():
+                for number in numbers:
+                    partition = TopicPartition(topic, number)
+                    owned[partition] = Owned(partition, stream.number, generation)
+        return owned
+
+    def _refused(self, error: BrokerError) -> None:
+        self._joined.clear()
+        if error.code in _UNKNOWN:
+            self._lose()
+            self._closing.wait(REJOIN_S)
+        elif error.code is not ErrorCode.rebalance_in_progress:
+            self._report(error)
+
+    def _lose(self) -> None:
+        lost, self._owned = list(self._owned), {}
+        self.member_id, self.generation = "", -1
+        if lost:
+            self._listener.on_lost(lost)
+
+    def _leave(self) -> None:
+        if self._owned:
+            self._listener.on_revoked(list(self._owned))
+        if self.member_id:
+            self._send_leave()
+        self._owned = {}
+
+    def _send_leave(self) -> None:
+        try:
+            self._calls.leave(self.member_id)
+        except KlammError as error:
+            _log.info("group %r was not left: %s", self.group, error)
+
+    def _report(self, error: Exception) -> None:
+        _log.warning("member of %r: %s", self.group, error)
+        self._listener.on_error(error if isinstance(error, KlammError) else KlammError(f"group member: {error!r}"))
+        self._closing.wait(RETRY_S)
