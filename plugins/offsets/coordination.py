@@ -1,0 +1,170 @@
+"""The `coordination` offset store: the paper's tree, `/consumers/<group>/offsets/<topic>/<partition>`.
+
+Rules. All partitions of one commit, and its guards, are one transaction. The paths above are made before it, outside
+of it: they hold nothing. Which paths are there is remembered, and looked up again when a transaction says otherwise.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.core.cluster import paths
+from klamm.core.errors import CoordinationError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import (
+    Check,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Operation,
+    Set,
+)
+from klamm.core.seams.offsets import CommittedOffset
+from klamm.core.seams.provider import NoConfig
+
+_ATTEMPTS = 5
+_REMEMBERED_PATHS = 100_000
+
+
+class _StoredOffset(BaseModel):
+    """The JSON of one path; unknown fields are passed over."""
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore")
+
+    version: int = 1
+    offset: Annotated[int, Field(ge=0)]
+    leader_epoch: int = Field(default=-1, alias="leaderEpoch")
+    metadata: str = ""
+    commit_timestamp_ms: int = Field(default=-1, alias="commitTimestamp")
+
+
+class CoordinationOffsetStore:
+    """See the seam, `klamm.core.seams.offsets.OffsetStore`."""
+
+    def __init__(self, config: NoConfig, coordination: Coordination) -> None:  # noqa: ARG002 - as every provider's
+        self._coordination = coordination
+        self._lock = threading.Lock()
+        self._known: set[str] = set()
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
+    ) -> None:
+        if not offsets:
+            return
+        values = {paths.partition_offset(group, *tp): _encode(tp, value) for tp, value in offsets.items()}
+        for _ in range(_ATTEMPTS):
+            try:
+                self._coordination.transaction([*guards, *self._writes(group, offsets, values)])
+            except (NoNodeError, NodeExistsError):
+                self._check_guards(guards)  # a guard that fails is the caller's; else a path came or went
+                self._forget(values)
+                continue
+            self._remember(values)
+            return
+        raise CoordinationUnavailableError(f"offsets of group {group!r} kept changing during {_ATTEMPTS} commits")
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        wanted = self._stored(group) if partitions is None else partitions
+        found = {}
+        for tp in wanted:
+            path = paths.partition_offset(group, *tp)
+            try:
+                data, _ = self._coordination.get(path)
+            except NoNodeError:
+                continue
+            found[tp] = _decode(path, data)
+        return found
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+        chosen = list(self._stored(group) if partitions is None else partitions)
+        chosen_paths = [paths.partition_offset(group, *tp) for tp in chosen]
+        self._forget(chosen_paths)
+        for path in chosen_paths:
+            self._remove(path)
+        for topic in {tp.topic for tp in chosen}:
+            self._remove(paths.topic_offsets(group, topic))
+        self._remove(paths.group_offsets(group))
+        # The group's own path is a registry group's too, whose members' paths keep it from being removed.
+        self._remove(paths.group(group))
+
+    def groups(self) -> list[str]:
+        names = [paths.decode_group(part) for part in self._children(paths.CONSUMERS)]
+        return sorted(name for name in names if next(iter(self._stored(name)), None) is not None)
+
+    def _writes(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], values: Mapping[str, bytes]
+    ) -> list[Operation]:
+        """A `Set` for every path that is there, a `Create` for the others, whose parents are made."""
+        missing = {path for path in values if path not in self._known and self._coordination.exists(path) is None}
+        for topic in {tp.topic for tp in offsets if paths.partition_offset(group, *tp) in missing}:
+            self._make(paths.topic_offsets(group, topic))
+        return [Create(path, data) if path in missing else Set(path, data) for path, data in values.items()]
+
+    def _check_guards(self, guards: Sequence[Check]) -> None:
+        if guards:
+            self._coordination.transaction(guards)
+
+    def _make(self, path: str) -> None:
+        if self._coordination.exists(path) is not None:
+            return
+        try:
+            self._coordination.create(path, make_parents=True)
+        except NodeExistsError:
+            return  # another commit made it
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._coordination.delete(path)
+        except (NoNodeError, NotEmptyError):
+            return  # gone already, or used by something else
+
+    def _stored(self, group: str) -> Iterable[TopicPartition]:
+        for topic in self._children(paths.group_offsets(group)):
+            for number in self._children(paths.topic_offsets(group, topic)):
+                yield TopicPartition(topic, int(number))
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._coordination.children(path)
+        except NoNodeError:
+            return []
+
+    def _remember(self, known: Iterable[str]) -> None:
+        with self._lock:
+            if len(self._known) > _REMEMBERED_PATHS:
+                self._known.clear()
+            self._known.update(known)
+
+    def _forget(self, gone: Iterable[str]) -> None:
+        with self._lock:
+            self._known.difference_update(gone)
+
+
+def _encode(tp: TopicPartition, value: CommittedOffset) -> bytes:
+    try:
+        stored = _StoredOffset(
+            offset=value.offset,
+            leader_epoch=value.leader_epoch,
+            metadata=value.metadata,
+            commit_timestamp_ms=value.commit_timestamp_ms,
+        )
+    except ValidationError as error:
+        raise CoordinationError(f"{tp}: offset {value.offset} is no offset: {error.errors()[0]['msg']}") from error
+    return stored.model_dump_json(by_alias=True).encode()
+
+
+def _decode(path: str, data: bytes) -> CommittedOffset:
+    try:
+        stored = _StoredOffset.model_validate_json(data)
+    except ValidationError as error:
+        raise CoordinationError(f"{path} holds no offset: {error.errors(include_url=False)[0]['msg']}") from error
+    return CommittedOffset(stored.offset, stored.leader_epoch, stored.metadata, stored.commit_timestamp_ms)
