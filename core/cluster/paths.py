@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-from urllib.parse import quote, unquote
-
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 TOPICS = "/brokers/topics"
@@ -17,7 +15,6 @@ CONSUMERS = "/consumers"
 METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch sees them all."""
 
-_SAFE_IN_GROUP = " !\"#$&'()*+,:;<=>?@[\\]^`{|}"
 PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, "/cluster", CONSUMERS, "/admin")
 """What a broker makes at its first start, as the parents of everything else."""
 
@@ -57,40 +54,30 @@ def group_id(name: str) -> str:
     return unquote(name)
 
 
-def encode_group(group: str) -> str:
-    """A group's name as one part of a path. Kafka lets a group be called anything, a path's part may not hold '/' or
-    be '..'; plain names stay as they are."""
-    return quote(group, safe=_SAFE_IN_GROUP) if group not in (".", "..") else group.replace(".", "%2E")
+def group_ids(group_id: str) -> str:
+    """The live members of a registry group, or the broker that has classic ones."""
+    return f"{group(group_id)}/ids"
 
 
-def decode_group(part: str) -> str:
-    return unquote(part)
+def group_member(group_id: str, member: str) -> str:
+    return f"{group(group_id)}/ids/{member}"
 
 
-def group(name: str) -> str:
-    return f"{CONSUMERS}/{encode_group(name)}"
+def group_owners(group_id: str) -> str:
+    return f"{group(group_id)}/owners"
 
 
-def group_ids(name: str) -> str:
-    """The live members of a registry group."""
-    return f"{group(name)}/ids"
+def partition_owner(group_id: str, topic_name: str, number: int) -> str:
+    return f"{group(group_id)}/owners/{topic_name}/{number}"
 
 
-def group_owners(name: str) -> str:
-    return f"{group(name)}/owners"
+def group_offsets(group_id: str) -> str:
+    return f"{group(group_id)}/offsets"
 
 
-def partition_owner(name: str, topic_name: str, number: int) -> str:
-    return f"{group(name)}/owners/{topic_name}/{number}"
+def topic_offsets(group_id: str, topic_name: str) -> str:
+    return f"{group(group_id)}/offsets/{topic_name}"
 
 
-def group_offsets(name: str) -> str:
-    return f"{group(name)}/offsets"
-
-
-def topic_offsets(name: str, topic_name: str) -> str:
-    return f"{group(name)}/offsets/{topic_name}"
-
-
-def partition_offset(name: str, topic_name: str, number: int) -> str:
-    return f"{group(name)}/offsets/{topic_name}/{number}"
+def partition_offset(group_id: str, topic_name: str, number: int) -> str:
+    return f"{group(group_id)}/offsets/{topic_name}/{number}"

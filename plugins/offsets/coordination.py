@@ -97,7 +97,7 @@ class CoordinationOffsetStore:
         self._remove(paths.group(group))
 
     def groups(self) -> list[str]:
-        names = [paths.decode_group(part) for part in self._children(paths.CONSUMERS)]
+        names = [paths.group_id(part) for part in self._children(paths.CONSUMERS)]
         return sorted(name for name in names if next(iter(self._stored(name)), None) is not None)
 
     def _writes(
@@ -153,9 +153,9 @@ def _encode(tp: TopicPartition, value: CommittedOffset) -> bytes:
     try:
         stored = _StoredOffset(
             offset=value.offset,
-            leader_epoch=value.leader_epoch,
+            leaderEpoch=value.leader_epoch,
             metadata=value.metadata,
-            commit_timestamp_ms=value.commit_timestamp_ms,
+            commitTimestamp=value.commit_timestamp_ms,
         )
     except ValidationError as error:
         raise CoordinationError(f"{tp}: offset {value.offset} is no offset: {error.errors()[0]['msg']}") from error
