@@ -54,7 +54,7 @@ class Row:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Four decimals, cut and not rounded: only what is complete reads 1.0000, only what is exact reads so from above."""
+    """Four decimals, cut and not rounded: only what is exactly 1 reads 1.0000."""
     if ratio is None:
         return "unknown"
     if ratio == float("inf"):

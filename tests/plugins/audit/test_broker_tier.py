@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
+
+from klamm.core.errors import CoordinationError, DeliveryError
+from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import BatchHeader
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import AuditRead, BrokerLogs, Publish
+from klamm.core.seams.coordination import Check
+from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
+from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.ranges import KlammRangeAudit
+from klamm.plugins.audit.tiling import TierKey, tier_counts
+
+BROKER = TierKey("broker", GROUP)
+CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().codecs.names())
+
+
+class Store:
+    """Offsets in memory; `fail` commits from now on are refused."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.fail = 0
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
+    ) -> None:
+        assert group == GROUP
+        if self.fail:
+            self.fail -= 1
+            raise CoordinationError("the coordination is away")
+        self.offsets.update(offsets)
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return dict(self.offsets)
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self.offsets.clear()
+
+    def groups(self) -> list[str]:
+        return [GROUP]
+
+
+class Logs:
+    """One broker's logs in memory."""
+
+    host = "host"
+    bootstrap_servers = "127.0.0.1:1"
+    codecs = CODECS
+
+    def __init__(self) -> None:
+        self.offsets = Store()
+        self.batches: dict[TopicPartition, list[bytearray]] = {FLIGHTS: []}
+        self.ends = {FLIGHTS: 0}
+        self.starts = {FLIGHTS: 0}
+        self.topics: list[str] = []
+
+    def append(self, timestamps: Sequence[int], codec: str = "zstd") -> None:
+        records = [(stamp, b"key", b"value", ()) for stamp in timestamps]
+        self.batches[FLIGHTS].append(
+            bytearray(encode_batch(records, codec=CODECS.by_name(codec), base_offset=self.ends[FLIGHTS]))
+        )
+        self.ends[FLIGHTS] += len(records)
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        return [*self.batches, TopicPartition("__klamm_audit", 0)]
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+        data = b"".join(batch for batch in self.batches[partition] if BatchHeader.parse(batch).next_offset > offset)
+        return AuditRead(data, self.ends[partition], self.starts[partition])
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        self.topics.append(name)
+
+
+def follower(logs: Logs, topic: AuditTopic) -> Follower:
+    ranges = KlammRangeAudit(identity("broker", GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    return Follower(ranges, logs, lambda name: not name.startswith("__"))
+
+
+def counted(topic: AuditTopic) -> tuple[dict[int, int], list[str]]:
+    """Records by window start, and what is wrong."""
+    found = tier_counts("flights", topic.events, WINDOW_MS, 0)[BROKER]
+    return {s: t.records for s, t in found.windows.items()}, [problem.kind for problem in found.problems]
+
+
+@pytest.mark.parametrize("codec", CODECS.names())
+def test_it_counts_what_is_stored_by_window(codec: str) -> None:
+    logs, topic = Logs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0, WINDOW_MS, 5], codec)
+    assert tier.advance()
+    assert not tier.advance()
+    logs.append([7], codec)
+    assert tier.advance()
+    assert counted(topic) == ({0: 3, WINDOW_MS: 1}, [])
+    assert topic.events[0].windows[0].size == 16
+    assert logs.offsets.offsets[FLIGHTS].offset == 4
+
+
+def test_the_next_broker_goes_on_where_the_last_one_stopped() -> None:
+    logs, topic = Logs(), AuditTopic()
+    logs.append([0] * 10)
+    follower(logs, topic).advance()
+    logs.append([0] * 5)
+    follower(logs, topic).advance()
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 10), (10, 15)]
+    assert counted(topic) == ({0: 15}, [])
+
+
+def test_a_crash_between_publish_and_commit_neither_loses_nor_doubles() -> None:
+    logs, topic = Logs(), AuditTopic()
+    logs.append([0] * 10)
+    logs.offsets.fail = 1
+    with pytest.raises(CoordinationError):
+        follower(logs, topic).advance()
+    logs.append([0] * 5)
+    follower(logs, topic).advance()
+    assert counted(topic) == ({0: 15}, [])
+
+
+def test_it_waits_for_the_store_and_reads_no_further() -> None:
+    logs, topic = Logs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 10)
+    logs.offsets.fail = 2
+    for _ in range(2):
+        with pytest.raises(CoordinationError):
+            tier.advance()
+    topic.fail = 1
+    with pytest.raises(DeliveryError):
+        tier.advance()
+    logs.append([0] * 5)
+    assert tier.advance()
+    assert counted(topic) == ({0: 15}, [])
+
+
+def test_a_batch_that_lies_is_unknown_and_does_not_stop_the_rest() -> None:
+    logs, topic = Logs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 10)
+    logs.append([0] * 10)
+    logs.append([0] * 10)
+    logs.batches[FLIGHTS][1][70] ^= 0xFF
+    tier.advance()
+    logs.append([WINDOW_MS])
+    tier.advance()
+    assert counted(topic) == ({0: 20, WINDOW_MS: 1}, ["lossy"])
+
+
+def test_records_that_retention_took_first_are_a_gap() -> None:
+    logs, topic = Logs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 10)
+    tier.advance()
+    logs.append([0] * 10)
+    logs.append([0] * 10)
+    del logs.batches[FLIGHTS][:2]
+    logs.starts[FLIGHTS] = 20
+    tier.advance()
+    tier.advance()
+    assert counted(topic) == ({0: 20}, ["gap"])
+
+
+def test_a_partition_that_is_no_longer_led_is_left_alone() -> None:
+    logs, topic = Logs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0])
+    tier.advance()
+    kept = logs.batches.pop(FLIGHTS)
+    assert not tier.advance()
+    logs.batches[FLIGHTS] = kept
+    logs.append([0])
+    assert tier.advance()
+    assert counted(topic) == ({0: 2}, [])
+
+
+def test_the_service_counts_until_it_is_stopped() -> None:
+    logs, topic = Logs(), AuditTopic()
+    stored = threading.Semaphore(0)
+
+    @contextmanager
+    def connect(_: BrokerLogs) -> Iterator[Publish]:
+        def publish(key: bytes, value: bytes) -> Future[None]:
+            future = topic(key, value)
+            stored.release()
+            return future
+
+        yield publish
+
+    config = AuditConfig(broker_interval_ms=10)
+    service = BrokerTier(lambda name: not name.startswith("__"), WINDOW_MS, config, logs, connect, lambda: 1)
+    logs.append([0] * 3)
+    service.start()
+    assert stored.acquire(timeout=10)
+    logs.append([0] * 4)
+    service.stop()
+    assert logs.topics == ["__klamm_audit"]
+    assert counted(topic) == ({0: 7}, [])

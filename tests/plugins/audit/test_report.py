@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+import pytest
+from klammtest.audits import WINDOW_MS, event
+from rich.console import Console
+
+from klamm.plugins.audit.compare import compare
+from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.report import as_json, print_report, ratio_text
+from klamm.plugins.audit.windows import Span
+
+DAY = 144
+
+
+def events(lake: dict[int, int]) -> list[AuditEvent]:
+    windows = {0: 10, 1: 10, 40 * DAY: 10}
+    return [
+        event("producer", "p", 0, 1, windows),
+        event("broker", "b", 0, 30, windows),
+        event("hadoop", "lake", 0, 30, lake),
+    ]
+
+
+def printed(found: list[AuditEvent], span: Span) -> list[str]:
+    out = StringIO()
+    print_report(Console(width=160, file=out), compare(found, 0), span, ())
+    return out.getvalue().splitlines()
+
+
+def test_counts_by_month_with_the_completeness_of_the_worst_window() -> None:
+    lines = printed(events({0: 11, 1: 9, 40 * DAY: 10}), Span.MONTH)
+    [january] = [line for line in lines if "1970-01" in line]
+    [february] = [line for line in lines if "1970-02" in line]
+    assert [cell.strip() for cell in january.split("│")[2:]][:4] == ["20", "20", "20", "20"]
+    assert "0.9000 missing" in january
+    assert "1.0000" in february
+    assert "missing" not in february
+
+
+def test_what_is_doubled_and_what_is_unknown_is_said() -> None:
+    assert any("1.1000 duplicated" in line for line in printed(events({0: 11, 1: 10, 40 * DAY: 10}), Span.MONTH))
+    broken = [*events({0: 10, 1: 10, 40 * DAY: 10}), event("hadoop", "lake", 31, 32, {})]
+    lines = printed(broken, Span.DAY)
+    assert any("hadoop/lake: gap: partition 0" in line for line in lines)
+    assert sum("unknown" in line for line in lines) == 3
+
+
+def test_nothing_counted_is_said() -> None:
+    assert printed([], Span.WINDOW) == ["! nothing has been counted yet"]
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "1.0000"),
+        (0.99999, "0.9999"),
+        (1.00001, "1.0001"),
+        (0.5, "0.5000"),
+        (None, "unknown"),
+        (float("inf"), "inf"),
+    ],
+)
+def test_only_what_is_complete_reads_so(ratio: float | None, text: str) -> None:
+    assert ratio_text(ratio) == text
+
+
+def test_json_says_the_same() -> None:
+    audits = compare(events({0: 10, 1: 9, 40 * DAY: 10}), 0)
+    said = json.loads(json.dumps(as_json(audits, Span.WINDOW, ["x"])))
+    [topic] = said["topics"]
+    assert said["unreadable"] == ["x"]
+    assert (topic["complete"], topic["lowest"], topic["watermark_ms"]) == (False, 0.9, WINDOW_MS)
+    assert [row["state"] for row in topic["rows"]] == ["complete", "missing", "complete"]
+    assert topic["rows"][1]["tiers"]["hadoop/lake"] == {"records": 9, "bytes": 90, "state": "missing"}
+    assert topic["rows"][1]["tiers"]["producer"]["attempted"] == 10

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.plugins.audit.windows import Span, iso, parse_instant, tally, window_start
+
+NOON = int(datetime(2013, 1, 31, 12, 7, tzinfo=UTC).timestamp() * 1000)
+
+
+def test_a_window_starts_at_a_multiple_of_its_length() -> None:
+    assert window_start(NOON, 600_000) == NOON - 7 * 60_000
+    assert window_start(0, 600_000) == 0
+    assert window_start(599_999, 600_000) == 0
+    assert window_start(600_000, 600_000) == 600_000
+
+
+def test_records_without_a_timestamp_have_a_window_of_their_own() -> None:
+    assert window_start(-1, 600_000) == NO_WINDOW
+    assert tally([-1, -5, 3], [1, 2, 4], 600_000) == {NO_WINDOW: [2, 3], 0: [1, 4]}
+
+
+def test_labels_are_utc() -> None:
+    assert [span.label(NOON) for span in Span] == ["2013-01", "2013-01-31", "2013-01-31 12:00", "2013-01-31 12:07"]
+    assert Span.MONTH.label(NO_WINDOW) == "no timestamp"
+    assert iso(NOON) == "2013-01-31T12:07Z"
+
+
+def test_instants_are_utc_unless_they_say_otherwise() -> None:
+    assert parse_instant("2013-01-31T12:07") == NOON
+    assert parse_instant("2013-01-31T13:07+01:00") == NOON
+    with pytest.raises(ValueError, match="soon"):
+        parse_instant("soon")
