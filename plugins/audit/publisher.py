@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
-from zlib import crc32
 
 from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.partitioner import key_hash
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.windows import clock_ms
@@ -25,7 +25,7 @@ class ClusterPublisher:
         try:
             if not self._partitions:
                 self._partitions = self._client.partitions(self._topic)
-            target = self._partitions[crc32(key) % len(self._partitions)]
+            target = self._partitions[key_hash(key) % len(self._partitions)]
             self._client.produce({target: encode_batch([(clock_ms(), key, value, ())])})
             result.set_result(None)
         except Exception as error:  # belongs to the future, whatever it is
