@@ -131,6 +131,10 @@ def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     return len(buf) - pos >= header.size and crc_of(buf, pos, header.size) == header.crc
 
 
+def set_crc(buf: bytearray | memoryview, pos: int, crc: int) -> None:
+    _CRC.pack_into(buf, pos + CRC_AT, crc)
+
+
 def rewrite_base(buf: bytearray | memoryview, pos: int, base_offset: int, leader_epoch: int) -> None:
     """Set base offset and leader epoch in place; the CRC stays right."""
     _BASE_OFFSET.pack_into(buf, pos, base_offset)
@@ -143,5 +147,5 @@ def rewrite_log_append_time(buf: bytearray | memoryview, pos: int, header: Batch
     _ATTRIBUTES.pack_into(buf, pos + CRC_FROM, attributes)
     _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, now_ms)
     crc = crc_of(buf, pos, header.size)
-    _CRC.pack_into(buf, pos + CRC_AT, crc)
+    set_crc(buf, pos, crc)
     return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)

@@ -1,0 +1,81 @@
+"""Fault points: named places where a test makes a write, an fsync, a rename or an unlink fail, or the process die.
+
+They do nothing unless a hook is installed, by `install` or by the environment variable `KLAMM_FAULTS`, read at import:
+`point[@n]=action` separated by commas, where the n-th pass (1 unless given) of the point does the action: `kill`
+(SIGKILL to the own process) or the name of an errno (`ENOSPC`, `EIO`). `point@n+` does it from the n-th pass on.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from klamm.core.errors import ConfigError
+
+FaultHook = Callable[[str], None]
+VARIABLE: Final = "KLAMM_FAULTS"
+_RULE: Final = re.compile(r"(?P<point>[a-z_.]+)(@(?P<nth>[0-9]{1,9})(?P<on>\+)?)?=(?P<action>[A-Za-z0-9]+)")
+
+_hook: FaultHook | None = None
+
+
+def fault_point(name: str) -> None:
+    """Whatever the installed hook does: nothing, raise, or never return."""
+    if _hook is not None:
+        _hook(name)
+
+
+def install(hook: FaultHook | None) -> None:
+    """Make `hook` the process's one hook; None for none."""
+    global _hook
+    _hook = hook
+
+
+@dataclass(frozen=True, slots=True)
+class FaultRule:
+    point: str
+    nth: int
+    onwards: bool
+    action: str
+
+    def fires(self, count: int) -> bool:
+        return count == self.nth or (self.onwards and count > self.nth)
+
+    def act(self) -> None:
+        if self.action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        number = getattr(errno, self.action)
+        raise OSError(number, f"fault injected at {self.point}: {os.strerror(number)}")
+
+
+class ScriptedFaults:
+    """A hook that follows rules and counts how often each point was passed. Thread-safe."""
+
+    def __init__(self, rules: str) -> None:
+        self._lock = Lock()
+        self._rules = [_parse(rule.strip()) for rule in rules.split(",") if rule.strip()]
+        self.passed: dict[str, int] = {}
+
+    def __call__(self, name: str) -> None:
+        with self._lock:
+            count = self.passed[name] = self.passed.get(name, 0) + 1
+        for rule in self._rules:
+            if rule.point == name and rule.fires(count):
+                rule.act()
+
+
+def _parse(text: str) -> FaultRule:
+    match = _RULE.fullmatch(text)
+    if match is None or not (match["action"] == "kill" or hasattr(errno, match["action"])):
+        raise ConfigError(f"{VARIABLE}: {text!r} should be point[@n[+]]=kill or =ERRNO, as in files.fsync@3=EIO")
+    return FaultRule(match["point"], int(match["nth"] or 1), match["on"] is not None, match["action"])
+
+
+if os.environ.get(VARIABLE):
+    install(ScriptedFaults(os.environ[VARIABLE]))

@@ -1,0 +1,53 @@
+"""Offsets by partition in one file of the log directory, as Kafka writes them.
+
+A line with the version 0, one with the number of entries, then `topic partition offset` a line. The files:
+`recovery-point-offset-checkpoint` (all before it is on disk), `log-start-offset-checkpoint` (retention has passed) and
+`replication-offset-checkpoint` (the high watermark).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from klamm.core.errors import StorageError
+from klamm.core.log.files import storage, write_atomically
+from klamm.core.records.partition import TopicPartition
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_STARTS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+_VERSION: Final = "0"
+
+
+class OffsetCheckpoint:
+    """One such file; written only when something changed. Used by one thread at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._written: dict[TopicPartition, int] | None = None
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Empty when there is no file; `StorageError` when it cannot be understood."""
+        with storage(f"cannot read {self.path}"):
+            if not self.path.exists():
+                return {}
+            lines = self.path.read_text(errors="replace").splitlines()
+        try:
+            if lines[0] != _VERSION:
+                raise ValueError(f"version {lines[0]!r}, not {_VERSION}")
+            rows = [line.split(" ") for line in lines[2:]]
+            found = {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in rows}
+            if len(rows) != int(lines[1]):
+                raise ValueError(f"{len(rows)} entries, not {lines[1]}")
+        except (ValueError, IndexError) as error:
+            raise StorageError(f"{self.path} is damaged: {error}") from error
+        return found
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        if offsets == self._written:
+            return
+        rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
+        write_atomically(self.path, f"{_VERSION}\n{len(offsets)}\n{rows}".encode())
+        self._written = dict(offsets)

@@ -1,0 +1,77 @@
+"""What the log refuses, each with the code that the client gets."""
+
+from __future__ import annotations
+
+from klamm.core.errors import ErrorCode, KlammError, StorageError
+
+__all__ = [
+    "FencedLeaderEpochError",
+    "InvalidProducerEpochError",
+    "InvalidRecordError",
+    "InvalidTimestampError",
+    "InvalidTopicNameError",
+    "LogClosedError",
+    "MessageTooLargeError",
+    "OffsetOutOfRangeError",
+    "OutOfOrderSequenceError",
+    "RecordListTooLargeError",
+    "StorageError",
+]
+
+
+class InvalidRecordError(KlammError):
+    """A batch that breaks the rules of appending, though its bytes are whole."""
+
+    code = ErrorCode.invalid_record
+
+
+class MessageTooLargeError(KlammError):
+    """A batch larger than `max.message.bytes`."""
+
+    code = ErrorCode.message_too_large
+
+
+class RecordListTooLargeError(KlammError):
+    """A batch larger than a whole segment."""
+
+    code = ErrorCode.record_list_too_large
+
+
+class InvalidTimestampError(KlammError):
+    """A timestamp outside `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`."""
+
+    code = ErrorCode.invalid_timestamp
+
+
+class OutOfOrderSequenceError(KlammError):
+    """An idempotent producer's sequence leaves a gap."""
+
+    code = ErrorCode.out_of_order_sequence_number
+
+
+class InvalidProducerEpochError(KlammError):
+    """A newer instance of this producer has written."""
+
+    code = ErrorCode.invalid_producer_epoch
+
+
+class OffsetOutOfRangeError(KlammError):
+    """A read outside [log start, log end]."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+class FencedLeaderEpochError(KlammError):
+    """An append under an older leader epoch than the log has seen."""
+
+    code = ErrorCode.fenced_leader_epoch
+
+
+class InvalidTopicNameError(KlammError):
+    """A topic name that cannot name a directory."""
+
+    code = ErrorCode.invalid_topic_exception
+
+
+class LogClosedError(StorageError):
+    """The partition's log was closed, or failed and must be opened again."""

@@ -1,0 +1,96 @@
+"""Which leader epoch began at which offset (KIP-101), in the file `leader-epoch-checkpoint` of each partition.
+
+The file is Kafka's: a line with the version 0, one with the number of entries, then `epoch start_offset` a line. Epochs
+and start offsets both grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from klamm.core.errors import StorageError
+from klamm.core.log.files import storage, write_atomically
+
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+_VERSION: Final = "0"
+
+
+class LeaderEpochs:
+    """Written whenever it changes. Not thread-safe: the log's lock guards it."""
+
+    def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
+        self._path = path
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+
+    @classmethod
+    def read(cls, path: Path) -> LeaderEpochs:
+        """Empty when there is no file; `StorageError` when it cannot be understood."""
+        with storage(f"cannot read {path}"):
+            if not path.exists():
+                return cls(path)
+            lines = path.read_text(errors="replace").splitlines()
+        try:
+            if lines[0] != _VERSION:
+                raise ValueError(f"version {lines[0]!r}, not {_VERSION}")
+            entries = [(int(a), int(b)) for a, b in (line.split() for line in lines[2:])]
+            if len(entries) != int(lines[1]):
+                raise ValueError(f"{len(entries)} entries, not {lines[1]}")
+            if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(entries)):
+                raise ValueError("epochs or offsets do not grow")
+        except (ValueError, IndexError) as error:
+            raise StorageError(f"{path} is damaged: {error}") from error
+        return cls(path, entries)
+
+    @property
+    def latest(self) -> int:
+        """-1 when no epoch is known."""
+        return self._epochs[-1] if self._epochs else NO_EPOCH
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """`epoch` begins at this offset, unless it or a later one has begun."""
+        if epoch > self.latest:
+            self._epochs.append(epoch)
+            self._starts.append(start_offset)
+            self._write()
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch under which an offset was written; -1 when not known."""
+        index = bisect_right(self._starts, offset) - 1
+        return self._epochs[index] if index >= 0 else NO_EPOCH
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and where it ended (OffsetsForLeaderEpoch); (-1, -1) when not known."""
+        if epoch == NO_EPOCH or epoch > self.latest:
+            return NO_EPOCH, NO_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        index = bisect_right(self._epochs, epoch)
+        return (self._epochs[index - 1] if index else epoch), self._starts[index]
+
+    def truncate_end(self, offset: int) -> None:
+        """Forget epochs that begin at or after `offset`."""
+        keep = sum(start < offset for start in self._starts)
+        if keep < len(self._starts):
+            del self._epochs[keep:], self._starts[keep:]
+            self._write()
+
+    def truncate_start(self, offset: int) -> None:
+        """Forget what ended before `offset`: the epoch that holds it now begins there."""
+        index = bisect_right(self._starts, offset) - 1
+        if (index >= 0 and self._starts[index] != offset) or index > 0:
+            del self._epochs[:index], self._starts[:index]
+            self._starts[0] = max(self._starts[0], offset)
+            self._write()
+
+    def _write(self) -> None:
+        rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries())
+        write_atomically(self._path, f"{_VERSION}\n{len(self._epochs)}\n{rows}".encode())

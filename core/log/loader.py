@@ -1,0 +1,144 @@
+"""Opening a partition's directory: what a clean stop left is believed, what a crash left is checked.
+
+After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is cut
+at the first batch that is not whole or not in order. Segments behind a cut one are renamed `….corrupt` and left.
+Indexes and the producers' state are made anew from batch headers where they are missing or do not fit.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import CorruptRecordError, StorageError
+from klamm.core.log.files import remove, storage
+from klamm.core.log.leader_epochs import LeaderEpochs
+from klamm.core.log.naming import (
+    CORRUPT,
+    LEADER_EPOCHS,
+    LOG,
+    OFFSET_INDEX,
+    REMOVED,
+    TEMPORARY,
+    TIME_INDEX,
+    parse_segment_file,
+)
+from klamm.core.log.producer_state import ProducerState
+from klamm.core.log.scan import scan
+from klamm.core.log.segment import Segment
+from klamm.core.log.snapshots import Snapshots
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFrom:
+    """What is known of a partition before its files are read, from the log directory's checkpoints.
+
+    `clean`: the last stop was orderly. The defaults, for a log of which nothing is known, check everything.
+    """
+
+    clean: bool = False
+    recovery_point: int = 0
+    log_start_offset: int = 0
+    high_watermark: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedLog:
+    """At least one segment, in order; the last one is to be appended to."""
+
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    producers: ProducerState
+    snapshots: Snapshots
+
+
+def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> LoadedLog:
+    bases = _sweep(directory)
+    segments = [Segment(directory, base, config, now_ms) for base in bases]
+    if not segments:
+        segments = [Segment(directory, known.log_start_offset, config, now_ms)]
+    segments = _check(directory, segments, known)
+    end = segments[-1].next_offset
+    for segment in segments[:-1]:
+        segment.seal()
+    snapshots = Snapshots(directory)
+    snapshots.drop_after(end)
+    epochs, whole = _read_epochs(directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
+    epochs.truncate_end(end)
+    state, at = snapshots.latest() if whole else (ProducerState(), 0)
+    replay(segments, at, state, epochs, now_ms)
+    return LoadedLog(segments, epochs, state, snapshots)
+
+
+def _sweep(directory: Path) -> list[int]:
+    """Remove what a crash or an unfinished removal left; the segments' base offsets, sorted."""
+    bases: set[int] = set()
+    indexes: list[tuple[int, Path]] = []
+    with storage(f"cannot read {directory}"):
+        for path in directory.iterdir():
+            if path.name.endswith((REMOVED, TEMPORARY)):
+                remove(path)
+                continue
+            parsed = parse_segment_file(path.name)
+            if parsed and parsed[1] == LOG:
+                bases.add(parsed[0])
+            elif parsed and parsed[1] in (OFFSET_INDEX, TIME_INDEX):
+                indexes.append((parsed[0], path))
+        for base, path in indexes:
+            if base not in bases:
+                remove(path)
+    return sorted(bases)
+
+
+def _check(directory: Path, segments: list[Segment], known: OpenFrom) -> list[Segment]:
+    """Load or recover each; the segments that the log consists of."""
+    for index, segment in enumerate(segments):
+        later = segments[index + 1 :]
+        unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
+        error = segment.recover() if unsafe else _load(segment)
+        if error is None and later and segment.next_offset > later[0].base_offset:
+            error = CorruptRecordError(f"it reaches beyond the next segment's base offset {later[0].base_offset}")
+        if error is not None:
+            _log.warning("%s was cut at offset %d: %s", segment.path, segment.next_offset, error)
+            _set_aside(directory, later)
+            return segments[: index + 1]
+    return segments
+
+
+def _load(segment: Segment) -> CorruptRecordError | None:
+    try:
+        segment.load()
+    except CorruptRecordError as error:
+        _log.warning("%s is damaged though it was closed in order: %s", segment.path, error)
+        return segment.recover()
+    return None
+
+
+def _set_aside(directory: Path, segments: list[Segment]) -> None:
+    for segment in segments:
+        moved = segment.set_aside(CORRUPT)
+        names = ", ".join(path.name for path in moved)
+        _log.warning("%s: segment behind a damaged one set aside as %s", directory, names)
+
+
+def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
+    """The epochs, and whether they could be read: if not, they are taken from the batches."""
+    try:
+        return LeaderEpochs.read(path), empty or path.exists()
+    except StorageError as error:
+        _log.warning("%s; it is made anew from the batches", error)
+        return LeaderEpochs(path), False
+
+
+def replay(segments: list[Segment], start: int, state: ProducerState, epochs: LeaderEpochs, now_ms: int) -> None:
+    """Bring both up to the end from the batches at or after offset `start`."""
+    for segment in segments:
+        if segment.next_offset <= start:
+            continue
+        for _, header in scan(segment.file, segment.locate(start), segment.size):
+            epochs.assign(header.leader_epoch, header.base_offset)
+            state.update(header, now_ms)

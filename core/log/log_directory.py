@@ -1,0 +1,114 @@
+"""A broker's log directory as a whole: whose it is, and that only one process has it.
+
+`.lock` is held with flock while the broker lives, and lets go when it dies, however it dies. `meta.properties` names
+cluster, broker and directory, as Kafka's does; a directory of another broker or cluster is refused, never adopted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from uuid import UUID, uuid4
+
+from klamm.core.errors import StorageError
+from klamm.core.log.files import storage, sync_directory, write_atomically
+from klamm.core.log.topic_id import parse_uuid, uuid_text
+
+LOCK: Final = ".lock"
+META: Final = "meta.properties"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+_META_VERSION: Final = "1"
+
+
+class DirectoryLock:
+    """Held from construction to `release`."""
+
+    def __init__(self, directory: Path) -> None:
+        """`StorageError` when another live process has it."""
+        path = directory / LOCK
+        with storage(f"cannot create {directory}"):
+            directory.mkdir(parents=True, exist_ok=True)
+        with storage(f"cannot open {path}"):
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._fd)
+            raise StorageError(
+                f"log directory {directory} is in use by another broker, which holds {path}: "
+                "stop that broker or give this one another log.dirs"
+            ) from error
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryMeta:
+    """The content of `meta.properties`."""
+
+    cluster_id: str
+    broker_id: int
+    directory_id: UUID
+
+    def to_text(self) -> str:
+        rows = {
+            "version": _META_VERSION,
+            "cluster.id": self.cluster_id,
+            "broker.id": str(self.broker_id),
+            "directory.id": uuid_text(self.directory_id),
+        }
+        return "".join(f"{name}={value}\n" for name, value in rows.items())
+
+
+def read_meta(directory: Path) -> DirectoryMeta | None:
+    """None when there is none yet; `StorageError` when it cannot be understood."""
+    path = directory / META
+    with storage(f"cannot read {path}"):
+        if not path.exists():
+            return None
+        lines = path.read_text(errors="replace").splitlines()
+    try:
+        fields = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+        if fields["version"] != _META_VERSION:
+            raise ValueError(f"version {fields['version']!r}, not {_META_VERSION}")
+        return DirectoryMeta(fields["cluster.id"], int(fields["broker.id"]), parse_uuid(fields["directory.id"]))
+    except KeyError as error:
+        raise StorageError(f"{path} is damaged: {error.args[0]} is missing") from error
+    except ValueError as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMeta:
+    """Write the file the first time; `StorageError` when the directory is another broker's or cluster's."""
+    meta = read_meta(directory)
+    if meta is None:
+        meta = DirectoryMeta(cluster_id, broker_id, uuid4())
+        write_atomically(directory / META, meta.to_text().encode())
+        return meta
+    path = directory / META
+    if meta.cluster_id != cluster_id:
+        raise StorageError(f"{path}: cluster.id is {meta.cluster_id}, but this broker joins the cluster {cluster_id}")
+    if meta.broker_id != broker_id:
+        raise StorageError(f"{path}: broker.id is {meta.broker_id}, but this broker is configured as {broker_id}")
+    return meta
+
+
+def take_clean_marker(directory: Path) -> bool:
+    """Whether the last stop was orderly; the mark is gone afterwards, before anything is written."""
+    path = directory / CLEAN_SHUTDOWN
+    with storage(f"cannot remove {path}"):
+        if not path.exists():
+            return False
+        path.unlink()
+        sync_directory(directory)
+    return True
+
+
+def leave_clean_marker(directory: Path) -> None:
+    write_atomically(directory / CLEAN_SHUTDOWN, b'{"version":0}\n')

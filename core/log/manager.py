@@ -1,0 +1,226 @@
+"""All partition logs of a broker, in one log directory.
+
+A directory that the cluster does not know is set aside (`….<uuid>-stray`), never deleted; a deleted topic's is renamed
+(`….<uuid>-delete`) and its files go after `file.delete.delay.ms`. Blocking and thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Final
+from uuid import UUID, uuid4
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import KlammError, StorageError
+from klamm.core.faults import fault_point
+from klamm.core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, OffsetCheckpoint
+from klamm.core.log.clock import Clock, system_clock
+from klamm.core.log.files import rename, storage, sync_directory
+from klamm.core.log.loader import OpenFrom
+from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
+from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
+from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.topic_id import read_topic_id
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+
+_log = logging.getLogger(__name__)
+_DAY_MS: Final = 86_400_000
+ConfigFor = Callable[[str], TopicConfig]
+"""A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
+
+
+class LogManager:
+    """Holds the directory's lock from construction to `close`."""
+
+    def __init__(
+        self,
+        log_dir: str | Path,
+        *,
+        broker_id: int,
+        cluster_id: str,
+        codecs: CodecTable,
+        config_for: ConfigFor = lambda _: TopicConfig(),
+        clock: Clock = system_clock,
+        producer_id_expiration_ms: int = _DAY_MS,
+        on_visible: Callable[[TopicPartition], None] | None = None,
+    ) -> None:
+        """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
+
+        `on_visible` is called when consumers of a partition can see more; it must return at once.
+        """
+        self.directory = Path(log_dir).absolute()
+        self._codecs = codecs
+        self._clock = clock
+        self._producer_id_expiration_ms = producer_id_expiration_ms
+        self._on_visible = on_visible
+        self._lock = Lock()
+        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._deleted: list[tuple[int, Path]] = []
+        self._recovery_points = OffsetCheckpoint(self.directory / RECOVERY_POINTS)
+        self._log_starts = OffsetCheckpoint(self.directory / LOG_STARTS)
+        self._high_watermarks = OffsetCheckpoint(self.directory / HIGH_WATERMARKS)
+        self._directory_lock = DirectoryLock(self.directory)
+        try:
+            self.meta = claim_meta(self.directory, cluster_id, broker_id)
+            self._load(config_for)
+        except BaseException:
+            self._directory_lock.release()
+            raise
+
+    def _load(self, config_for: ConfigFor) -> None:
+        clean = take_clean_marker(self.directory)
+        recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
+        with storage(f"cannot read {self.directory}"):
+            names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
+        for name in names:
+            tp = parse_directory(name)
+            if is_deleted(name):
+                self._deleted.append((self._clock(), self.directory / name))
+            elif tp is not None and not is_stray(name):
+                topic_id = read_topic_id(self.directory / name)
+                if topic_id is None:
+                    _log.warning("%s has no topic id", self.directory / name)
+                    self._set_directory_aside(tp)
+                    continue
+                at = [offsets.get(tp, 0) for offsets in (recovery, starts, watermarks)]
+                known = OpenFrom(clean and tp in recovery, *at)
+                self._logs[tp] = self._open(tp, topic_id, config_for(tp.topic), known)
+
+    def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
+        directory = self.directory / partition_directory(tp)
+        log = PartitionLog.open(directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known)
+        log.on_visible = self._on_visible
+        return log
+
+    # -- partitions ----------------------------------------------------------------------------------------------
+
+    def get(self, tp: TopicPartition) -> PartitionLog | None:
+        return self._logs.get(tp)
+
+    def logs(self) -> dict[TopicPartition, PartitionLog]:
+        """A copy: all logs at this moment."""
+        with self._lock:
+            return dict(self._logs)
+
+    def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
+        """The partition's log, made if it is not there. One of another topic id (deleted and created anew while this
+        broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
+        partition_directory(tp)  # refuses a name that cannot be a directory, before anything is done
+        with self._lock:
+            log = self._logs.get(tp)
+            if log is not None and log.topic_id != topic_id:
+                _log.warning("%s has the topic id %s, the cluster says %s", log.directory, log.topic_id, topic_id)
+                self._take_out(tp, "stray")
+                log = None
+            if log is None:
+                log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True))
+            return log
+
+    def remove(self, tp: TopicPartition) -> None:
+        """The partition was deleted: no more reads; its files go after `file.delete.delay.ms`. Nothing if not there."""
+        with self._lock:
+            log = self._logs.get(tp)
+            if log is not None:
+                target = self._take_out(tp, "delete")
+                self._deleted.append((self._clock() + log.config.file_delete_delay_ms, target))
+
+    def set_aside(self, tp: TopicPartition) -> Path | None:
+        """The cluster does not know the partition: keep its files under another name, which is returned."""
+        with self._lock:
+            return self._take_out(tp, "stray") if tp in self._logs else None
+
+    def _take_out(self, tp: TopicPartition, kind: str) -> Path:
+        log = self._logs[tp]
+        log.close(clean=kind == "stray" and log.offline is None)
+        del self._logs[tp]
+        return self._rename(tp, kind)
+
+    def _set_directory_aside(self, tp: TopicPartition) -> None:
+        self._rename(tp, "stray")
+
+    def _rename(self, tp: TopicPartition, kind: str) -> Path:
+        source = self.directory / partition_directory(tp)
+        target = self.directory / suffixed(tp, uuid4(), kind)
+        with storage(f"cannot rename {source}"):
+            rename(source, target)
+            sync_directory(self.directory)
+        if kind == "stray":
+            _log.warning("%s was set aside as %s; remove it when nobody wants its records", source, target.name)
+        return target
+
+    # -- upkeep --------------------------------------------------------------------------------------------------
+
+    def run_maintenance(self, now_ms: int) -> None:
+        """Flush what is due, apply retention, forget idle producers, remove what was deleted, write the checkpoints.
+
+        To be called every few seconds from one worker thread. A partition that fails is logged; the others go on.
+        """
+        for tp, log in self.logs().items():
+            if log.offline is not None:
+                continue
+            try:
+                self._maintain(log, now_ms)
+            except KlammError as error:
+                _log.error("maintenance of %s: %s", tp, error)
+        self._remove_deleted(now_ms)
+        self.write_checkpoints()
+
+    def _maintain(self, log: PartitionLog, now_ms: int) -> None:
+        if log.flush_is_due(now_ms):
+            log.flush()
+        count = log.apply_retention(now_ms)
+        if count:
+            _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
+        log.remove_expired_files(now_ms)
+        log.expire_producers(now_ms, self._producer_id_expiration_ms)
+
+    def _remove_deleted(self, now_ms: int) -> None:
+        with self._lock:
+            due = [path for at, path in self._deleted if at <= now_ms]
+            self._deleted = [(at, path) for at, path in self._deleted if at > now_ms]
+        for path in due:
+            try:
+                with storage(f"cannot remove {path}"):
+                    fault_point("files.unlink")
+                    shutil.rmtree(path)
+            except StorageError as error:
+                _log.error("%s; it is tried again at the next start", error)
+
+    def write_checkpoints(self) -> None:
+        """Log starts go first: a start that is behind its segments is corrected when the log is opened."""
+        logs = self.logs()
+        self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
+        self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
+        self._high_watermarks.write({tp: log.high_watermark for tp, log in logs.items()})
+
+    def close(self, *, clean: bool = True) -> None:
+        """Close all logs; leave the mark of a clean stop only if every one was flushed. Lets the directory go."""
+        failed = False
+        for tp, log in self.logs().items():
+            try:
+                failed = failed or log.offline is not None
+                log.close(clean=clean)
+            except KlammError as error:
+                failed = True
+                _log.error("closing %s: %s", tp, error)
+        try:
+            if clean:
+                self.write_checkpoints()
+            if clean and not failed:
+                leave_clean_marker(self.directory)
+        finally:
+            self._directory_lock.release()
+
+
+def _read(checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
+    """A damaged checkpoint is no reason not to start: without it everything is checked."""
+    try:
+        return checkpoint.read()
+    except StorageError as error:
+        _log.warning("%s; the logs are checked from their start", error)
+        return {}

@@ -1,0 +1,504 @@
+"""A partition's log: segments in a directory, read and appended to by offset.
+
+Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment begins at or after
+the end of the one before; only the last grows. Consumers see what lies below the high watermark, which, where
+`flush.messages` or `flush.ms` is set, is held back to what has been flushed.
+
+Blocking and thread-safe. One lock guards all state; batches are read and fsync is called outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from threading import Lock, RLock
+from typing import Final
+from uuid import UUID
+
+from klamm.core.config.section import LONG_MAX
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import CorruptRecordError, StorageError
+from klamm.core.log.clock import Clock, system_clock
+from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, OffsetOutOfRangeError
+from klamm.core.log.files import OpenFile, remove, storage, sync_directory
+from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
+from klamm.core.log.reading import Extent, read_extents
+from klamm.core.log.retention import expired
+from klamm.core.log.segment import Segment
+from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
+from klamm.core.log.topic_id import claim_directory
+from klamm.core.log.validation import AppendOrigin, Validator
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.header import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base, rewrite_log_append_time
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.recompress import recompress
+
+_log = logging.getLogger(__name__)
+_NO_TIME: Final = NO_TIMESTAMP
+
+
+class ReadIsolation(Enum):
+    """How far a read may see: followers to the end, consumers to the high watermark or the last stable offset."""
+
+    LOG_END = "log_end"
+    HIGH_WATERMARK = "high_watermark"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendResult:
+    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: stored before, a retry."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time_ms: int = _NO_TIME
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogRead:
+    """Whole batches, the first of which holds the offset asked for unless it fell into a hole; and the log's bounds."""
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+    last_stable_offset: int
+
+
+class PartitionLog:
+    def __init__(
+        self,
+        directory: Path,
+        tp: TopicPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        loaded: LoadedLog,
+        known: OpenFrom,
+        clock: Clock,
+        codecs: CodecTable,
+    ) -> None:
+        """Use `open`."""
+        self.directory = directory
+        self.tp = tp
+        self.topic_id = topic_id
+        self.on_visible: Callable[[TopicPartition], None] | None = None
+        """Called, without the lock, when consumers can see more than before; must return at once."""
+        self._clock = clock
+        self._codecs = codecs
+        self._lock = RLock()
+        self._flush_lock = Lock()
+        self._closed: str | None = None
+        self._segments = loaded.segments
+        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._epochs = loaded.epochs
+        self._producers = loaded.producers
+        self._snapshots = loaded.snapshots
+        self._end = loaded.segments[-1].next_offset
+        self._start = min(max(known.log_start_offset, self._bases[0]), self._end)
+        self._flushed = min(max(known.recovery_point, self._start), self._end) if not known.clean else self._end
+        self._replicated = min(max(known.high_watermark, self._start), self._end)
+        self._last_flush_ms = clock()
+        self._directory_dirty = True
+        self._removed: list[tuple[int, Path]] = []
+        self._set_config(config)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        topic_partition: TopicPartition,
+        topic_id: UUID,
+        config: TopicConfig,
+        clock: Clock = system_clock,
+        *,
+        codecs: CodecTable,
+        known: OpenFrom | None = None,
+    ) -> PartitionLog:
+        """Open or create; checks and repairs as `loader` says. `StorageError` when the directory is another topic's."""
+        known = known or OpenFrom()
+        claim_directory(directory, topic_partition, topic_id)
+        loaded = load(directory, config, known, clock())
+        return cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs)
+
+    # -- configuration -------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> TopicConfig:
+        return self._config
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        """Takes effect with the next append, flush and retention."""
+        with self._lock:
+            self._set_config(config)
+            for segment in self._segments:
+                segment.reconfigure(config)
+
+    def _set_config(self, config: TopicConfig) -> None:
+        self._config = config
+        self._validator = Validator(config, self._codecs)
+        self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
+
+    def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
+        """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
+        try:
+            header = BatchHeader.parse(batch)
+            return self._config.flush_messages < LONG_MAX or self._validator.requires_open(header)
+        except CorruptRecordError:
+            return False  # append says what is wrong, at once
+
+    # -- bounds --------------------------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._end
+
+    @property
+    def high_watermark(self) -> int:
+        """Consumers see what lies below."""
+        return min(self._replicated, self._flushed) if self._held_back else self._replicated
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it no transaction is open. Transactional batches are refused, so none ever is."""
+        return self.high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """All below is on disk."""
+        return self._flushed
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        with self._lock:
+            return sum(segment.size for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def leader_epoch(self) -> int:
+        """The last epoch written under; -1 when none."""
+        return self._epochs.latest
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """Largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) when not known."""
+        with self._lock:
+            return self._epochs.end_offset(epoch, self._end)
+
+    def advance_high_watermark(self, offset: int) -> None:
+        """All replicas have what lies below `offset`. It never falls but by `truncate_to`."""
+        with self._lock:
+            before = self.high_watermark
+            self._replicated = max(self._replicated, min(offset, self._end))
+            advanced = self.high_watermark > before
+        self._tell(advanced)
+
+    def _tell(self, advanced: bool) -> None:
+        if advanced and self.on_visible is not None:
+            self.on_visible(self.tp)
+
+    # -- appending -----------------------------------------------------------------------------------------------
+
+    def append(
+        self, batch: bytearray, *, origin: AppendOrigin = AppendOrigin.CLIENT, leader_epoch: int = 0
+    ) -> AppendResult:
+        """Store exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
+
+        Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing is then
+        stored.
+        """
+        now_ms = self._clock()
+        header = self._validator.check(batch, origin, now_ms)
+        append_time = _NO_TIME
+        if origin is not AppendOrigin.REPLICA:
+            batch, header = self._prepare(batch, header)
+            if self._config.message_timestamp_type == "LogAppendTime":
+                header = rewrite_log_append_time(batch, 0, header, now_ms)
+                append_time = now_ms
+        with self._lock:
+            self._check_open()
+            if leader_epoch < self._epochs.latest:
+                raise FencedLeaderEpochError(
+                    f"{self.tp}: append under leader epoch {leader_epoch}, {self._epochs.latest} has begun"
+                )
+            if origin is AppendOrigin.REPLICA:
+                self._check_follows(header)
+            elif header.producer_id != NO_PRODUCER_ID:
+                stored = self._producers.check(header)
+                if stored:
+                    return AppendResult(stored.base_offset, stored.last_offset, append_time, duplicate=True)
+            if origin is not AppendOrigin.REPLICA:
+                rewrite_base(batch, 0, self._end, leader_epoch)
+                header = header._replace(base_offset=self._end, leader_epoch=leader_epoch)
+            self._store(batch, header, now_ms)
+            flush = self._end - self._flushed >= self._config.flush_messages
+        if flush:
+            self.flush()
+        return AppendResult(header.base_offset, header.last_offset, append_time)
+
+    def _prepare(self, batch: bytearray, header: BatchHeader) -> tuple[bytearray, BatchHeader]:
+        """Open the batch where the topic wants it; see `append_may_block`."""
+        if self._config.compacts and not header.is_control:
+            self._validator.check_keys(batch, header)
+        stored = self._validator.stored_codec(header)
+        if stored == header.codec_id:
+            return batch, header
+        return recompress(batch, header, self._codecs, self._codecs.by_id(stored))
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosedError(f"{self.tp}: {self._closed}")
+
+    def _check_follows(self, header: BatchHeader) -> None:
+        if header.base_offset < self._end:
+            raise InvalidRecordError(f"{self.tp}: the leader's batch at {header.base_offset} is before {self._end}")
+
+    def _store(self, batch: bytearray, header: BatchHeader, now_ms: int) -> None:
+        self._epochs.assign(header.leader_epoch, header.base_offset)
+        active = self._segments[-1]
+        if active.should_roll(header, now_ms):
+            active = self._roll(header.base_offset, now_ms)
+        try:
+            active.append(batch, header)
+        except StorageError as error:
+            if active.file.size() != active.size:
+                self._fail(f"a write failed ({error})")
+            raise
+        self._producers.update(header, now_ms)
+        self._end = header.next_offset
+
+    def _fail(self, why: str) -> None:
+        """What the disk holds is not known any more: refuse everything until the log is opened again."""
+        self._closed = f"the log is offline, {why}; restart the broker to recover it"
+        _log.error("%s: %s", self.tp, self._closed)
+
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        """Begin a new segment; the old one is flushed by maintenance."""
+        self._segments[-1].seal()
+        self._snapshots.write(self._producers, base_offset, durable=False)
+        segment = Segment(self.directory, base_offset, self._config, now_ms)
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        self._directory_dirty = True
+        return segment
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def read(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
+        min_one: bool = True,
+    ) -> LogRead:
+        """Whole batches from the one that holds `offset`, up to `max_bytes` and to the isolation's bound.
+
+        With `min_one` the first batch is returned however large. `OffsetOutOfRangeError` outside [log start, log end].
+        """
+        extents, bounds = self._plan(offset, max_bytes, isolation)
+        with storage(f"cannot read {self.tp}"):
+            data = read_extents(extents, max_bytes, min_one, self.tp)
+        return LogRead(data or b"", *bounds)
+
+    def read_cached(
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
+        min_one: bool = True,
+    ) -> LogRead | None:
+        """As `read`, without ever waiting for the disk: None when not all is in the page cache."""
+        extents, bounds = self._plan(offset, max_bytes, isolation)
+        with storage(f"cannot read {self.tp}"):
+            data = read_extents(extents, max_bytes, min_one, self.tp, cached_only=True)
+        return None if data is None else LogRead(data, *bounds)
+
+    def _plan(self, offset: int, max_bytes: int, isolation: ReadIsolation) -> tuple[list[Extent], tuple[int, int, int]]:
+        """Which bytes of which files; the files are held open by the extents."""
+        with self._lock:
+            self._check_open()
+            bounds = (self.high_watermark, self._start, self.last_stable_offset)
+            if not self._start <= offset <= self._end:
+                raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
+            bound = self._bound(isolation)
+            extents: list[Extent] = []
+            index = bisect_right(self._bases, offset) - 1
+            wanted = 0
+            while offset < bound and index < len(self._segments) and wanted < max(max_bytes, 1):
+                segment = self._segments[index]
+                start = segment.locate(offset)
+                end = segment.size if bound >= segment.next_offset else segment.locate(bound)
+                if end > start:
+                    extents.append(segment.extent(start, end))
+                    wanted += end - start
+                index += 1
+                offset = max(offset, segment.next_offset)
+            return extents, bounds
+
+    def _bound(self, isolation: ReadIsolation) -> int:
+        if isolation is ReadIsolation.LOG_END:
+            return self._end
+        return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset
+
+    # -- finding by time -----------------------------------------------------------------------------------------
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
+    ) -> TimestampedOffset | None:
+        """The first record of that time or later that a reader may see. Opens a batch: not on an event loop."""
+        with self._lock:
+            self._check_open()
+            segments, start, bound = list(self._segments), self._start, self._bound(isolation)
+        with storage(f"cannot read {self.tp}"):
+            return self._first_since(segments, timestamp_ms, start, bound)
+
+    def offset_of_largest_timestamp(
+        self, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
+    ) -> TimestampedOffset | None:
+        """The first record with the largest timestamp of all (ListOffsets -3). Opens a batch."""
+        with self._lock:
+            self._check_open()
+            segments, start, bound = list(self._segments), self._start, self._bound(isolation)
+            largest = max((s.largest.timestamp_ms for s in segments), default=_NO_TIME)
+        with storage(f"cannot read {self.tp}"):
+            return self._first_since(segments, largest, start, bound) if largest >= 0 else None
+
+    def _first_since(
+        self, segments: list[Segment], timestamp_ms: int, start: int, bound: int
+    ) -> TimestampedOffset | None:
+        with self._lock:  # the walk may rebuild an index
+            found = iter(batches_since(segments, timestamp_ms, start, bound))
+        while True:
+            with self._lock:
+                batch = next(found, None)
+            if batch is None:
+                return None
+            record = first_record_since(batch, timestamp_ms, start, bound, self._codecs, self.tp)
+            if record:
+                return record
+
+    # -- the disk ------------------------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """All that is in the log now is on disk when this returns. After a failure the log is offline: nobody knows
+        what a failed fsync has kept."""
+        with self._flush_lock:
+            with self._lock:
+                self._check_open()
+                target, directory = self._end, self._directory_dirty
+                files = [s.file for s in self._segments if s.next_offset > self._flushed]
+            if target > self._flushed or directory:
+                self._sync(files, directory)
+            with self._lock:
+                before = self.high_watermark
+                self._flushed = max(self._flushed, min(target, self._end))
+                self._last_flush_ms = self._clock()
+                advanced = self.high_watermark > before
+        self._tell(advanced)
+
+    def _sync(self, files: list[OpenFile], directory: bool) -> None:
+        try:
+            with storage(f"cannot flush {self.tp}"):
+                if directory:
+                    sync_directory(self.directory)
+                    self._directory_dirty = False
+                for file in files:
+                    file.sync()
+        except StorageError as error:
+            with self._lock:
+                self._fail(f"a flush failed ({error})")
+            raise
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """By `flush.ms`, or because a segment that is no longer written has not been flushed."""
+        with self._lock:
+            if self._closed is not None or self._end <= self._flushed:
+                return False
+            return now_ms - self._last_flush_ms >= self._config.flush_ms or self._flushed < self._bases[-1]
+
+    # -- retention and truncation --------------------------------------------------------------------------------
+
+    def apply_retention(self, now_ms: int) -> int:
+        """Take the segments whose time or room is over out of the log; returns how many. Files go after
+        `file.delete.delay.ms`, by `remove_expired_files`."""
+        with self._lock:
+            self._check_open()
+            count = expired(self._segments, self._config, now_ms, self.high_watermark, self._start)
+            if count == len(self._segments):
+                self._roll(self._end, now_ms)
+            for segment in self._segments[:count]:
+                due = now_ms + self._config.file_delete_delay_ms
+                self._removed += [(due, path) for path in segment.mark_removed()]
+            if count:
+                del self._segments[:count], self._bases[:count]
+                self._start = max(self._start, self._bases[0])
+                self._epochs.truncate_start(self._start)
+            return count
+
+    def remove_expired_files(self, now_ms: int) -> int:
+        """Remove files of segments taken out `file.delete.delay.ms` ago; returns how many."""
+        with self._lock:
+            due = [path for at, path in self._removed if at <= now_ms]
+            self._removed = [(at, path) for at, path in self._removed if at > now_ms]
+        with storage(f"cannot remove files of {self.tp}"):
+            for path in due:
+                remove(path)
+        return len(due)
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers silent for `producer.id.expiration.ms`; returns how many."""
+        with self._lock:
+            return self._producers.expire(now_ms - expiration_ms)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds `offset` or a later one; the watermark falls where it must."""
+        with self._flush_lock, self._lock:
+            self._check_open()
+            if offset >= self._end:
+                return
+            if offset < self._start:
+                raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
+            while len(self._segments) > 1 and self._bases[-1] >= offset:
+                self._bases.pop()
+                self._segments.pop().discard()
+            self._segments[-1].truncate_to(offset)
+            self._end = self._segments[-1].next_offset
+            self._flushed = min(self._flushed, self._end)
+            self._replicated = min(self._replicated, self._end)
+            self._epochs.truncate_end(self._end)
+            self._snapshots.drop_after(self._end)
+            self._producers, at = self._snapshots.latest()
+            replay(self._segments, at, self._producers, self._epochs, self._clock())
+
+    def close(self, *, clean: bool = True) -> None:
+        """Flush, write the producers' snapshot and close. Not `clean`: let go of the files as a crash would."""
+        if clean and self._closed is None:
+            self.flush()
+        with self._lock:
+            if self._closed is not None:
+                return
+            if clean:
+                for segment in self._segments:
+                    segment.seal()
+                self._snapshots.write(self._producers, self._end, durable=True)
+            self._closed = "the log is closed"
+            for segment in self._segments:
+                segment.release()
+
+    @property
+    def offline(self) -> str | None:
+        """Why the log refuses everything; None while it serves."""
+        return self._closed

@@ -1,0 +1,51 @@
+"""Walking the batches of a segment file by their headers, with bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from crc32c import crc32c
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.log.files import OpenFile
+from klamm.core.records.header import CRC_FROM, HEADER_SIZE, BatchHeader, crc_matches
+
+_HEADERS_WINDOW: Final = 16 * 1024
+_VERIFY_WINDOW: Final = 512 * 1024
+
+
+def scan(file: OpenFile, start: int, end: int, *, verify: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+    """Position and header of each batch from `start`, which must be a batch's, to `end`.
+
+    `CorruptRecordError` at the first batch that is cut off, impossible or, with `verify`, fails its CRC; it lies where
+    the last batch yielded ends.
+    """
+    size = _VERIFY_WINDOW if verify else _HEADERS_WINDOW
+    window, window_at = b"", start
+    pos = start
+    while pos < end:
+        if pos + HEADER_SIZE > window_at + len(window):
+            window, window_at = file.read(min(size, end - pos), pos), pos
+        header = BatchHeader.parse(window, pos - window_at)
+        if header.size > end - pos:
+            raise CorruptRecordError(
+                f"batch at offset {header.base_offset} is cut off: {end - pos} of {header.size} bytes"
+            )
+        if verify and not _whole(file, pos, header, window, window_at):
+            raise CorruptRecordError(f"batch at offset {header.base_offset} fails its CRC")
+        yield pos, header
+        pos += header.size
+
+
+def _whole(file: OpenFile, pos: int, header: BatchHeader, window: bytes, window_at: int) -> bool:
+    if pos + header.size <= window_at + len(window):
+        return crc_matches(window, pos - window_at, header)
+    crc, at, end = 0, pos + CRC_FROM, pos + header.size
+    while at < end:
+        chunk = file.read(min(_VERIFY_WINDOW, end - at), at)
+        if not chunk:
+            return False
+        crc = crc32c(chunk, crc)
+        at += len(chunk)
+    return crc == header.crc

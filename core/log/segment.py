@@ -1,0 +1,284 @@
+"""A segment: one file of whole record batches in offset order, with its two indexes.
+
+Invariants: `size` is the end of the last whole batch; every offset in the file lies in [base_offset, next_offset); only
+the last segment of a log grows. Not thread-safe: the log's lock guards all but the reading of an `OpenFile`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import CorruptRecordError, StorageError
+from klamm.core.faults import fault_point
+from klamm.core.log.files import OpenFile, remove, storage
+from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
+from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
+from klamm.core.log.reading import MAX_HINTS, Extent
+from klamm.core.log.scan import scan
+from klamm.core.log.time_index import TimeIndex
+from klamm.core.records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+
+
+@dataclass(frozen=True, slots=True)
+class LargestTimestamp:
+    """The largest timestamp of a segment and the last offset of the first batch that has it; -1 and base when none."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class Segment:
+    def __init__(self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> None:
+        """Opens or creates the files. `load` or `rebuild` must follow where the file was there before."""
+        self.base_offset = base_offset
+        self.path = segment_file(directory, base_offset, LOG)
+        self._file: OpenFile | None = OpenFile(self.path)
+        self.size = self._file.size()
+        self.next_offset = base_offset
+        self.created_ms = now_ms
+        self.largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
+        self._config = config
+        self._first_timestamp: int | None = None
+        self._unindexed = 0
+        self._hints: dict[int, int] = {}
+        limit = config.segment_index_bytes
+        self._offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX), base_offset, limit)
+        self._times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX), base_offset, limit)
+
+    @property
+    def file(self) -> OpenFile:
+        """Hold the object, not its number, while reading without the log's lock."""
+        if self._file is None:
+            self._file = OpenFile(self.path)
+        return self._file
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """After a clean stop: believe the indexes where they fit, read only the tail; or `CorruptRecordError`."""
+        gap = 2 * self._config.max_message_bytes + self._config.index_interval_bytes
+        if not self._offsets.matches(self.size, gap) or not self._times.well_formed():
+            self.rebuild()
+            return
+        last = self._offsets.last()
+        position = last[1] if last else 0
+        largest = self._times.largest()
+        if largest:
+            self.largest = LargestTimestamp(*largest)
+        self.next_offset = self.base_offset
+        for _, header in scan(self.file, position, self.size):
+            self._follow(header)
+        if not self._times.matches(self.next_offset):
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Make both indexes anew from the headers. `CorruptRecordError` at the first bad one; the file is left."""
+        before = self.next_offset, self.largest
+        _, error = self._reindex(verify=False)
+        if error:
+            self.next_offset, self.largest = before
+            raise error
+
+    def recover(self) -> CorruptRecordError | None:
+        """After a crash: check every CRC, cut the file at the first bad batch (returned), make the indexes anew."""
+        end, error = self._reindex(verify=True)
+        if error:
+            with storage(f"cannot truncate {self.path}"):
+                self.file.truncate(end)
+            self.size = end
+        return error
+
+    def _reindex(self, *, verify: bool) -> tuple[int, CorruptRecordError | None]:
+        self._offsets.keep(0)
+        self._times.truncate(self.base_offset)
+        self._hints = {}
+        self.next_offset = self.base_offset
+        self.largest = LargestTimestamp(NO_TIMESTAMP, self.base_offset)
+        self._unindexed = end = 0
+        found: CorruptRecordError | None = None
+        try:
+            for position, header in scan(self.file, 0, self.size, verify=verify):
+                self._check_order(header)
+                self._index(header, position)
+                end = position + header.size
+        except CorruptRecordError as error:
+            found = error
+        self._close_time_index()
+        return end, found
+
+    def _check_order(self, header: BatchHeader) -> None:
+        if header.base_offset < self.next_offset or header.last_offset_delta < 0:
+            raise CorruptRecordError(f"batch at offset {header.base_offset} follows offset {self.next_offset - 1}")
+
+    def _follow(self, header: BatchHeader) -> None:
+        self._check_order(header)
+        self.next_offset = header.next_offset
+        if header.max_timestamp > self.largest.timestamp_ms:
+            self.largest = LargestTimestamp(header.max_timestamp, header.last_offset)
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
+        """Write one batch whose offsets are set. After `StorageError` the file is as it was, if it could be cut."""
+        position = self.size
+        try:
+            fault_point("log.append.before_write")
+            self.file.write(batch, position)
+            fault_point("log.append.after_write")
+        except OSError as error:
+            self._undo_write(position, error)
+        self.size = position + header.size
+        if len(self._hints) >= MAX_HINTS:
+            self._hints.clear()
+        self._hints[header.base_offset] = position
+        self._index(header, position)
+
+    def _undo_write(self, position: int, error: OSError) -> None:
+        with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
+            os.ftruncate(self.file.fd, position)
+        raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def _index(self, header: BatchHeader, position: int) -> None:
+        if self._first_timestamp is None and position == 0:
+            self._first_timestamp = header.max_timestamp
+        self._follow(header)
+        if self._unindexed > self._config.index_interval_bytes:
+            self._offsets.add(header.last_offset, position)
+            self._times.add(self.largest.timestamp_ms, self.largest.offset)
+            self._unindexed = 0
+        self._unindexed += header.size
+
+    def should_roll(self, header: BatchHeader, now_ms: int) -> bool:
+        """Whether this batch belongs into a new segment (Kafka's rule); never for an empty one."""
+        if not self.size:
+            return False
+        return (
+            self.size + header.size > self._config.segment_bytes
+            or self._age_ms(header.max_timestamp, now_ms) > self._config.segment_ms
+            or self._offsets.full
+            or self._times.full
+            or header.last_offset - self.base_offset > MAX_RELATIVE
+        )
+
+    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
+        """By record time where the first batch and this one have one, else since the segment was opened."""
+        if self._first_timestamp is None and self.size:
+            self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
+        first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+        if first >= 0 and timestamp_ms >= 0:
+            return timestamp_ms - first
+        return now_ms - self.created_ms
+
+    def seal(self) -> None:
+        """No more batches for now: the time index gets its last entry."""
+        self._close_time_index()
+        self._offsets.seal()
+        self._times.seal()
+
+    def _close_time_index(self) -> None:
+        if self.largest.timestamp_ms >= 0:
+            self._times.add(self.largest.timestamp_ms, self.largest.offset)
+
+    def sync(self) -> None:
+        with storage(f"cannot flush {self.path}"):
+            self.file.sync()
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def locate(self, offset: int) -> int:
+        """Position of the first batch that ends at or after `offset`; `size` when there is none."""
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint
+        if offset <= self.base_offset:
+            return 0
+        if offset >= self.next_offset:
+            return self.size
+        start = self._offsets.position(offset)
+        try:
+            return self._find(offset, start)
+        except CorruptRecordError:
+            if not start:
+                raise
+        self.rebuild()  # the index led astray
+        return self._find(offset, 0)
+
+    def _find(self, offset: int, start: int) -> int:
+        first = True
+        for position, header in scan(self.file, start, self.size):
+            if first and start and not self.base_offset <= header.base_offset <= offset:
+                raise CorruptRecordError(f"the index of {self.path} points to offset {header.base_offset} for {offset}")
+            first = False
+            if header.last_offset >= offset:
+                return position
+        return self.size
+
+    def extent(self, start: int, end: int) -> Extent:
+        """Bytes [start, end), to be read without the log's lock."""
+        return Extent(self.file, start, end, self._hints)
+
+    def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of batches from the first that may hold a record of that time or later."""
+        start = self.locate(max(self._times.offset(timestamp_ms), self.base_offset))
+        return scan(self.file, start, self.size)
+
+    # -- shortening and removing ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds `offset` or a later one."""
+        position = self.locate(offset)
+        self._hints = {}
+        with storage(f"cannot truncate {self.path}"):
+            self.file.truncate(position)
+        self.size = position
+        self.rebuild()
+        if not position:
+            self._first_timestamp = None
+
+    def mark_removed(self) -> list[Path]:
+        """Rename the files so that the next start removes them; returns their paths, to be removed after the delay.
+
+        The log file goes first: an index without a segment is swept at the next start, never used.
+        """
+        return self._rename_all(REMOVED)
+
+    def set_aside(self, suffix: str) -> list[Path]:
+        return self._rename_all(suffix)
+
+    def _rename_all(self, suffix: str) -> list[Path]:
+        moved = []
+        self._offsets.seal()
+        self._times.seal()
+        for path in (self.path, self._offsets.path, self._times.path):
+            target = path.with_name(path.name + suffix)
+            with storage(f"cannot rename {path}"):
+                fault_point("files.rename")
+                if path.exists():
+                    path.rename(target)
+                    moved.append(target)
+        self._file = None
+        return moved
+
+    def discard(self) -> None:
+        """Remove the files now."""
+        self._file = None
+        with storage(f"cannot remove {self.path}"):
+            remove(self.path)
+            self._offsets.remove()
+            self._times.remove()
+
+    def modified_ms(self) -> int:
+        return self.path.stat().st_mtime_ns // 1_000_000
+
+    def release(self) -> None:
+        """Let go of the files; what was written stays as it is."""
+        self._offsets.seal()
+        self._times.seal()
+        self._file = None

@@ -1,0 +1,33 @@
+"""Storing a batch in another codec than it came in; its records are not parsed."""
+
+from __future__ import annotations
+
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import MAX_DECOMPRESSED
+from klamm.core.records.header import (
+    CODEC_MASK,
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
+    BatchHeader,
+    Buffer,
+    crc_of,
+    set_crc,
+)
+from klamm.core.seams.codec import Codec
+
+
+def recompress(
+    batch: Buffer, header: BatchHeader, codecs: CodecTable, target: Codec, max_size: int = MAX_DECOMPRESSED
+) -> tuple[bytearray, BatchHeader]:
+    """The batch with its records compressed by `target`, and its header; errors as the codecs raise them."""
+    payload = memoryview(batch)[HEADER_SIZE : header.size]
+    packed = target.compress(codecs.by_id(header.codec_id).decompress(payload, max_size))
+    changed = header._replace(
+        attributes=header.attributes & ~CODEC_MASK | target.codec_id,
+        batch_length=HEADER_SIZE - LENGTH_OVERHEAD + len(packed),
+    )
+    out = bytearray(HEADER.pack(*changed)) + packed
+    crc = crc_of(out, 0, len(out))
+    set_crc(out, 0, crc)
+    return out, changed._replace(crc=crc)
