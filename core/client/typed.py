@@ -1,0 +1,97 @@
+"""Typed values for producers and consumers: the serde of each topic, as YAML says, made when first needed."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any
+
+from klamm.core.config.client import ClientConfig
+from klamm.core.config.settings import Settings
+from klamm.core.errors import KlammError, SchemaError
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.serde import Deserializer, Serde, SerdeContext, Serializer
+
+
+def bootstrap_text(config: ClientConfig) -> str:
+    """`host:port,…` as `ClusterClient` takes it."""
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.bootstrap())
+
+
+class SharedCoordination:
+    """One session for everything in a client that needs the coordination; opened on first use. Thread-safe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._coordination: Coordination | None = None
+        self._closed = False
+
+    def __call__(self) -> Coordination:
+        """Started. `CoordinationUnavailableError` in one line when it does not come up."""
+        with self._lock:
+            if self._closed:
+                raise KlammError("the client is closed")
+            if self._coordination is None:
+                coordination = self._settings.make_coordination()
+                coordination.start()
+                self._coordination = coordination
+            return self._coordination
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            if self._coordination is not None:
+                self._coordination.close()
+                self._coordination = None
+
+
+class TypedValues:
+    """The serdes of one client, by topic. Thread-safe; `close` when done."""
+
+    def __init__(self, settings: Settings, bootstrap: str, coordination: SharedCoordination) -> None:
+        self._settings = settings
+        self._context = SerdeContext(bootstrap, coordination, settings.topic_format)
+        self._lock = threading.Lock()
+        self._serdes: dict[str, Serde] = {}
+
+    def serializer(self, topic: str) -> Serializer:
+        """For values of the topic; without a serde: bytes as they are, text as UTF-8."""
+        serde = self.serde(topic)
+        return _raw(topic) if serde is None else serde.serializer(topic)
+
+    def deserializer(self, topic: str) -> Deserializer | None:
+        """None: values are handed out as the bytes they are."""
+        serde = self.serde(topic)
+        return None if serde is None else serde.deserializer(topic)
+
+    def serde(self, topic: str) -> Serde | None:
+        name = self._settings.serde_name(topic)
+        if name is None:
+            return None
+        with self._lock:
+            if name not in self._serdes:
+                self._serdes[name] = self._settings.make_serde(name, self._context)
+            return self._serdes[name]
+
+    def close(self) -> None:
+        with self._lock:
+            for serde in self._serdes.values():
+                with contextlib.suppress(KlammError):  # one that does not close must not keep the others open
+                    serde.close()
+            self._serdes.clear()
+
+
+def _raw(topic: str) -> Serializer:
+    def serialize(value: Any) -> bytes | None:
+        if value is None or isinstance(value, bytes):
+            return value
+        if isinstance(value, str):
+            return value.encode()
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        raise SchemaError(
+            f"topic {topic!r}: cannot send {type(value).__name__}; give bytes or text, or set `topics.{topic}.schema`"
+        )
+
+    return serialize
