@@ -1,0 +1,115 @@
+"""What becomes of batches, told to who wants to know: counters, interceptors, the audit, the log.
+
+An interceptor or auditor that raises is counted and passed over: the record goes on as it was.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from klamm.core.client.cluster_client import ProducedBatch
+from klamm.core.client.producer_batch import ProducerBatch
+from klamm.core.errors import DeliveryError
+from klamm.core.records.record import ProducerRecord, RecordMetadata
+from klamm.core.seams.audit import ProducerAudit
+from klamm.core.seams.interceptor import ProducerInterceptor
+
+log = logging.getLogger("klamm.producer")
+
+
+@dataclass(slots=True)
+class ProducerCounts:
+    """Since the producer was made. `acknowledged` plus `failed` is what was sent and is settled."""
+
+    acknowledged: int = 0
+    failed: int = 0
+    batches: int = 0
+    retried_batches: int = 0
+    interceptor_errors: int = 0
+    audit_errors: int = 0
+
+
+class DeliveryListeners:
+    """`stored` and `failed` come on the sender's thread, the others on those that send."""
+
+    def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
+        self._interceptors = interceptors
+        self._counts = ProducerCounts()
+        self._lock = threading.Lock()
+        self.audit: ProducerAudit | None = None
+        self.audited: frozenset[str] = frozenset()
+        """Topics whose records are counted."""
+
+    def counts(self) -> dict[str, int]:
+        with self._lock:
+            return asdict(self._counts)
+
+    def intercept(self, record: ProducerRecord) -> ProducerRecord:
+        for interceptor in self._interceptors:
+            try:
+                record = interceptor.on_send(record)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("interceptor_errors", "on_send", interceptor)
+        return record
+
+    @property
+    def intercepts(self) -> bool:
+        return bool(self._interceptors)
+
+    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
+        try:
+            if self.audit is not None:
+                self.audit.attempted(topic, timestamp_ms, size)
+        except Exception:  # a plugin may raise anything
+            self._passed_over("audit_errors", "attempted", self.audit)
+
+    def refused(self, error: Exception) -> None:
+        """A record that never came into a batch."""
+        with self._lock:
+            self._counts.failed += 1
+        self._tell(None, error)
+
+    def stored(self, batch: ProducerBatch, produced: ProducedBatch) -> None:
+        with self._lock:
+            self._counts.acknowledged += batch.count
+            self._counts.batches += 1
+            self._counts.retried_batches += batch.attempts > 1
+        partition = batch.outcome.partition
+        if self.audit is not None and partition.topic in self.audited:
+            try:
+                for timestamp_ms, key, value, _ in batch.records:
+                    self.audit.acknowledged(partition.topic, timestamp_ms, len(key or b"") + len(value or b""))
+            except Exception:  # a plugin may raise anything
+                self._passed_over("audit_errors", "acknowledged", self.audit)
+        if self._interceptors:
+            for index, record in enumerate(batch.records):
+                offset = produced.base_offset + index if produced.base_offset >= 0 else -1
+                stamp = produced.log_append_time_ms if produced.log_append_time_ms >= 0 else record[0]
+                self._tell(RecordMetadata(partition.topic, partition.partition, offset, stamp), None)
+
+    def failed(self, batch: ProducerBatch, error: DeliveryError) -> None:
+        with self._lock:
+            self._counts.failed += batch.count
+            self._counts.batches += 1
+            self._counts.retried_batches += batch.attempts > 1
+        log.error("%s", error)
+        if self._interceptors:
+            for _ in batch.records:
+                self._tell(None, error)
+
+    def _tell(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        for interceptor in self._interceptors:
+            try:
+                interceptor.on_acknowledgement(metadata, error)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("interceptor_errors", "on_acknowledgement", interceptor)
+
+    def _passed_over(self, counter: str, method: str, plugin: object) -> None:
+        with self._lock:
+            count = getattr(self._counts, counter) + 1
+            setattr(self._counts, counter, count)
+        if count == 1:  # the count tells the rest
+            log.exception("%s.%s raised; records go on", type(plugin).__name__, method)

@@ -1,0 +1,74 @@
+"""What a producer keeps of one topic: its serializer and the queues of its partitions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+from klamm.core.client.errors import UnknownTopicError
+from klamm.core.client.partition_queue import PartitionQueue
+from klamm.core.client.partitioner import Partitioner, key_hash
+from klamm.core.errors import ConfigError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.serde import Serializer
+
+
+class TopicWriter:
+    """Chooses a record's partition.
+
+    Records without a key stick to one partition until its batch is full or sent, and then go on with another, so that
+    batches are large (KIP-480); `choose(n)` gives a number in [0, n)."""
+
+    def __init__(
+        self,
+        topic: str,
+        serialize: Serializer,
+        partitions: int,
+        make_queue: Callable[[TopicPartition], PartitionQueue],
+        *,
+        partitioner: Partitioner | None = None,
+        audited: bool = False,
+        choose: Callable[[int], int] = random.randrange,
+    ) -> None:
+        self.topic = topic
+        self.serialize = serialize
+        self.audited = audited
+        self._make_queue = make_queue
+        self._partitioner = partitioner
+        self._choose = choose
+        self._queues: tuple[PartitionQueue, ...] = ()
+        self.grow(partitions)
+        self._sticky: PartitionQueue = self._queues[choose(partitions)]
+
+    @property
+    def partitions(self) -> int:
+        return len(self._queues)
+
+    def grow(self, partitions: int) -> None:
+        """The topic has more partitions now. A topic never has fewer."""
+        more = range(len(self._queues), partitions)
+        self._queues += tuple(self._make_queue(TopicPartition(self.topic, number)) for number in more)
+
+    def queue(self, key: bytes | None, value: bytes | None, partition: int | None, size: int) -> PartitionQueue:
+        """Where the record goes; `size` is its estimated bytes."""
+        queues = self._queues
+        if partition is not None:
+            if not 0 <= partition < len(queues):
+                raise UnknownTopicError(f"topic {self.topic!r} has {len(queues)} partitions; there is no {partition}")
+            return queues[partition]
+        if self._partitioner is not None:
+            return self._custom(self._partitioner, key, value)
+        if key is not None:
+            return queues[key_hash(key) % len(queues)]
+        sticky = self._sticky
+        batch = sticky.open_batch
+        if batch is None or batch.size + size > sticky.batch_size:
+            sticky = self._sticky = queues[self._choose(len(queues))]
+        return sticky
+
+    def _custom(self, partitioner: Partitioner, key: bytes | None, value: bytes | None) -> PartitionQueue:
+        chosen = partitioner(self.topic, key, value, len(self._queues))
+        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < len(self._queues):
+            allowed = f"a number from 0 to {len(self._queues) - 1}"
+            raise ConfigError(f"producer.partitioner: expected {allowed} for topic {self.topic!r}, got {chosen!r}")
+        return self._queues[chosen]
