@@ -32,6 +32,24 @@ class RecordColumns(NamedTuple):
     values: list[bytes | None]
     headers: list[Headers]
 
+    def part(self, first: int, last: int) -> RecordColumns:
+        """Records [first, last)."""
+        return RecordColumns(
+            self.offsets[first:last],
+            self.timestamps_ms[first:last],
+            self.keys[first:last],
+            self.values[first:last],
+            self.headers[first:last],
+        )
+
+    def extend(self, more: RecordColumns) -> None:
+        """Append another batch's records in place."""
+        self.offsets.extend(more.offsets)
+        self.timestamps_ms.extend(more.timestamps_ms)
+        self.keys.extend(more.keys)
+        self.values.extend(more.values)
+        self.headers.extend(more.headers)
+
 
 def decode_batch(
     buf: Buffer,
