@@ -1,0 +1,117 @@
+"""Claims of ids in the coordination, so that any number of processes registering at once agree (design D8).
+
+    /schemas/ids/<id>                    the entry: subject, version, text
+    /schemas/identities/<sha256>         id of the schema that says this (see `parsing.identity`)
+    /schemas/fingerprints/<hex>          id of the one schema with this CRC-64-AVRO
+    /schemas/subjects/<subject>/<n>      id of the subject's version n
+
+One transaction makes all of a claim's paths; the one that loses a race finds a path taken and looks again.
+"""
+
+from __future__ import annotations
+
+import json
+from urllib.parse import quote, unquote
+
+from klamm.core.errors import SchemaError
+from klamm.core.seams.coordination import Coordination, Create, NodeExistsError, NoNodeError
+from klamm.schemas.fingerprint import fingerprint, identity_digest
+from klamm.schemas.log import SchemaEntry
+
+ROOT = "/schemas"
+_IDS, _IDENTITIES, _FINGERPRINTS, _SUBJECTS = (
+    f"{ROOT}/{name}" for name in ("ids", "identities", "fingerprints", "subjects")
+)
+
+
+class Claims:
+    """Blocking; every method reads the coordination anew."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    def ids(self) -> list[int]:
+        return sorted(int(name) for name in self._children(_IDS))
+
+    def entry(self, schema_id: int) -> SchemaEntry | None:
+        """What an id was claimed for."""
+        data = self._data(f"{_IDS}/{schema_id}")
+        if data is None:
+            return None
+        said = json.loads(data)
+        return SchemaEntry(said["subject"], said["version"], schema_id, said["schema"])
+
+    def id_of(self, text: str) -> int | None:
+        """The id of the schema that says the same as `text`."""
+        data = self._data(f"{_IDENTITIES}/{identity_digest(text)}")
+        return None if data is None else int(data)
+
+    def id_of_fingerprint(self, value: bytes) -> int | None:
+        data = self._data(f"{_FINGERPRINTS}/{value.hex()}")
+        return None if data is None else int(data)
+
+    def subjects(self) -> list[str]:
+        return sorted(unquote(name) for name in self._children(_SUBJECTS))
+
+    def versions(self, subject: str) -> dict[int, int]:
+        """Version → id, in order."""
+        base = _subject(subject)
+        found = {}
+        for version in sorted(int(name) for name in self._children(base)):
+            data = self._data(f"{base}/{version}")
+            if data is not None:
+                found[version] = int(data)
+        return found
+
+    def claim(self, subject: str, version: int, text: str, known_id: int | None) -> int | None:
+        """The id under which `text` is now the subject's `version`; None when another process was faster. `SchemaError`
+        when its fingerprint names another schema."""
+        if known_id is None:
+            self._refuse_shared_fingerprint(subject, text)
+        for path in (_IDS, _IDENTITIES, _FINGERPRINTS, _subject(subject)):
+            self._make(path)
+        schema_id = known_id if known_id is not None else max(self.ids(), default=0) + 1
+        number = str(schema_id).encode()
+        paths = [Create(f"{_subject(subject)}/{version}", number)]
+        if known_id is None:
+            entry = json.dumps({"subject": subject, "version": version, "schema": text}).encode()
+            paths += [
+                Create(f"{_IDS}/{schema_id}", entry),
+                Create(f"{_IDENTITIES}/{identity_digest(text)}", number),
+                Create(f"{_FINGERPRINTS}/{fingerprint(text).hex()}", number),
+            ]
+        try:
+            self._coordination.transaction(paths)
+        except NodeExistsError:
+            return None
+        return schema_id
+
+    def _refuse_shared_fingerprint(self, subject: str, text: str) -> None:
+        other = self.id_of_fingerprint(fingerprint(text))
+        if other is not None and self.id_of(text) is None:
+            raise SchemaError(
+                f"{subject}: the schema has the same fingerprint as schema {other}: they differ only in what Avro's "
+                "canonical form leaves out (default, aliases, logicalType); change a field or a name as well"
+            )
+
+    def _make(self, path: str) -> None:
+        try:
+            self._coordination.create(path, make_parents=True)
+        except NodeExistsError:
+            return
+
+    def _data(self, path: str) -> bytes | None:
+        try:
+            return self._coordination.get(path)[0]
+        except NoNodeError:
+            return None
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._coordination.children(path)
+        except NoNodeError:
+            return []
+
+
+def _subject(subject: str) -> str:
+    return f"{_SUBJECTS}/{quote(subject, safe='')}"

@@ -1,0 +1,33 @@
+"""What YAML says to the `avro` serde: in a topic's own section, or under `serdes.avro` for all topics."""
+
+from __future__ import annotations
+
+import dataclasses
+from importlib import import_module
+
+from klamm.core.config.section import Section, key
+from klamm.core.errors import ConfigError
+from klamm.schemas.compatibility import Compatibility
+from klamm.schemas.log import SCHEMA_TOPIC
+
+
+class AvroOptions(Section):
+    """A topic's values as Avro."""
+
+    compatibility: Compatibility = key(Compatibility.BACKWARD, "What a new version of the schema must keep.")
+    record_class: str | None = key(None, "Values are read as this dataclass, module:Class; as dicts when not set.")
+    subject: str | None = key(None, "The name under which versions are counted; TOPIC-value when not set.")
+    schemas_topic: str = key(SCHEMA_TOPIC, "The topic in which schemas live; one per cluster.")
+
+    def load_class(self, topic: str) -> type | None:
+        """`ConfigError` when `record.class` names no dataclass."""
+        if self.record_class is None:
+            return None
+        module, _, name = self.record_class.partition(":")
+        try:
+            found = getattr(import_module(module), name)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ConfigError(f"topics.{topic}.record.class: {self.record_class} cannot be loaded: {error}") from error
+        if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+            raise ConfigError(f"topics.{topic}.record.class: {self.record_class} is no dataclass")
+        return found

@@ -1,0 +1,179 @@
+"""The registry: schemas by id, by MD5 and by fingerprint; new ones registered so that all processes agree.
+
+Ids are immutable: what was looked up once is never asked for again. A key that nothing is known of is looked for in
+the topic, then among the claims (an id claimed by a process that died before it wrote is completed by whoever finds
+it), and is not asked for again for `UNKNOWN_FOR_S`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from klamm.core.errors import CoordinationError, SchemaError
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
+from klamm.schemas.claims import Claims
+from klamm.schemas.compatibility import Compatibility, check
+from klamm.schemas.fingerprint import registered
+from klamm.schemas.log import SchemaEntry, SchemaLog
+from klamm.schemas.parsing import parse
+
+_log = logging.getLogger(__name__)
+UNKNOWN_FOR_S = 5.0
+MAX_UNKNOWN = 1000
+MAX_RACES = 200
+"""Lost races after which a registration gives up; each loss is another process's success."""
+
+
+class SchemaRegistry:
+    """Thread-safe. `coordination` is called when something is to be registered or cannot be found; it and the log are
+    the caller's, `close` closes the log."""
+
+    def __init__(
+        self,
+        log: SchemaLog,
+        coordination: Callable[[], Coordination],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._log = log
+        self._coordination = coordination
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._offset = 0
+        self._by_id: dict[int, RegisteredSchema] = {}
+        self._by_md5: dict[bytes, RegisteredSchema] = {}
+        self._by_fingerprint: dict[bytes, RegisteredSchema] = {}
+        self._written: set[tuple[str, int]] = set()
+        self._unknown: dict[SchemaKey, float] = {}
+
+    def close(self) -> None:
+        self._log.close()
+
+    def lookup(self, key: SchemaKey) -> RegisteredSchema:
+        """`SchemaError` when no schema has this key."""
+        found = self._cached(key)
+        if found is not None:
+            return found
+        with self._lock:
+            found = self._cached(key)
+            if found is None and self._unknown.get(key, 0.0) <= self._clock():
+                self._refresh()
+                found = self._cached(key) or self._complete(key)
+            if found is None:
+                self._remember_unknown(key)
+                raise SchemaError(f"unknown schema {describe(key)}")
+            return found
+
+    def register(
+        self, subject: str, text: str, compatibility: Compatibility = Compatibility.BACKWARD
+    ) -> RegisteredSchema:
+        """The schema as registered, new or long there, once it is in the topic. `SchemaError` when the text is no
+        schema, breaks the rule, or shares its fingerprint with another."""
+        parse(text)
+        claims = Claims(self._coordination())
+        with self._lock:
+            for _ in range(MAX_RACES):
+                entry = self._claim(claims, subject, text, compatibility)
+                if entry is not None:
+                    self._write(entry)
+                    return self._by_id[entry.schema_id]
+        raise SchemaError(f"{subject}: {MAX_RACES} other registrations came first; try again")
+
+    def versions(self, subject: str) -> list[SchemaEntry]:
+        """All versions of a subject, the oldest first."""
+        claims = Claims(self._coordination())
+        return _entries(claims, subject)
+
+    def subjects(self) -> list[str]:
+        return Claims(self._coordination()).subjects()
+
+    def _claim(self, claims: Claims, subject: str, text: str, rule: Compatibility) -> SchemaEntry | None:
+        """One try; None when another process was faster."""
+        known = claims.id_of(text)
+        versions = _entries(claims, subject)
+        for entry in versions:
+            if entry.schema_id == known:
+                return entry
+        check(subject, text, [(entry.version, entry.text) for entry in versions], rule)
+        version = versions[-1].version + 1 if versions else 1
+        schema_id = claims.claim(subject, version, text, known)
+        if schema_id is None:
+            return None
+        first = claims.entry(schema_id)
+        return SchemaEntry(subject, version, schema_id, first.text if first else text)
+
+    def _write(self, entry: SchemaEntry) -> None:
+        """Into the topic, unless it is there; a second copy would say the same."""
+        if (entry.subject, entry.version) not in self._written:
+            self._refresh()
+        if (entry.subject, entry.version) not in self._written:
+            self._log.append(entry)
+            self._add(entry)
+
+    def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
+        """Write what was claimed and never written; then look again."""
+        try:
+            claims = Claims(self._coordination())
+            for schema_id in claims.ids():
+                entry = None if schema_id in self._by_id else claims.entry(schema_id)
+                if entry is not None:
+                    self._write(entry)
+        except CoordinationError:  # a reader without coordination has the topic alone
+            return None
+        return self._cached(key)
+
+    def _refresh(self) -> None:
+        entries, self._offset = self._log.read(self._offset)
+        for entry in entries:
+            try:
+                self._add(entry)
+            except SchemaError as error:  # a stray record must not stop every consumer
+                _log.warning("schema %d of %s in the topic: %s", entry.schema_id, entry.subject, error)
+
+    def _add(self, entry: SchemaEntry) -> None:
+        self._written.add((entry.subject, entry.version))
+        if entry.schema_id in self._by_id:
+            return
+        schema = registered(entry.schema_id, entry.text)
+        self._by_id[schema.schema_id] = schema
+        self._by_md5.setdefault(schema.md5, schema)
+        self._by_fingerprint.setdefault(schema.fingerprint, schema)
+
+    def _cached(self, key: SchemaKey) -> RegisteredSchema | None:
+        if key.schema_id is not None:
+            return self._by_id.get(key.schema_id)
+        if key.md5 is not None:
+            return self._by_md5.get(key.md5)
+        return self._by_fingerprint.get(key.fingerprint or b"")
+
+    def _remember_unknown(self, key: SchemaKey) -> None:
+        if len(self._unknown) >= MAX_UNKNOWN:
+            self._unknown.clear()
+        self._unknown.setdefault(key, 0.0)
+        if self._unknown[key] <= self._clock():
+            self._unknown[key] = self._clock() + UNKNOWN_FOR_S
+
+
+def _entries(claims: Claims, subject: str) -> list[SchemaEntry]:
+    """A subject's versions with the text of their ids."""
+    found = []
+    for version, schema_id in claims.versions(subject).items():
+        first = claims.entry(schema_id)
+        if first is None:
+            raise SchemaError(
+                f"{subject}: version {version} names schema {schema_id}, which is not in the coordination"
+            )
+        found.append(SchemaEntry(subject, version, schema_id, first.text))
+    return found
+
+
+def describe(key: SchemaKey) -> str:
+    """`id 7`, `MD5 …` or `fingerprint …`."""
+    if key.schema_id is not None:
+        return f"id {key.schema_id}"
+    if key.md5 is not None:
+        return f"MD5 {key.md5.hex()}"
+    return f"fingerprint {(key.fingerprint or b'').hex()}"

@@ -1,0 +1,167 @@
+"""The `avro` serde: dicts or dataclasses in, envelope + Avro bytes on the wire, dicts or dataclasses out."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fastavro import schemaless_reader, schemaless_writer
+from fastavro.read import SchemaResolutionError
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import SchemaError
+from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.seams.envelope import Envelope, RegisteredSchema
+from klamm.core.seams.serde import Deserializer, SerdeContext, Serializer
+from klamm.schemas.dataclass import field_names, from_plain, to_plain
+from klamm.schemas.exact import exactness
+from klamm.schemas.log import TopicSchemaLog
+from klamm.schemas.options import AvroOptions
+from klamm.schemas.parsing import ParsedSchema, parse
+from klamm.schemas.registry import SchemaRegistry
+
+_MISFITS = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)
+_BROKEN = (*_MISFITS, EOFError, StopIteration, SchemaResolutionError, RecursionError, MemoryError)
+Decode = Callable[[io.BytesIO], Any]
+
+
+def open_registry(bootstrap_servers: str, context: SerdeContext, topic: str) -> SchemaRegistry:
+    """The registry of a cluster, with a client of its own."""
+    host = plugin_host()
+    codecs = CodecTable(host.codecs.create(name) for name in host.codecs.names())
+    client = ClusterClient(bootstrap_servers, codecs=codecs, client_id="klamm-schemas")
+    return SchemaRegistry(TopicSchemaLog(client, topic), context.coordination)
+
+
+class AvroSerde:
+    """One per client; thread-safe. `registry` may be given, else it is opened on first use."""
+
+    def __init__(self, options: AvroOptions, context: SerdeContext, registry: SchemaRegistry | None = None) -> None:
+        self._options = options
+        self._context = context
+        self._registry = registry
+        self._lock = threading.Lock()
+
+    @property
+    def registry(self) -> SchemaRegistry:
+        with self._lock:
+            if self._registry is None:
+                topic = self._options.schemas_topic
+                self._registry = open_registry(self._context.bootstrap_servers, self._context, topic)
+            return self._registry
+
+    def close(self) -> None:
+        with self._lock:
+            if self._registry is not None:
+                self._registry.close()
+
+    def serializer(self, topic: str) -> Serializer:
+        """Registers the topic's schema; `SchemaError` when it has none, or when the registry refuses it."""
+        said = self._context.formats(topic)
+        if said.schema is None:
+            raise SchemaError(f"topic {topic}: no schema to write with; name its file in topics.{topic}.schema")
+        options = AvroOptions.model_validate(dict(said.options))
+        subject = options.subject or f"{topic}-value"
+        try:
+            registered = self.registry.register(subject, said.schema, options.compatibility)
+        except SchemaError as error:
+            raise SchemaError(f"topic {topic}: {error}") from error
+        return _writer(topic, parse(registered.text), said.envelope.prefix(registered))
+
+    def deserializer(self, topic: str) -> Deserializer:
+        said = self._context.formats(topic)
+        kind = AvroOptions.model_validate(dict(said.options)).load_class(topic)
+        reader = None if said.schema is None else parse(said.schema)
+        return _Reader(topic, said.envelope, self, reader, kind)
+
+
+def _writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
+    tree, check = schema.tree, exactness(schema)
+
+    def serialize(value: Any) -> bytes | None:
+        if value is None:
+            return None
+        plain = value if value.__class__ is dict else to_plain(value)
+        buffer = io.BytesIO()
+        buffer.write(prefix)
+        try:
+            if check is not None:
+                check(plain)
+            schemaless_writer(buffer, tree, plain, strict_allow_default=True, disable_tuple_notation=True)
+        except SchemaError as error:
+            raise SchemaError(f"topic {topic}: the value does not fit its schema: {error}") from error
+        except _MISFITS as error:
+            raise SchemaError(
+                f"topic {topic}: the value does not fit its schema: {_why(error, tree, plain)}"
+            ) from error
+        return buffer.getvalue()
+
+    return serialize
+
+
+def _why(error: Exception, tree: Any, value: Any) -> str:
+    if isinstance(tree, dict) and tree["type"] == "record" and not isinstance(value, dict):
+        return f"expected a dict or a dataclass, got {type(value).__name__}"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _Reader:
+    """The deserializer of one topic. What a prefix stands for is looked up once."""
+
+    def __init__(
+        self, topic: str, envelope: Envelope, serde: AvroSerde, reader: ParsedSchema | None, kind: type | None
+    ) -> None:
+        self._topic = topic
+        self._envelope = envelope
+        self._size = envelope.prefix_size
+        self._serde = serde
+        self._reader = reader
+        self._kind = kind
+        self._by_prefix: dict[bytes, Decode] = {}
+
+    def __call__(self, data: bytes | None) -> Any:
+        if data is None:
+            return None
+        decode = self._by_prefix.get(data[: self._size]) or self._look_up(data)
+        stream = io.BytesIO(data)
+        stream.seek(self._size)
+        try:
+            value = decode(stream)
+        except _BROKEN as error:
+            what = "is truncated" if isinstance(error, EOFError) else "does not fit its schema"
+            why = " ".join(str(error).split())
+            raise SchemaError(f"topic {self._topic}: the payload {what}{': ' + why if why else ''}") from error
+        left = len(data) - stream.tell()
+        if left:
+            raise SchemaError(f"topic {self._topic}: {left} bytes left over after the payload")
+        return value
+
+    def _look_up(self, data: bytes) -> Decode:
+        try:
+            schema = self._serde.registry.lookup(self._envelope.parse(data))
+        except SchemaError as error:
+            raise SchemaError(f"topic {self._topic}: {error}") from error
+        decode = self._decoder(schema)
+        self._by_prefix[bytes(data[: self._size])] = decode
+        return decode
+
+    def _decoder(self, schema: RegisteredSchema) -> Decode:
+        writer = parse(schema.text)
+        tree, wanted = writer.tree, self._reader.tree if self._reader is not None else None
+        if self._kind is None:
+            return lambda stream: schemaless_reader(stream, tree, wanted)
+        build = from_plain(self._kind)
+        self._check_class(self._kind, wanted or tree)
+        return lambda stream: build(schemaless_reader(stream, tree, wanted))
+
+    def _check_class(self, kind: type, tree: Any) -> None:
+        """Said once and clearly, before the first record fails."""
+        fields = [field["name"] for field in tree["fields"]] if isinstance(tree, dict) and "fields" in tree else None
+        if fields is None:
+            raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are no records")
+        unknown = set(fields) - set(field_names(kind) or ())
+        if unknown:
+            raise SchemaError(f"topic {self._topic}: {kind.__name__} has no field {', '.join(sorted(unknown))}")

@@ -1,0 +1,61 @@
+"""A schema log in memory, and serdes that stand on it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from klamm.core.plugins import plugin_host
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.serde import SerdeContext, TopicFormat
+from klamm.schemas.log import SchemaEntry
+from klamm.schemas.options import AvroOptions
+from klamm.schemas.registry import SchemaRegistry
+from klamm.schemas.serde import AvroSerde
+
+
+class MemoryLog:
+    """A `SchemaLog`; `reads` counts the looks into it."""
+
+    def __init__(self) -> None:
+        self.entries: list[SchemaEntry] = []
+        self.reads = 0
+        self._lock = threading.Lock()
+
+    def append(self, entry: SchemaEntry) -> None:
+        with self._lock:
+            self.entries.append(entry)
+
+    def read(self, offset: int) -> tuple[list[SchemaEntry], int]:
+        with self._lock:
+            self.reads += 1
+            return self.entries[offset:], len(self.entries)
+
+    def close(self) -> None:
+        return
+
+
+def embedded(folder: Path) -> Coordination:
+    """A started coordination in a file of `folder`."""
+    coordination = plugin_host().coordinations.create("embedded", {"path": str(folder / "coordination.db")})
+    coordination.start()
+    return coordination
+
+
+def registry(coordination: Coordination, log: MemoryLog | None = None) -> SchemaRegistry:
+    return SchemaRegistry(log or MemoryLog(), lambda: coordination)
+
+
+def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str, dict[str, Any]]]) -> AvroSerde:
+    """`formats`: topic → (schema text, envelope, options)."""
+
+    def topic_format(topic: str) -> TopicFormat:
+        text, envelope, options = formats[topic]
+        return TopicFormat(plugin_host().envelopes.create(envelope), text, options)
+
+    def unused() -> Coordination:
+        raise AssertionError("the registry is given")
+
+    return AvroSerde(AvroOptions(), SerdeContext("127.0.0.1:1", unused, topic_format), registry)
