@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -11,10 +13,15 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError
 
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
 
 def broker(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop."""
-    interrupted = _run(_serve(load_settings(config)))
+    settings = load_settings(config)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
+    logging.getLogger("kazoo").setLevel(logging.WARNING)
+    interrupted = _run(_serve(settings))
     if interrupted:
         raise KeyboardInterrupt
 

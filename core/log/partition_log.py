@@ -211,7 +211,7 @@ class PartitionLog:
     # -- appending -----------------------------------------------------------------------------------------------
 
     def append(
-        self, batch: bytearray, *, origin: AppendOrigin = AppendOrigin.CLIENT, leader_epoch: int = 0
+        self, batch: bytearray | memoryview, *, origin: AppendOrigin = AppendOrigin.CLIENT, leader_epoch: int = 0
     ) -> AppendResult:
         """Store exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
 
@@ -247,7 +247,9 @@ class PartitionLog:
             self.flush()
         return AppendResult(header.base_offset, header.last_offset, append_time)
 
-    def _prepare(self, batch: bytearray, header: BatchHeader) -> tuple[bytearray, BatchHeader]:
+    def _prepare(
+        self, batch: bytearray | memoryview, header: BatchHeader
+    ) -> tuple[bytearray | memoryview, BatchHeader]:
         """Open the batch where the topic wants it; see `append_may_block`."""
         if self._config.compacts and not header.is_control:
             self._validator.check_keys(batch, header)
@@ -264,7 +266,7 @@ class PartitionLog:
         if header.base_offset < self._end:
             raise InvalidRecordError(f"{self.tp}: the leader's batch at {header.base_offset} is before {self._end}")
 
-    def _store(self, batch: bytearray, header: BatchHeader, now_ms: int) -> None:
+    def _store(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
         active = self._segments[-1]
         if active.should_roll(header, now_ms):

@@ -7,6 +7,7 @@ version, and the response header of ApiVersions is version 0 always (KIP-511).
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from klamm.core.errors import ProtocolError
@@ -68,11 +69,12 @@ def skip_tags(data: Buffer, position: int) -> int:
     return position
 
 
-def response_frame(api: ApiKey, version: int, correlation_id: int, body: Buffer) -> list[Buffer]:
+def response_frame(api: ApiKey, version: int, correlation_id: int, body: Sequence[Buffer]) -> list[Buffer]:
     """A whole response frame, in pieces to be written one after the other."""
+    size = sum(map(len, body))
     if api is not ApiKey.API_VERSIONS and messages.response(api, version).header_flexible:
-        return [_LENGTH_AND_CORRELATION.pack(len(body) + 5, correlation_id) + b"\0", body]
-    return [_LENGTH_AND_CORRELATION.pack(len(body) + 4, correlation_id), body]
+        return [_LENGTH_AND_CORRELATION.pack(size + 5, correlation_id) + b"\0", *body]
+    return [_LENGTH_AND_CORRELATION.pack(size + 4, correlation_id), *body]
 
 
 def request_frame(api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Buffer) -> bytes:

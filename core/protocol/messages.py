@@ -57,6 +57,8 @@ class Schema:
     def decode(self, data: Buffer, offset: int = 0, *, whole: bool = True) -> Any:
         """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
         read, holds too many elements, or (unless `whole` is False) bytes are left over."""
+        if not isinstance(data, bytes):
+            data = memoryview(data).toreadonly()  # kio refuses what could change under it
         if len(data) - offset >= WALKED_FROM:
             walk(self.root, memoryview(data), offset)
         try:

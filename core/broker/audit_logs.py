@@ -1,0 +1,56 @@
+"""What the broker's audit tier may reach: the logs that this broker leads, the offset store, the cluster's topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from klamm.core.broker.partitions import LedPartition
+from klamm.core.broker.services import Services
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.log.partition_log import ReadIsolation
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import AuditRead
+from klamm.core.seams.offsets import OffsetStore
+
+T = TypeVar("T")
+
+
+class LocalLogs:
+    """`klamm.core.seams.audit.BrokerLogs`. Blocking; for any thread but the event loop's."""
+
+    def __init__(self, services: Services, offsets: OffsetStore, address: tuple[str, int]) -> None:
+        self._services = services
+        self._loop = asyncio.get_running_loop()
+        self.host, port = address
+        self.bootstrap_servers = f"{self.host}:{port}"
+        self.offsets = offsets
+
+    @property
+    def codecs(self) -> CodecTable:
+        return self._services.codecs
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        return sorted(led.name for led in self._services.partitions)
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+        led = self._services.led(partition.topic, partition.partition)
+        if not isinstance(led, LedPartition):
+            raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
+        found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+        return AuditRead(found.data, found.high_watermark, found.log_start_offset)
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        if name in self._services.image.topics:
+            return
+        try:
+            self._services.cluster.create_topic(name, partitions, 1, configs)
+        except BrokerError as error:
+            if error.code is not ErrorCode.topic_already_exists:
+                raise
+        self._on_loop(self._services.leadership.refresh)
+
+    def _on_loop(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()

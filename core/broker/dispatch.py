@@ -1,0 +1,79 @@
+"""From a frame to a response frame: header, schema, handler, encoding.
+
+An API or version that is not served closes the connection, as Kafka does; only ApiVersions answers an unknown version
+(error 35 in a version-0 body, with what is offered), so that a newer client can come down to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from klamm.core.broker.connection import Reply
+from klamm.core.broker.context import ConnectionContext, Request, RequestContext
+from klamm.core.broker.services import Services
+from klamm.core.errors import ProtocolError
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
+from klamm.core.protocol.produce import read_produce_request
+
+Handler = Callable[[Services, Request], Any]
+"""Takes a decoded request; returns the response message, its encoded pieces (a list), None for no response, or a
+coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
+`ProtocolError` closes the connection."""
+
+_BY_NUMBER = {int(api): api for api in ApiKey}
+
+
+class Dispatcher:
+    """Callable as a connection's `Dispatch`."""
+
+    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler]) -> None:
+        self._services = services
+        self._handlers = handlers
+
+    def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
+        header = read_request_header(frame)
+        api, version = _served(header)
+        if version is None:
+            body = messages.request(api, 0).build()
+            version = 0
+            context = RequestContext(connection, header.client_id or "", header.correlation_id, unsupported=True)
+        else:
+            schema = messages.request(api, version)
+            offset = skip_tags(frame, header.end) if schema.header_flexible else header.end
+            if api is ApiKey.PRODUCE:
+                body = read_produce_request(frame, offset, version)
+            else:
+                body = schema.decode(frame, offset)
+            context = RequestContext(connection, header.client_id or "", header.correlation_id)
+        request = Request(api, version, body, context, messages.response(api, version))
+        outcome = self._handlers[api](self._services, request)
+        if asyncio.iscoroutine(outcome):
+            return self._later(request, outcome)
+        return _frame(request, outcome)
+
+    async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any]) -> Reply:
+        return _frame(request, await outcome)
+
+
+def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:
+    """The API and version of a request; version None for an ApiVersions that is not served."""
+    api = _BY_NUMBER.get(header.api_key)
+    if api is None:
+        raise ProtocolError(f"unknown API key {header.api_key}")
+    low, high = SERVED[api]
+    if low <= header.api_version <= high:
+        return api, header.api_version
+    if api is ApiKey.API_VERSIONS:
+        return api, None
+    raise ProtocolError(f"{api.name} version {header.api_version} is not served ({low} to {high} are)")
+
+
+def _frame(request: Request, outcome: Any) -> Reply:
+    if outcome is None:
+        return None
+    body = outcome if isinstance(outcome, list) else [request.reply.encode(outcome)]
+    return response_frame(request.api, request.version, request.context.correlation_id, body)

@@ -1,0 +1,225 @@
+"""The broker's side of classic groups: the coordinator's clock, its door to the group, and the offset store.
+
+The coordinator itself decides everything and waits for nothing; here are the futures that its callbacks complete, and
+the blocking calls (door, offsets), which go to worker threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
+
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster.image import ClusterImage
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.groups.classic import GroupCoordinator
+from klamm.core.groups.doors import ClassicDoors, Door, door_of
+from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+
+log = logging.getLogger(__name__)
+R = TypeVar("R")
+_TICK_S = 0.1
+
+
+def limits_of(config: BrokerConfig) -> GroupLimits:
+    return GroupLimits(
+        min_session_timeout_ms=config.group_min_session_timeout_ms,
+        max_session_timeout_ms=config.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        max_size=config.group_max_size,
+    )
+
+
+class GroupService:
+    """Belongs to the event loop. `image` gives the cluster as it is now."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        coordination: Coordination,
+        offsets: OffsetStore,
+        workers: Workers,
+        image: Callable[[], ClusterImage],
+    ) -> None:
+        self._broker_id = config.broker_id
+        self._coordination = coordination
+        self._offsets = offsets
+        self._workers = workers
+        self._image = image
+        self.coordinator = GroupCoordinator(limits_of(config), time.monotonic, on_empty=self._emptied)
+        self._doors = ClassicDoors(coordination, config.broker_id, self.coordinator.populated)
+        self._offsets_retention_ms = config.offsets_retention_minutes * 60_000
+        self._populated_ms: dict[str, int] = {}
+        self._ticker: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Answer parked members, close the doors."""
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self.coordinator.close()
+        if self._leaving:
+            await asyncio.wait(self._leaving, timeout=2.0)
+
+    async def renew_doors(self) -> None:
+        """After a new session: enter the doors of live groups again; a group that was taken over is ended."""
+        for group in await self._workers.coordination(self._doors.renew):
+            log.warning("group %s is now held by registry members; its classic members are sent away", group)
+            members = self.coordinator.describe(group).members
+            self.coordinator.leave(group, [MemberIdentity(m.member_id) for m in members])
+
+    # -- who coordinates
+
+    def coordinator_of(self, group: str) -> int | None:
+        """The live broker that a group belongs to: the same at every broker, for as long as the brokers are."""
+        brokers = sorted(self._image().brokers)
+        return brokers[zlib.crc32(group.encode()) % len(brokers)] if brokers else None
+
+    def not_mine(self, group: str) -> ErrorCode | None:
+        """The error for a request about a group that another broker coordinates."""
+        return None if self.coordinator_of(group) in (self._broker_id, None) else ErrorCode.not_coordinator
+
+    # -- members
+
+    async def join(self, request: JoinRequest) -> JoinResult:
+        refused = self.not_mine(request.group_id)
+        if refused is None and request.group_id:
+            refused = await self._enter_door(request.group_id)
+        if refused is not None:
+            return JoinResult(refused, request.member_id)
+        done: asyncio.Future[JoinResult] = asyncio.get_running_loop().create_future()
+        try:
+            self.coordinator.join(request, _completing(done))
+        finally:
+            if request.group_id and self._doors.entered(request.group_id):
+                self._emptied(request.group_id)
+        return await done
+
+    async def _enter_door(self, group: str) -> ErrorCode | None:
+        entering = asyncio.ensure_future(self._workers.coordination(self._doors.enter, group))
+        try:
+            await asyncio.shield(entering)
+        except asyncio.CancelledError:  # the client has gone; the thread goes on
+            entering.add_done_callback(lambda done: self._abandoned(done, group))
+            raise
+        except KlammError as error:
+            log.info("group %s cannot be joined: %s", group, error)
+            known = error.code is ErrorCode.inconsistent_group_protocol
+            return error.code if known else ErrorCode.coordinator_not_available
+        return None
+
+    def _abandoned(self, entering: asyncio.Future[None], group: str) -> None:
+        if not entering.cancelled() and entering.exception() is None and self._doors.entered(group):
+            self._emptied(group)
+
+    async def sync(self, request: SyncRequest) -> SyncResult:
+        refused = self.not_mine(request.group_id)
+        if refused is not None:
+            return SyncResult(refused)
+        done: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
+        self.coordinator.sync(request, _completing(done))
+        return await done
+
+    async def delete(self, group: str) -> ErrorCode:
+        """Forget an empty group and its offsets."""
+        refused = self.not_mine(group)
+        if refused is not None:
+            return refused
+        try:
+            if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
+                return ErrorCode.non_empty_group
+            stored = await self.fetch(group, None)
+            code = self.coordinator.delete(group, has_offsets=bool(stored))
+            if code is ErrorCode.none:
+                await self._workers.coordination(self._offsets.delete, group)
+        except KlammError as error:
+            return error.code
+        return code
+
+    # -- offsets
+
+    async def commit_error(self, group: str, member: str, generation: int, instance: str | None) -> ErrorCode | None:
+        """Why offsets may not be stored; None: they may. A commit from outside any group is refused while registry
+        members own the group."""
+        refused = self.not_mine(group)
+        if refused is not None:
+            return refused
+        code = self.coordinator.commit_error(group, member, generation, instance)
+        if code is not ErrorCode.none:
+            return code
+        if generation < 0 and not self.coordinator.populated(group):
+            try:
+                if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
+                    return ErrorCode.inconsistent_group_protocol
+            except KlammError as error:
+                return error.code
+        return None
+
+    async def store(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        await self._workers.coordination(self._offsets.commit, group, offsets)
+
+    async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
+        return await self._workers.coordination(self._offsets.fetch, group, names)
+
+    async def with_offsets(self) -> list[str]:
+        """Groups that have a stored offset."""
+        return await self._workers.coordination(self._offsets.groups)
+
+    async def expire_offsets(self, now_ms: int) -> None:
+        """Forget the offsets of groups that have had no member and no commit for `offsets.retention.minutes`. A name
+        that begins with `__` is the broker's own and is kept."""
+        oldest = now_ms - self._offsets_retention_ms
+        for group in await self.with_offsets():
+            if group.startswith("__") or self.not_mine(group) is not None:
+                continue
+            if self.coordinator.populated(group):
+                self._populated_ms[group] = now_ms
+                continue
+            if self._populated_ms.get(group, 0) > oldest:
+                continue
+            if await self._workers.coordination(door_of, self._coordination, group) is not None:
+                continue
+            stored = await self.fetch(group, None)
+            if stored and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest:
+                await self._workers.coordination(self._offsets.delete, group)
+                self._populated_ms.pop(group, None)
+                log.info("the offsets of group %s have expired", group)
+
+    # -- the coordinator's clock, and its last members
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            self.coordinator.tick()
+
+    def _emptied(self, group: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._leave_door(group))
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    async def _leave_door(self, group: str) -> None:
+        try:
+            await self._workers.coordination(self._doors.leave, group)
+        except KlammError as error:
+            log.warning("the door of group %s stays open until the session ends: %s", group, error)
+
+
+def _completing(done: asyncio.Future[R]) -> Callable[[R], None]:
+    """A callback for the coordinator; the connection may have gone in the meantime."""
+
+    def complete(result: R) -> None:
+        if not done.done():
+            done.set_result(result)
+
+    return complete

@@ -1,0 +1,29 @@
+"""ApiVersions (KIP-35, KIP-511): what is offered, and who asks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ADVERTISED
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+"""KIP-511's form of a client's software name and version."""
+
+
+def api_versions(_: Services, request: Request) -> Any:
+    error = ErrorCode.none
+    if request.context.unsupported:
+        error = ErrorCode.unsupported_version
+    elif request.version >= 3:
+        name, version = request.message.client_software_name, request.message.client_software_version
+        if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
+            request.context.connection.introduce(name, version)
+        else:
+            error = ErrorCode.invalid_request
+    ranges = ADVERTISED.items() if error is not ErrorCode.invalid_request else ()
+    keys = tuple(request.part("ApiVersion", api_key=k, min_version=low, max_version=high) for k, (low, high) in ranges)
+    return request.respond(error_code=error, api_keys=keys)

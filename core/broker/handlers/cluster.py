@@ -1,0 +1,33 @@
+"""DescribeCluster (KIP-700)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.metadata import nodes
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode
+
+_BROKERS = 1
+
+
+def describe_cluster(services: Services, request: Request) -> Any:
+    image = services.image
+    if request.version >= 1 and request.message.endpoint_type != _BROKERS:
+        return request.respond(
+            error_code=ErrorCode.unsupported_endpoint_type,
+            error_message="only the brokers' addresses are known here (endpoint type 1)",
+            cluster_id="",
+            brokers=(),
+        )
+    brokers = tuple(
+        request.part("DescribeClusterBroker", broker_id=node, host=host, port=port, rack=rack)
+        for node, host, port, rack in nodes(services, request)
+    )
+    return request.respond(
+        error_code=ErrorCode.none,
+        cluster_id=image.cluster_id,
+        controller_id=image.controller_id,
+        brokers=brokers,
+    )

@@ -1,0 +1,156 @@
+"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339), for topics; a broker's are read-only: its file's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from enum import IntEnum
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.topics import check_topic_config, wire_error
+from klamm.core.broker.services import Services
+from klamm.core.cluster.image import TopicImage
+from klamm.core.config.describe import ConfigEntry, describe_broker, describe_topic
+from klamm.core.config.section import ConfigType
+from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
+
+log = logging.getLogger(__name__)
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does with a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def describe_configs(services: Services, request: Request) -> Any:
+    results = []
+    for resource in request.message.resources:
+        code, text, entries = ErrorCode.none, None, list[ConfigEntry]()
+        try:
+            entries = _entries(services, resource.resource_type, resource.resource_name)
+        except KlammError as error:
+            code, text = wire_error(error)
+        wanted = resource.configuration_keys
+        results.append(
+            request.part(
+                "DescribeConfigsResult",
+                error_code=code,
+                error_message=text,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=tuple(_config(request, e) for e in entries if wanted is None or e.name in wanted),
+            )
+        )
+    return request.respond(results=tuple(results))
+
+
+def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
+    if kind == Resource.TOPIC:
+        return describe_topic(_topic(services, name).configs, services.config)
+    if kind == Resource.BROKER and name == str(services.broker_id):
+        return describe_broker(services.config)
+    if kind == Resource.BROKER and name == "":
+        return []  # defaults for all brokers, which only dynamic broker configs would fill
+    if kind == Resource.BROKER:
+        raise BrokerError(ErrorCode.invalid_request, f"ask broker {name} itself; this is broker {services.broker_id}")
+    raise BrokerError(ErrorCode.invalid_request, f"resource type {kind}: only topics (2) and brokers (4) have configs")
+
+
+def _topic(services: Services, name: str) -> TopicImage:
+    topic = services.image.topics.get(name)
+    if topic is None:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+    return topic
+
+
+def _config(request: Request, entry: ConfigEntry) -> Any:
+    synonyms = tuple(
+        request.part("DescribeConfigsSynonym", name=s.name, value=s.value, source=int(s.source)) for s in entry.synonyms
+    )
+    return request.part(
+        "DescribeConfigsResourceResult",
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=False,
+        synonyms=synonyms if request.message.include_synonyms else (),
+        config_type=int(entry.type),
+        documentation=entry.doc if request.version >= 3 and request.message.include_documentation else None,
+    )
+
+
+async def incremental_alter_configs(services: Services, request: Request) -> Any:
+    responses = []
+    for resource in request.message.resources:
+        code, text = ErrorCode.none, None
+        try:
+            await _alter(services, resource, request.message.validate_only)
+        except KlammError as error:
+            code, text = wire_error(error)
+        responses.append(
+            request.part(
+                "AlterConfigsResourceResponse",
+                error_code=code,
+                error_message=text,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    await services.leadership.refresh()
+    return request.respond(responses=tuple(responses))
+
+
+async def _alter(services: Services, resource: Any, validate_only: bool) -> None:
+    if resource.resource_type != Resource.TOPIC:
+        raise BrokerError(
+            ErrorCode.invalid_request, "only topics can be altered; a broker's configuration is its file's"
+        )
+    topic = _topic(services, resource.resource_name)
+    names = [change.name for change in resource.configs]
+    if len(set(names)) < len(names):
+        raise BrokerError(ErrorCode.invalid_request, f"topic {topic.name!r}: a config is named more than once")
+    changes = {change.name: _changed(services, topic, change) for change in resource.configs}
+    after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}
+    check_topic_config(services, after)
+    if not validate_only:
+        await services.workers.coordination(services.cluster.alter_topic_config, topic.name, changes)
+        log.info("topic %s: changed %s", topic.name, ", ".join(sorted(changes)))
+
+
+def _changed(services: Services, topic: TopicImage, change: Any) -> str | None:
+    """The new value of one config; None: back to the default."""
+    definition = TOPIC_DEFINITIONS.get(change.name)
+    if definition is None:
+        check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
+        raise AssertionError(f"{change.name} is unknown, and was accepted")
+    if change.config_operation == Operation.DELETE:
+        return None
+    if change.value is None:
+        raise BrokerError(ErrorCode.invalid_config, f"{change.name}: a value is missing")
+    if change.config_operation == Operation.SET:
+        return str(change.value)
+    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
+    if definition.type is not ConfigType.LIST:
+        raise BrokerError(ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be added or taken away")
+    current = TopicConfig.from_strings(topic.configs, services.config.topic_defaults()).to_strings()[change.name]
+    return ",".join(_combined(current.split(","), change.value.split(","), change.config_operation))
+
+
+def _combined(current: Iterable[str], given: Iterable[str], operation: int) -> list[str]:
+    parts, changed = [p.strip() for p in current if p.strip()], [p.strip() for p in given if p.strip()]
+    if operation == Operation.APPEND:
+        return list(dict.fromkeys([*parts, *changed]))
+    return [part for part in parts if part not in changed]

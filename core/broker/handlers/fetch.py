@@ -1,0 +1,169 @@
+"""Fetch: whole batches from each partition, or a long poll until there is enough (KIP-74, KIP-227, KIP-320).
+
+There are no fetch sessions: the answer's session id is 0, so clients send whole requests. At least one batch is
+returned however small the limits are. Nothing polls: a parked fetch is woken by what it waits for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.partitions import LedPartition, ParkedFetch
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.log.partition_log import LogRead, ReadIsolation
+from klamm.core.protocol.fetch import Fetched, write_fetch_response
+from klamm.core.records.header import iter_headers
+
+_READ_COMMITTED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """One partition of the request."""
+
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    leader_epoch: int
+
+
+@dataclass(slots=True)
+class _Poll:
+    """One look at all partitions: what they answer, and whether that has to go out now."""
+
+    answers: list[Fetched]
+    size: int = 0
+    failed: bool = False
+
+
+def fetch(services: Services, request: Request) -> Any:
+    message = request.message
+    if request.version >= 7 and message.session_id != 0:
+        return _respond(request, _Poll([]), ErrorCode.fetch_session_id_not_found)
+    wanted = [
+        _Wanted(
+            topic.topic,
+            p.partition,
+            p.fetch_offset,
+            p.partition_max_bytes,
+            p.current_leader_epoch if request.version >= 9 else -1,
+        )
+        for topic in message.topics
+        for p in topic.partitions
+    ]
+    poll = _look(services, request, wanted, cached_only=True)
+    wait_s = message.max_wait.total_seconds()
+    if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0 or not wanted):
+        return _respond(request, poll)
+    return _wait(services, request, wanted, poll, wait_s)
+
+
+async def _wait(services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, wait_s: float) -> Any:
+    """Park, look again when woken, and answer at the end of the wait with what there is."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + wait_s
+    poll = poll or await _look_on_disk(services, request, wanted)
+    while not (poll.failed or poll.size >= request.message.min_bytes or services.partitions.closing):
+        left = deadline - loop.time()
+        if left <= 0:
+            break
+        parked = ParkedFetch(request.message.min_bytes - poll.size)
+        found = [services.partitions.find(w.topic, w.partition) for w in wanted]
+        places = [led for led in found if led is not None]
+        for led in places:
+            led.park(parked)
+        try:
+            await parked.wait(left)
+        finally:
+            for led in places:
+                led.unpark(parked)
+        poll = _look(services, request, wanted, cached_only=True) or await _look_on_disk(services, request, wanted)
+    return _respond(request, poll)
+
+
+async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
+    """Not all is in the page cache: a worker thread waits for it."""
+    poll = await services.workers.disk(_look, services, request, wanted, cached_only=False)
+    assert poll is not None
+    return poll
+
+
+def _look(services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool) -> _Poll | None:
+    """All partitions once; with `cached_only`, None as soon as one would have to wait for the disk."""
+    message = request.message
+    isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
+    room = min(message.max_bytes, services.config.fetch_max_bytes)
+    poll = _Poll([])
+    for want in wanted:
+        led = services.led(want.topic, want.partition, want.leader_epoch)
+        if not isinstance(led, LedPartition):
+            answer = Fetched(want.topic, want.partition, led)
+        else:
+            limit = min(want.max_bytes, room - poll.size)
+            if limit <= 0 and poll.size:
+                answer = _bounds(led)
+            else:
+                read = led.log.read_cached if cached_only else led.log.read
+                call = partial(read, want.offset, max(limit, 0), isolation=isolation, min_one=poll.size == 0)
+                found = _read(services, request, led, call)
+                if found is None:
+                    return None
+                answer = found
+        poll.answers.append(answer)
+        poll.size += len(answer.records)
+        poll.failed = poll.failed or answer.error is not ErrorCode.none
+    return poll
+
+
+def _bounds(led: LedPartition) -> Fetched:
+    return Fetched(
+        led.name.topic,
+        led.name.partition,
+        high_watermark=led.log.high_watermark,
+        last_stable_offset=led.log.last_stable_offset,
+        log_start_offset=led.log.log_start_offset,
+    )
+
+
+def _read(
+    services: Services, request: Request, led: LedPartition, read: Callable[[], LogRead | None]
+) -> Fetched | None:
+    """None where the read would have to wait for the disk."""
+    answer = _bounds(led)
+    try:
+        found = read()
+        if found is None:
+            return None
+        answer.records = found.data
+        if answer.records and services.third_party_codecs:
+            _hide_undeclared(answer, services.third_party_codecs - request.context.connection.codecs)
+    except KlammError as error:
+        answer.error = error.code
+    return answer
+
+
+def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
+    """Batches up to the first that the client has not said it can read; an error where that is the very first."""
+    for position, header in iter_headers(answer.records):
+        if header.codec_id in undeclared:
+            if position == 0:
+                answer.error = ErrorCode.unsupported_compression_type
+            answer.records = answer.records[:position]
+            return
+
+
+def _respond(request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> Any:
+    return write_fetch_response(
+        poll.answers,
+        request.version,
+        committed=request.message.isolation_level == _READ_COMMITTED,
+        error=error,
+        throttle_ms=request.context.throttle_ms,
+    )

@@ -1,0 +1,194 @@
+"""Classic consumer groups: the requests translated for the coordinator of `core/groups`, which decides everything."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.metadata import nodes
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.groups.requests import DescribedGroup, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
+
+_GROUP_KEY = 0
+
+
+def _ms(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
+
+
+def find_coordinator(services: Services, request: Request) -> Any:
+    message = request.message
+    keys = message.coordinator_keys if request.version >= 4 else (message.key,)
+    of_groups = request.version == 0 or message.key_type == _GROUP_KEY
+    found = [_coordinator(services, request, key, of_groups) for key in keys]
+    if request.version >= 4:
+        return request.respond(coordinators=tuple(request.part("Coordinator", **row) for row in found))
+    return request.respond(**found[0])
+
+
+def _coordinator(services: Services, request: Request, key: str, of_groups: bool) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
+    if not of_groups:
+        return {**row, "error_code": ErrorCode.invalid_request, "error_message": "transactions are not served"}
+    if not key:
+        return {**row, "error_code": ErrorCode.invalid_group_id, "error_message": "a group id is not empty"}
+    node_id = services.groups.coordinator_of(key)
+    for node, host, port, _ in nodes(services, request):
+        if node == node_id:
+            return {**row, "node_id": node, "host": host, "port": port, "error_code": ErrorCode.none}
+    message = "no broker is registered"
+    return {**row, "error_code": ErrorCode.coordinator_not_available, "error_message": message}
+
+
+async def join_group(services: Services, request: Request) -> Any:
+    m = request.message
+    connection = request.context.connection
+    result = await services.groups.join(
+        JoinRequest(
+            group_id=m.group_id,
+            member_id=m.member_id,
+            protocol_type=m.protocol_type,
+            protocols=tuple((p.name, p.metadata) for p in m.protocols),
+            session_timeout_ms=_ms(m.session_timeout),
+            rebalance_timeout_ms=_ms(m.rebalance_timeout) if request.version >= 1 else -1,
+            instance_id=m.group_instance_id if request.version >= 5 else None,
+            client_id=request.context.client_id,
+            client_host="/" + connection.peer.rpartition(":")[0],
+            member_id_required=request.version >= 4,
+        )
+    )
+    return _joined(request, result)
+
+
+def _joined(request: Request, result: JoinResult) -> Any:
+    members = tuple(
+        request.part(
+            "JoinGroupResponseMember",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            metadata=member.metadata,
+        )
+        for member in result.members
+    )
+    protocol = result.protocol if result.protocol is not None or request.version >= 7 else ""
+    return request.respond(
+        error_code=result.error,
+        generation_id=result.generation,
+        protocol_type=result.protocol_type,
+        protocol_name=protocol,
+        leader=result.leader,
+        member_id=result.member_id,
+        members=members,
+    )
+
+
+async def sync_group(services: Services, request: Request) -> Any:
+    m = request.message
+    result: SyncResult = await services.groups.sync(
+        SyncRequest(
+            group_id=m.group_id,
+            member_id=m.member_id,
+            generation=m.generation_id,
+            assignments=tuple((a.member_id, a.assignment) for a in m.assignments),
+            instance_id=m.group_instance_id if request.version >= 3 else None,
+            protocol_type=m.protocol_type if request.version >= 5 else None,
+            protocol=m.protocol_name if request.version >= 5 else None,
+        )
+    )
+    return request.respond(
+        error_code=result.error,
+        assignment=result.assignment,
+        protocol_type=result.protocol_type,
+        protocol_name=result.protocol,
+    )
+
+
+def heartbeat(services: Services, request: Request) -> Any:
+    m = request.message
+    instance_id = m.group_instance_id if request.version >= 3 else None
+    code = services.groups.not_mine(m.group_id) or services.groups.coordinator.heartbeat(
+        m.group_id, m.member_id, m.generation_id, instance_id
+    )
+    return request.respond(error_code=code)
+
+
+def leave_group(services: Services, request: Request) -> Any:
+    """One member up to version 2, several from 3 on."""
+    m = request.message
+    several = request.version >= 3
+    leaving = (
+        [MemberIdentity(x.member_id, x.group_instance_id) for x in m.members]
+        if several
+        else [MemberIdentity(m.member_id)]
+    )
+    error = services.groups.not_mine(m.group_id)
+    if error is not None:
+        return request.respond(error_code=error, members=())
+    codes = services.groups.coordinator.leave(m.group_id, leaving)
+    members = tuple(
+        request.part("MemberResponse", member_id=who.member_id, group_instance_id=who.instance_id, error_code=code)
+        for who, code in zip(leaving, codes, strict=True)
+        if several
+    )
+    return request.respond(error_code=ErrorCode.none if several else codes[0], members=members)
+
+
+async def list_groups(services: Services, request: Request) -> Any:
+    states = request.message.states_filter if request.version >= 4 else ()
+    try:
+        with_offsets = await services.groups.with_offsets()
+    except KlammError as error:
+        return request.respond(error_code=error.code, groups=())
+    listed = services.groups.coordinator.list_groups(states, with_offsets)
+    groups = tuple(
+        request.part("ListedGroup", group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state.value)
+        for g in listed
+    )
+    return request.respond(error_code=ErrorCode.none, groups=groups)
+
+
+async def describe_groups(services: Services, request: Request) -> Any:
+    try:
+        with_offsets = frozenset(await services.groups.with_offsets())
+    except KlammError:
+        with_offsets = frozenset()  # the members are known all the same
+    groups = []
+    for group_id in request.message.groups:
+        error = services.groups.not_mine(group_id)
+        described = services.groups.coordinator.describe(group_id, has_offsets=group_id in with_offsets)
+        groups.append(_described(request, described, error or ErrorCode.none))
+    return request.respond(groups=tuple(groups))
+
+
+def _described(request: Request, group: DescribedGroup, error: ErrorCode) -> Any:
+    members = tuple(
+        request.part(
+            "DescribedGroupMember",
+            member_id=member.member_id,
+            group_instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            member_metadata=member.metadata,
+            member_assignment=member.assignment,
+        )
+        for member in group.members
+    )
+    return request.part(
+        "DescribedGroup",
+        error_code=error,
+        group_id=group.group_id,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type,
+        protocol_data=group.protocol,
+        members=members,
+    )
+
+
+async def delete_groups(services: Services, request: Request) -> Any:
+    results = []
+    for group_id in dict.fromkeys(request.message.groups_names):
+        code = await services.groups.delete(group_id)
+        results.append(request.part("DeletableGroupResult", group_id=group_id, error_code=code))
+    return request.respond(results=tuple(results))

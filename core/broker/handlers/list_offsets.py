@@ -1,0 +1,66 @@
+"""ListOffsets: the first, the next, or the first at or after a timestamp (KIP-79, KIP-734)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.partitions import LedPartition
+from klamm.core.broker.services import Services
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
+from klamm.core.log.partition_log import ReadIsolation
+
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3  # version 7 up
+_READ_COMMITTED = 1
+_NOT_FOUND = (-1, -1, -1)
+
+
+async def list_offsets(services: Services, request: Request) -> Any:
+    """A search by time may open batches, so it runs on a worker thread."""
+    topics = []
+    for topic in request.message.topics:
+        parts = [await _partition(services, request, topic.name, p) for p in topic.partitions]
+        topics.append(request.part("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(parts)))
+    return request.respond(topics=tuple(topics))
+
+
+async def _partition(services: Services, request: Request, topic: str, asked: Any) -> Any:
+    code, found = ErrorCode.none, _NOT_FOUND
+    epoch = asked.current_leader_epoch if request.version >= 4 else -1
+    led = services.led(topic, asked.partition_index, epoch)
+    if isinstance(led, LedPartition):
+        try:
+            found = await _find(services, request, led, asked.timestamp)
+        except KlammError as error:
+            code = error.code
+    else:
+        code = led
+    timestamp, offset, leader_epoch = found
+    return request.part(
+        "ListOffsetsPartitionResponse",
+        partition_index=asked.partition_index,
+        error_code=code,
+        timestamp=timestamp,
+        offset=offset,
+        leader_epoch=leader_epoch,
+    )
+
+
+async def _find(services: Services, request: Request, led: LedPartition, timestamp: int) -> tuple[int, int, int]:
+    """(timestamp, offset, leader epoch), each -1 where there is none."""
+    committed = request.version >= 2 and request.message.isolation_level == _READ_COMMITTED
+    isolation = ReadIsolation.COMMITTED if committed else ReadIsolation.HIGH_WATERMARK
+    if timestamp == LATEST:
+        end = led.log.last_stable_offset if committed else led.log.high_watermark
+        return -1, end, led.leader_epoch
+    if timestamp == EARLIEST:
+        return -1, led.log.log_start_offset, led.leader_epoch
+    if timestamp == MAX_TIMESTAMP and request.version >= 7:
+        found = await services.workers.disk(led.log.offset_of_largest_timestamp, isolation=isolation)
+    elif timestamp < 0:
+        raise BrokerError(ErrorCode.unsupported_version, f"{led.name}: timestamp {timestamp} has no meaning here")
+    else:
+        found = await services.workers.disk(led.log.offset_for_timestamp, timestamp, isolation=isolation)
+    return found or _NOT_FOUND

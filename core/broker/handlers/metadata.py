@@ -1,0 +1,114 @@
+"""Metadata: brokers, and the partitions of all or some topics; creates topics where the configuration says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.services import Services
+from klamm.core.cluster.image import TopicImage
+from klamm.core.config.topic_settings import name_problem
+from klamm.core.errors import ErrorCode, KlammError
+
+log = logging.getLogger(__name__)
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+def metadata(services: Services, request: Request) -> Any:
+    """Version 0 asks for all topics with an empty list, later ones with null."""
+    topics = request.message.topics
+    if topics is None or (request.version == 0 and not topics):
+        return _answer(services, request, sorted(services.image.topics))
+    names = list(dict.fromkeys(topic.name for topic in topics))
+    unknown = [name for name in names if name not in services.image.topics and not name_problem(name)]
+    allowed = request.version < 4 or request.message.allow_auto_topic_creation
+    if unknown and allowed and services.config.auto_create_topics_enable:
+        return _create_and_answer(services, request, names, unknown)
+    return _answer(services, request, names)
+
+
+async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Any:
+    created = await asyncio.gather(*(_create(services, name) for name in unknown))
+    await services.leadership.refresh()
+    return _answer(services, request, names, dict(zip(unknown, created, strict=True)))
+
+
+async def _create(services: Services, name: str) -> ErrorCode:
+    config = services.config
+    try:
+        await services.workers.coordination(
+            services.cluster.create_topic, name, config.num_partitions, config.default_replication_factor, {}
+        )
+    except KlammError as error:
+        if error.code is ErrorCode.topic_already_exists:
+            return ErrorCode.none
+        log.warning("topic %s cannot be created on demand: %s", name, error)
+        return error.code
+    log.info("created topic %s on demand", name)
+    return ErrorCode.none
+
+
+def _answer(
+    services: Services, request: Request, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
+) -> Any:
+    image = services.image
+    brokers = tuple(
+        request.part("MetadataResponseBroker", node_id=node, host=host, port=port, rack=rack)
+        for node, host, port, rack in nodes(services, request)
+    )
+    return request.respond(
+        brokers=brokers,
+        topics=tuple(_topic(services, request, name, (errors or {}).get(name)) for name in names),
+        controller_id=image.controller_id,
+        cluster_id=image.cluster_id,
+    )
+
+
+def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str | None]]:
+    """(id, host, port, rack) of each live broker; this one by the address of the listener that was asked."""
+    found = []
+    for node in sorted(services.image.brokers.values(), key=lambda broker: broker.id):
+        host, port = node.host, node.port
+        if node.id == services.broker_id:
+            host, port = services.advertised.get(request.context.listener, (host, port))
+        found.append((node.id, host, port, node.rack))
+    return found
+
+
+def _topic(services: Services, request: Request, name: str, error: ErrorCode | None) -> Any:
+    topic = services.image.topics.get(name)
+    if topic is None:
+        if name_problem(name):
+            error = ErrorCode.invalid_topic_exception
+        error = error or ErrorCode.unknown_topic_or_partition
+    return request.part(
+        "MetadataResponseTopic",
+        error_code=ErrorCode.none if topic else error,
+        name=name,
+        partitions=_partitions(services, request, topic) if topic else (),
+        is_internal=name in INTERNAL_TOPICS,
+    )
+
+
+def _partitions(services: Services, request: Request, topic: TopicImage) -> tuple[Any, ...]:
+    alive = services.image.brokers
+    rows = []
+    for index, partition in sorted(topic.partitions.items()):
+        led = partition.leader in alive
+        rows.append(
+            request.part(
+                "MetadataResponsePartition",
+                error_code=ErrorCode.none if led else ErrorCode.leader_not_available,
+                partition_index=index,
+                leader_id=partition.leader if led else -1,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=tuple(partition.replicas),
+                isr_nodes=tuple(partition.isr),
+                offline_replicas=tuple(r for r in partition.replicas if r not in alive),
+            )
+        )
+    return tuple(rows)

@@ -1,0 +1,133 @@
+"""Produce: each batch is checked, appended and acknowledged as it came; only some have to be opened (design D2).
+
+A small append goes to the page cache right on the event loop. What may block (a batch to be opened, an append that
+flushes, a large one) runs on a worker thread.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.partitions import LedPartition
+from klamm.core.broker.services import Services
+from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
+from klamm.core.log.partition_log import AppendResult
+from klamm.core.log.validation import AppendOrigin
+from klamm.core.protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
+from klamm.core.records.header import HEADER_SIZE
+
+log = logging.getLogger(__name__)
+
+ON_LOOP_BYTES = 512 * 1024
+"""A larger batch is appended on a worker thread."""
+
+
+def produce(services: Services, request: Request) -> Any:
+    message: ProduceRequest = request.message
+    refused = _refusal(message)
+    if refused is not None:
+        return _respond(request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
+    outcomes: list[Produced] = []
+    for index, part in enumerate(message.partitions):
+        led = services.led(part.topic, part.partition)
+        if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
+            return _produce_rest(services, request, outcomes, message.partitions[index:])
+        outcomes.append(_append_now(led, part, message.acks))
+    return _respond(request, outcomes)
+
+
+async def _produce_rest(
+    services: Services, request: Request, outcomes: list[Produced], rest: list[ProducePartition]
+) -> Any:
+    for part in rest:
+        led = services.led(part.topic, part.partition)
+        if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
+            outcomes.append(await _append_later(services, led, part, request.message.acks))
+        else:
+            outcomes.append(_append_now(led, part, request.message.acks))
+    return _respond(request, outcomes)
+
+
+def _refusal(message: ProduceRequest) -> ErrorCode | None:
+    if message.acks not in (0, 1, -1):
+        return ErrorCode.invalid_required_acks
+    if message.transactional_id is not None:
+        return ErrorCode.transactional_id_authorization_failed
+    return None
+
+
+def _may_block(services: Services, led: LedPartition, records: memoryview) -> bool:
+    return (
+        len(records) > ON_LOOP_BYTES
+        or led.log.append_may_block(records)
+        or services.validation.applies_to(led.name.topic)
+    )
+
+
+def _append_now(led: LedPartition | ErrorCode, part: ProducePartition, acks: int) -> Produced:
+    if not isinstance(led, LedPartition):
+        return Produced(part.topic, part.partition, led)
+    try:
+        records = _checked(led, part, acks)
+        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+    except KlammError as error:
+        return _failed(part, error)
+    return _appended(led, records, result)
+
+
+async def _append_later(services: Services, led: LedPartition, part: ProducePartition, acks: int) -> Produced:
+    try:
+        records = _checked(led, part, acks)
+        result = await services.workers.disk(_open_and_append, services, led, records)
+    except KlammError as error:
+        return _failed(part, error)
+    return _appended(led, records, result)
+
+
+def _open_and_append(services: Services, led: LedPartition, records: memoryview) -> AppendResult:
+    """Blocking: what a worker thread does with a batch."""
+    if services.validation.applies_to(led.name.topic):
+        services.validation.check(led.name, records)
+    return led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+
+
+def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview:
+    """The batch, if this broker may take it at all; the log checks what is in it."""
+    if part.records is None or len(part.records) < HEADER_SIZE:
+        raise BrokerError(ErrorCode.invalid_record, f"{led.name}: a Produce request needs one whole record batch")
+    least = led.log.config.min_insync_replicas
+    if acks == -1 and led.in_sync < least:
+        raise BrokerError(
+            ErrorCode.not_enough_replicas,
+            f"{led.name}: {led.in_sync} replicas are in sync, min.insync.replicas is {least}",
+        )
+    return part.records
+
+
+def _failed(part: ProducePartition, error: KlammError) -> Produced:
+    log.info("refused a batch of %d bytes: %s", len(part.records or b""), error)
+    return Produced(part.topic, part.partition, error.code, message=str(error))
+
+
+def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> Produced:
+    led.published(len(records))
+    return Produced(
+        led.name.topic,
+        led.name.partition,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=led.log.log_start_offset,
+    )
+
+
+def _respond(request: Request, outcomes: list[Produced]) -> Any:
+    """With acks=0 there is no response; an error then closes the connection, which is how the client learns of it."""
+    if request.message.acks != 0:
+        return [write_produce_response(outcomes, request.version, request.context.throttle_ms)]
+    failed = next((o for o in outcomes if o.error is not ErrorCode.none), None)
+    if failed is not None:
+        what = failed.message or failed.error.name.upper()
+        raise ProtocolError(f"Produce with acks=0 failed for {failed.topic}-{failed.partition}: {what}")
+    return None

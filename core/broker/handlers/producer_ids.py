@@ -1,0 +1,32 @@
+"""InitProducerId: a fresh id for each idempotent producer; transactions are not served."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.services import Services
+from klamm.core.errors import CoordinationError, ErrorCode, KlammError
+
+log = logging.getLogger(__name__)
+
+
+async def init_producer_id(services: Services, request: Request) -> Any:
+    """A producer that names its old id (KIP-360, version 3 up) gets a new one too, which is as safe as a new epoch."""
+    if request.message.transactional_id is not None:
+        log.warning(
+            "client %r asked for the transactional id %r: transactions are not served",
+            request.context.client_id,
+            request.message.transactional_id,
+        )
+        code = ErrorCode.transactional_id_authorization_failed
+        return request.respond(error_code=code, producer_id=-1, producer_epoch=-1)
+    try:
+        producer_id = await services.producer_ids.next()
+    except CoordinationError as error:
+        log.warning("no producer id for client %r: %s", request.context.client_id, error)
+        return request.respond(error_code=ErrorCode.coordinator_not_available, producer_id=-1, producer_epoch=-1)
+    except KlammError as error:
+        return request.respond(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    return request.respond(error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0)

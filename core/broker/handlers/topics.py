@@ -1,0 +1,186 @@
+"""CreateTopics, DeleteTopics, CreatePartitions: each topic of a request is done, or refused, for itself.
+
+The answer comes when this broker leads its partitions of what was made, so that a client can go on at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.services import Services
+from klamm.core.config.describe import describe_topic
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
+
+log = logging.getLogger(__name__)
+
+_DEFAULT = -1
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A topic to be made, with the broker's defaults filled in."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+def wire_error(error: KlammError) -> tuple[ErrorCode, str]:
+    """What an admin client is told. A coordination that is away is a time-out to clients (they may try again)."""
+    if isinstance(error, CoordinationError):
+        return ErrorCode.request_timed_out, f"the coordination is away, so nothing can be changed now: {error}"
+    return error.code, str(error)
+
+
+def _twice(code: ErrorCode, name: str) -> BrokerError:
+    return BrokerError(code, f"topic {name!r} is named more than once in the request")
+
+
+async def create_topics(services: Services, request: Request) -> Any:
+    message = request.message
+    counts = Counter(topic.name for topic in message.topics)
+    results = []
+    for name in counts:
+        topic = next(t for t in message.topics if t.name == name)
+        try:
+            if counts[name] > 1:
+                raise _twice(ErrorCode.invalid_request, name)
+            plan = _plan(services, topic)
+            topic_id = await _create(services, plan, message.validate_only)
+        except KlammError as error:
+            results.append(_refused(request, name, error))
+        else:
+            results.append(_created(services, request, plan, topic_id))
+    await services.leadership.refresh()
+    return request.respond(topics=tuple(results))
+
+
+def _plan(services: Services, topic: Any) -> _Plan:
+    if topic.assignments:
+        raise BrokerError(
+            ErrorCode.invalid_request, f"topic {topic.name!r}: replicas are placed by the broker, not by assignments"
+        )
+    config = services.config
+    count = config.num_partitions if topic.num_partitions == _DEFAULT else topic.num_partitions
+    factor = config.default_replication_factor if topic.replication_factor == _DEFAULT else topic.replication_factor
+    configs = {c.name: c.value for c in topic.configs if c.value is not None}
+    check_topic_config(services, configs)
+    return _Plan(topic.name, count, factor, configs)
+
+
+def check_topic_config(services: Services, configs: Mapping[str, str]) -> None:
+    """`ConfigError` for an unknown name or value; a codec named by compression.type must be one that is loaded."""
+    config = TopicConfig.from_strings(configs, services.config.topic_defaults())
+    known = {"producer", "uncompressed", *services.codecs.names()}
+    if config.compression_type not in known:
+        raise ConfigError(
+            f"compression.type: {config.compression_type!r} is no codec (there are: {', '.join(sorted(known))})"
+        )
+
+
+async def _create(services: Services, plan: _Plan, validate_only: bool) -> UUID | None:
+    if plan.replication_factor != 1:
+        raise BrokerError(
+            ErrorCode.invalid_replication_factor,
+            f"topic {plan.name!r}: {plan.replication_factor} replicas; partitions are not replicated yet, so it is 1",
+        )
+    if validate_only:
+        services.cluster.check_create_topic(plan.name, plan.partitions)
+        return None
+    topic_id = await services.workers.coordination(
+        services.cluster.create_topic, plan.name, plan.partitions, plan.replication_factor, plan.configs
+    )
+    log.info("created topic %s with %d partitions", plan.name, plan.partitions)
+    return topic_id
+
+
+def _refused(request: Request, name: str, error: KlammError) -> Any:
+    code, text = wire_error(error)
+    return request.part(
+        "CreatableTopicResult", name=name, error_code=code, error_message=text, configs=(), topic_id=None
+    )
+
+
+def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID | None) -> Any:
+    configs: tuple[Any, ...] = ()
+    if request.version >= 5:
+        configs = tuple(
+            request.part(
+                "CreatableTopicConfigs",
+                name=entry.name,
+                value=entry.value,
+                read_only=entry.read_only,
+                config_source=int(entry.source),
+                is_sensitive=False,
+            )
+            for entry in describe_topic(plan.configs, services.config)
+        )
+    return request.part(
+        "CreatableTopicResult",
+        name=plan.name,
+        topic_id=topic_id,
+        error_code=ErrorCode.none,
+        error_message=None,
+        num_partitions=plan.partitions,
+        replication_factor=plan.replication_factor,
+        configs=configs,
+    )
+
+
+async def delete_topics(services: Services, request: Request) -> Any:
+    results = []
+    for name in dict.fromkeys(request.message.topic_names):
+        code, text = ErrorCode.none, None
+        try:
+            if not services.config.delete_topic_enable:
+                raise BrokerError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
+            await services.workers.coordination(services.cluster.delete_topic, name)
+            log.info("deleted topic %s", name)
+        except KlammError as error:
+            code, text = wire_error(error)
+        results.append(request.part("DeletableTopicResult", name=name, error_code=code, error_message=text))
+    await services.leadership.refresh()
+    return request.respond(responses=tuple(results))
+
+
+async def create_partitions(services: Services, request: Request) -> Any:
+    counts = Counter(topic.name for topic in request.message.topics)
+    results = []
+    for name in counts:
+        topic = next(t for t in request.message.topics if t.name == name)
+        code, text = ErrorCode.none, None
+        try:
+            if counts[name] > 1:
+                raise _twice(ErrorCode.invalid_request, name)
+            await _grow(services, topic, request.message.validate_only)
+        except KlammError as error:
+            code, text = wire_error(error)
+        results.append(request.part("CreatePartitionsTopicResult", name=name, error_code=code, error_message=text))
+    await services.leadership.refresh()
+    return request.respond(results=tuple(results))
+
+
+async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
+    if topic.assignments:
+        raise BrokerError(
+            ErrorCode.invalid_request, f"topic {topic.name!r}: replicas are placed by the broker, not by assignments"
+        )
+    known = services.image.topics.get(topic.name)
+    if known is None:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {topic.name!r} does not exist")
+    if topic.count <= len(known.partitions):
+        raise BrokerError(
+            ErrorCode.invalid_partitions,
+            f"topic {topic.name!r} has {len(known.partitions)} partitions already, {topic.count} is no growth",
+        )
+    if not validate_only:
+        await services.workers.coordination(services.cluster.create_partitions, topic.name, topic.count)
+        log.info("topic %s now has %d partitions", topic.name, topic.count)

@@ -1,0 +1,136 @@
+"""From the cluster's image to open logs: which partitions this broker leads, and with which configuration.
+
+One image is applied at a time, the newest: what is no longer led stops being served before its log goes; a topic that
+was deleted has its logs removed; a log that the cluster does not know is set aside, never deleted (design, section 6);
+a partition is served once its log is open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from klamm.core.broker.partitions import LedPartition, Partitions
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster.cluster import Cluster
+from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import ConfigError, KlammError
+from klamm.core.log.manager import LogManager
+from klamm.core.log.partition_log import PartitionLog
+from klamm.core.records.partition import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """A partition that this broker is to lead."""
+
+    topic_id: UUID
+    state: PartitionImage
+    config: TopicConfig
+
+
+class Leadership:
+    """`refresh` and `image` belong to the event loop; `changed` may be called from any thread."""
+
+    def __init__(
+        self, broker_id: int, cluster: Cluster, logs: LogManager, partitions: Partitions, workers: Workers,
+        defaults: TopicConfig,
+    ) -> None:  # fmt: skip
+        self._broker_id = broker_id
+        self._cluster = cluster
+        self._logs = logs
+        self._partitions = partitions
+        self._workers = workers
+        self._defaults = defaults
+        self._lock = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known: dict[str, UUID] = {}
+        self.image: ClusterImage = EMPTY_IMAGE
+
+    def changed(self, _: ClusterImage) -> None:
+        """There is a new image: apply it soon."""
+        self._loop.call_soon_threadsafe(self._refresh_soon)
+
+    def _refresh_soon(self) -> None:
+        task = self._loop.create_task(self.refresh())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def refresh(self) -> None:
+        """When this returns, the newest image is in force, and all that this broker leads in it is served."""
+        async with self._lock:
+            image = self._cluster.image()
+            if image is not self.image:
+                await self._apply(image)
+
+    async def _apply(self, image: ClusterImage) -> None:
+        wanted = self._assignments(image)
+        gone = [led.name for led in self._partitions if led.name not in wanted]
+        self._partitions.remove(gone)
+        self.image = image
+        opened = await self._workers.disk(self._settle, image, wanted)
+        for name, opened_log in opened.items():
+            self._serve(name, opened_log, wanted[name])
+
+    def _assignments(self, image: ClusterImage) -> dict[TopicPartition, Assignment]:
+        found: dict[TopicPartition, Assignment] = {}
+        for topic in image.topics.values():
+            config = self._config(topic.name, topic.configs)
+            for number, state in topic.partitions.items():
+                if state.leader == self._broker_id:
+                    found[TopicPartition(topic.name, number)] = Assignment(topic.topic_id, state, config)
+        return found
+
+    def _config(self, topic: str, configs: Mapping[str, str]) -> TopicConfig:
+        try:
+            return TopicConfig.from_strings(configs, self._defaults)
+        except ConfigError as error:
+            log.error("topic %s has a wrong configuration, the broker's defaults are used: %s", topic, error)
+            return self._defaults
+
+    def _serve(self, name: TopicPartition, opened: PartitionLog, assignment: Assignment) -> None:
+        led = self._partitions.find(*name)
+        if led is None or led.log is not opened:
+            led = LedPartition(name, opened)
+            self._partitions.put(led)
+        led.update(assignment.state)
+
+    # -- on a worker thread
+
+    def _settle(
+        self, image: ClusterImage, wanted: dict[TopicPartition, Assignment]
+    ) -> dict[TopicPartition, PartitionLog]:
+        """Remove, set aside, open. A partition whose log cannot be opened is left out, and said so."""
+        self._clear_away(image)
+        opened: dict[TopicPartition, PartitionLog] = {}
+        for name, assignment in wanted.items():
+            try:
+                found = self._logs.create(name, assignment.topic_id, assignment.config)
+                if found.config != assignment.config:
+                    found.reconfigure(assignment.config)
+                opened[name] = found
+            except KlammError as error:
+                log.error("partition %s cannot be served: %s", name, error)
+        return opened
+
+    def _clear_away(self, image: ClusterImage) -> None:
+        for name, found in self._logs.logs().items():
+            topic = image.topics.get(name.topic)
+            if topic is not None and topic.topic_id == found.topic_id and name.partition in topic.partitions:
+                continue  # led here, or by another broker now
+            try:
+                if self._known.get(name.topic) == found.topic_id:
+                    log.info("partition %s was deleted", name)
+                    self._logs.remove(name)
+                else:
+                    self._logs.set_aside(name)
+            except KlammError as error:
+                log.error("partition %s cannot be cleared away: %s", name, error)
+        self._known = {topic.name: topic.topic_id for topic in image.topics.values()}

@@ -1,0 +1,41 @@
+"""What a broker does by itself, at intervals: retention, flushes, the memory of idle producers, old offsets.
+
+Each runs on a worker thread, one at a time; one that fails is said in one line and tried again at the next interval.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from klamm.core.broker.connection import describe
+from klamm.core.errors import KlammError
+
+log = logging.getLogger(__name__)
+
+
+class Maintenance:
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def every(self, interval_s: float, what: str, run: Callable[[], Awaitable[object]]) -> None:
+        """Run it again and again, with so many seconds between the end of one run and the start of the next."""
+        self._tasks.append(asyncio.get_running_loop().create_task(_repeat(interval_s, what, run)))
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def _repeat(interval_s: float, what: str, run: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await asyncio.sleep(interval_s)
+        try:
+            await run()
+        except KlammError as error:
+            log.warning("%s: %s", what, error)
+        except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
+            log.error("%s: unexpected %s", what, describe(error))

@@ -1,0 +1,110 @@
+"""The partitions that this broker leads, and the fetches that wait for them.
+
+Everything here belongs to the event loop. A parked Fetch is woken by the append (or flush) that makes enough bytes
+visible, by the loss of a partition, or by its own time-out; nothing polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+
+from klamm.core.cluster.image import PartitionImage
+from klamm.core.log.partition_log import PartitionLog
+from klamm.core.records.partition import TopicPartition
+
+
+class ParkedFetch:
+    """A Fetch that waits until `missing` more bytes are visible in any of its partitions."""
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+        self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def arrived(self, count: int) -> None:
+        self._missing -= count
+        if self._missing <= 0:
+            self.wake()
+
+    def wake(self) -> None:
+        if not self._woken.done():
+            self._woken.set_result(None)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Whether it was woken in time."""
+        done, _ = await asyncio.wait([self._woken], timeout=timeout_s)
+        return bool(done)
+
+
+class LedPartition:
+    """A partition that this broker leads. `in_sync` is how many replicas hold all of it, this one included."""
+
+    def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
+        self.name = name
+        self.log = log
+        self.leader_epoch = -1
+        self.in_sync = 1
+        self._loop = asyncio.get_running_loop()
+        self._parked: set[ParkedFetch] = set()
+        self._loop_thread = threading.get_ident()
+        log.on_visible = self._shown
+
+    def update(self, state: PartitionImage) -> None:
+        """Take over what the cluster says of it."""
+        self.leader_epoch = state.leader_epoch
+        self.in_sync = len(state.isr)
+        self.published(0)
+
+    def published(self, size: int) -> None:
+        """All that was appended may be seen (there are no followers to wait for); `size` bytes came last."""
+        before = self.log.high_watermark
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        if self.log.high_watermark > before:
+            for fetch in tuple(self._parked):
+                fetch.arrived(size)
+
+    def _shown(self, _: TopicPartition) -> None:
+        """The log shows more; on another thread that is a flush, which does not say how much more."""
+        if threading.get_ident() != self._loop_thread:
+            self._loop.call_soon_threadsafe(self.wake_all)
+
+    def park(self, fetch: ParkedFetch) -> None:
+        self._parked.add(fetch)
+
+    def unpark(self, fetch: ParkedFetch) -> None:
+        self._parked.discard(fetch)
+
+    def wake_all(self) -> None:
+        """What is here has changed: its fetches are to look again."""
+        for fetch in tuple(self._parked):
+            fetch.wake()
+
+
+class Partitions:
+    """By name. A partition is put in once its log is open, and taken out before its log goes."""
+
+    def __init__(self) -> None:
+        self._led: dict[tuple[str, int], LedPartition] = {}
+        self.closing = False
+
+    def __iter__(self) -> Iterator[LedPartition]:
+        return iter(tuple(self._led.values()))
+
+    def find(self, topic: str, partition: int) -> LedPartition | None:
+        return self._led.get((topic, partition))
+
+    def put(self, partition: LedPartition) -> None:
+        self._led[partition.name] = partition
+
+    def remove(self, names: Iterable[TopicPartition]) -> None:
+        for name in names:
+            partition = self._led.pop(name, None)
+            if partition is not None:
+                partition.wake_all()
+
+    def close(self) -> None:
+        """The broker is going: parked fetches answer with what there is."""
+        self.closing = True
+        for partition in self:
+            partition.wake_all()

@@ -1,0 +1,238 @@
+"""One broker, from its settings to `ready`, and back down in the opposite order.
+
+Start: take the ports; lock and load the log directory; open the coordination; register, and hold or learn of the
+controller; lead what the cluster's image says; only then accept connections. A start that fails undoes what it did and
+raises one clear error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+from klamm.core.broker.addresses import advertised
+from klamm.core.broker.audit_logs import LocalLogs
+from klamm.core.broker.dispatch import Dispatcher
+from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.handlers.table import HANDLERS
+from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.listener import Limits, Listener
+from klamm.core.broker.maintenance import Maintenance
+from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.producer_ids import ProducerIds
+from klamm.core.broker.services import Services
+from klamm.core.broker.validation import Validation
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster.cluster import Cluster
+from klamm.core.cluster.image import ClusterImage, Endpoint
+from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.skeleton import make_skeleton
+from klamm.core.config.address import Listener as Address
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.settings import Settings
+from klamm.core.config.topic import TopicConfig
+from klamm.core.log.manager import LogManager
+from klamm.core.protocol.software import THIRD_PARTY_CODECS
+from klamm.core.seams.coordination import Coordination, SessionEvent
+from klamm.core.seams.offsets import OffsetStore
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 3.0
+
+
+def _clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """`await start()` on a running event loop, `await stop()` in any state, once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._config = settings.broker
+        self._stack = AsyncExitStack()
+        self._listeners: list[Listener] = []
+        self._codecs = settings.codec_table()
+        self.advertised: list[Address] = []
+
+    async def start(self) -> None:
+        """`KlammError` in one line when it cannot start; what was begun is undone."""
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """Answer what is under way, close the logs cleanly, leave the cluster."""
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        workers = Workers(self._config.num_io_threads)
+        self._stack.callback(workers.close)
+        self._bind()
+        coordination = await self._open_coordination(workers)
+        logs = await self._open_logs(workers, coordination)
+        cluster = await self._join(workers, coordination, logs)
+        offsets = self._settings.make_offset_store(coordination)
+        services = await self._assemble(workers, logs, coordination, cluster, offsets)
+        self._watch_session(coordination, services)
+        self._maintain(services, logs)
+        dispatcher = Dispatcher(services, HANDLERS)
+        self._stack.push_async_callback(self._drain, services)
+        services.groups.start()
+        for listener in self._listeners:
+            listener.dispatch = dispatcher
+            await listener.start()
+        await self._start_audit(services, offsets)
+        log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
+
+    # -- the parts, in order
+
+    def _bind(self) -> None:
+        limits = limits_of(self._config)
+        for address in self._config.bound():
+            listener = Listener(address.name, address.host, address.port, limits)
+            listener.bind()
+            self._stack.callback(listener.close)
+            self._listeners.append(listener)
+        self.advertised = advertised(self._config.advertised(), {x.name: x.port for x in self._listeners})
+
+    async def _open_coordination(self, workers: Workers) -> Coordination:
+        coordination = self._settings.make_coordination()
+        await workers.coordination(coordination.start)
+        self._stack.push_async_callback(workers.coordination, coordination.close)
+        return coordination
+
+    async def _open_logs(self, workers: Workers, coordination: Coordination) -> LogManager:
+        """The cluster's id and the topics' configurations are read before this broker is a member: it must hold its log
+        directory first."""
+        await workers.coordination(make_skeleton, coordination, uuid4)
+        image = await workers.coordination(read_image, coordination, None)
+        logs = await workers.disk(self._load_logs, image)
+        self._stack.push_async_callback(workers.disk, logs.close)
+        return logs
+
+    def _load_logs(self, image: ClusterImage) -> LogManager:
+        defaults = self._config.topic_defaults()
+
+        def config_for(topic: str) -> TopicConfig:
+            known = image.topics.get(topic)
+            return TopicConfig.from_strings(known.configs, defaults) if known else defaults
+
+        return LogManager(
+            self._config.log_dirs,
+            broker_id=self._config.broker_id,
+            cluster_id=image.cluster_id,
+            codecs=self._codecs,
+            config_for=config_for,
+            clock=_clock_ms,
+            producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+        )
+
+    async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:
+        own = self.advertised[0]
+        cluster = Cluster(
+            coordination,
+            self._config.broker_id,
+            Endpoint(own.host, own.port, own.name),
+            directory_id=str(logs.meta.directory_id),
+            rack=self._config.broker_rack,
+        )
+        await workers.coordination(cluster.register)
+        self._stack.push_async_callback(workers.coordination, cluster.close)
+        return cluster
+
+    async def _assemble(
+        self,
+        workers: Workers,
+        logs: LogManager,
+        coordination: Coordination,
+        cluster: Cluster,
+        offsets: OffsetStore,
+    ) -> Services:
+        partitions = Partitions()
+        defaults = self._config.topic_defaults()
+        leadership = Leadership(self._config.broker_id, cluster, logs, partitions, workers, defaults)
+        cluster.on_change(leadership.changed)
+        await leadership.refresh()
+        limit = self._config.decompressed_max_bytes
+        return Services(
+            config=self._config,
+            advertised={a.name: (a.host, a.port) for a in self.advertised},
+            cluster=cluster,
+            leadership=leadership,
+            partitions=partitions,
+            groups=GroupService(self._config, coordination, offsets, workers, cluster.image),
+            producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
+            validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
+            codecs=self._codecs,
+            workers=workers,
+            clock_ms=_clock_ms,
+            third_party_codecs=THIRD_PARTY_CODECS & self._codecs.ids(),
+        )
+
+    def _watch_session(self, coordination: Coordination, services: Services) -> None:
+        """A new session has lost the doors of classic groups; enter them again."""
+        loop = asyncio.get_running_loop()
+        session = coordination.session_id
+        tasks: set[asyncio.Task[None]] = set()
+
+        def look() -> None:
+            nonlocal session
+            if coordination.session_id not in (0, session):
+                session = coordination.session_id
+                task = loop.create_task(services.groups.renew_doors())
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+
+        def on_event(event: SessionEvent) -> None:
+            if event is SessionEvent.CONNECTED:
+                loop.call_soon_threadsafe(look)
+
+        coordination.on_session(on_event)
+
+    def _maintain(self, services: Services, logs: LogManager) -> None:
+        maintenance = Maintenance()
+        config = self._config
+        interval_ms = min(config.log_retention_check_interval_ms, config.log_flush_scheduler_interval_ms)
+        maintenance.every(
+            interval_ms / 1000, "log maintenance", lambda: services.workers.disk(logs.run_maintenance, _clock_ms())
+        )
+        maintenance.every(
+            config.offsets_retention_check_interval_ms / 1000,
+            "expiry of offsets",
+            lambda: services.groups.expire_offsets(_clock_ms()),
+        )
+        self._stack.push_async_callback(maintenance.stop)
+
+    async def _start_audit(self, services: Services, offsets: OffsetStore) -> None:
+        audit = self._settings.make_audit()
+        if audit is None:
+            return
+        own = self.advertised[0]
+        tier = audit.broker(LocalLogs(services, offsets, (own.host, own.port)))
+        await services.workers.coordination(tier.start)
+        self._stack.push_async_callback(services.workers.coordination, tier.stop)
+
+    async def _drain(self, services: Services) -> None:
+        """Answer what is parked, finish what is under way, close every connection."""
+        services.partitions.close()
+        await services.groups.stop()
+        await asyncio.gather(*(listener.stop(DRAIN_S) for listener in self._listeners))
+
+
+def limits_of(config: BrokerConfig) -> Limits:
+    return Limits(
+        produce_frame=config.socket_request_max_bytes,
+        other_frame=config.control_request_max_bytes,
+        idle_s=config.connections_max_idle_ms / 1000,
+        queued_requests=config.queued_max_requests,
+        max_connections=config.max_connections,
+        send_buffer=config.socket_send_buffer_bytes,
+        receive_buffer=config.socket_receive_buffer_bytes,
+    )

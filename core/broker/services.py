@@ -1,0 +1,62 @@
+"""What handlers work with: the broker's parts, put together once at start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.partitions import LedPartition, Partitions
+from klamm.core.broker.producer_ids import ProducerIds
+from klamm.core.broker.validation import Validation
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster.cluster import Cluster
+from klamm.core.cluster.image import ClusterImage
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.errors import ErrorCode
+from klamm.core.records.codecs import CodecTable
+
+
+@dataclass(frozen=True)
+class Services:
+    """`advertised` is this broker's own address by listener name; `clock_ms` gives ms since the epoch;
+    `third_party_codecs` are the ids (5 to 7) that are loaded here, and so may be stored."""
+
+    config: BrokerConfig
+    advertised: Mapping[str, tuple[str, int]]
+    cluster: Cluster
+    leadership: Leadership
+    partitions: Partitions
+    groups: GroupService
+    producer_ids: ProducerIds
+    validation: Validation
+    codecs: CodecTable
+    workers: Workers
+    clock_ms: Callable[[], int]
+
+    third_party_codecs: frozenset[int]
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.leadership.image
+
+    @property
+    def broker_id(self) -> int:
+        return self.config.broker_id
+
+    def led(self, topic: str, partition: int, leader_epoch: int = -1) -> LedPartition | ErrorCode:
+        """The partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320)."""
+        found = self.partitions.find(topic, partition)
+        if found is None:
+            return self._not_led(topic, partition)
+        if leader_epoch != -1 and leader_epoch != found.leader_epoch:
+            older = leader_epoch < found.leader_epoch
+            return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
+        return found
+
+    def _not_led(self, topic: str, partition: int) -> ErrorCode:
+        known = self.image.topics.get(topic)
+        if known is None or partition not in known.partitions:
+            return ErrorCode.unknown_topic_or_partition
+        return ErrorCode.not_leader_or_follower

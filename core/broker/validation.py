@@ -1,0 +1,47 @@
+"""Topic validation: batches of topics that a validator applies to are opened, off the event loop, and shown to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.header import BatchHeader
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.validator import TopicValidator
+
+
+class Validation:
+    """`max_size` bounds what one batch may unpack to, in bytes."""
+
+    def __init__(self, validators: Sequence[TopicValidator], codecs: CodecTable, max_size: int) -> None:
+        self._validators = tuple(validators)
+        self._codecs = codecs
+        self._max_size = max_size
+        self._by_topic: dict[str, tuple[TopicValidator, ...]] = {}
+
+    def applies_to(self, topic: str) -> bool:
+        """Whether batches of this topic have to be opened. Each validator is asked once per topic."""
+        return bool(self._validators) and bool(self._of(topic))
+
+    def check(self, name: TopicPartition, batch: memoryview) -> None:
+        """Blocking. `BrokerError` INVALID_RECORD with the validator's line when it refuses; CORRUPT_MESSAGE when the
+        batch cannot be opened."""
+        header = BatchHeader.parse(batch)
+        if header.size != len(batch):
+            raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")
+        batch_at_zero = header._replace(base_offset=0)
+        records = decode_batch(batch, 0, batch_at_zero, self._codecs, self._max_size, name)
+        for validator in self._of(name.topic):
+            try:
+                validator.validate(name.topic, name.partition, records)
+            except KlammError as error:
+                raise BrokerError(ErrorCode.invalid_record, f"{name}: {error}") from error
+            except Exception as error:  # a third party's validator may raise anything; its contract: refuse the batch
+                raise BrokerError(ErrorCode.invalid_record, f"{name}: the validator failed: {error!r}") from error
+
+    def _of(self, topic: str) -> tuple[TopicValidator, ...]:
+        if topic not in self._by_topic:
+            self._by_topic[topic] = tuple(v for v in self._validators if v.applies_to(topic))
+        return self._by_topic[topic]

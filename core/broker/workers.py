@@ -1,0 +1,35 @@
+"""Worker threads: where everything runs that may block, so that the event loop never does.
+
+Two pools, because a coordination that is away holds its callers for many seconds, and the disk must not wait with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_COORDINATION_THREADS = 4
+
+
+class Workers:
+    def __init__(self, disk_threads: int) -> None:
+        self._disk = ThreadPoolExecutor(disk_threads, thread_name_prefix="klamm-disk")
+        self._coordination = ThreadPoolExecutor(_COORDINATION_THREADS, thread_name_prefix="klamm-coordination")
+
+    async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call that reads, writes or unpacks."""
+        return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
+
+    async def coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call that speaks with the coordination."""
+        return await asyncio.get_running_loop().run_in_executor(self._coordination, lambda: call(*args, **kwargs))
+
+    def close(self) -> None:
+        """Wait for what is running."""
+        self._disk.shutdown()
+        self._coordination.shutdown()

@@ -1,0 +1,87 @@
+"""Produce requests and responses by hand (v3 to v9): the records of a request are views into its frame, not copies, so
+that the broker can rewrite a batch in place and write it; a response costs a tenth of what the generated writer takes.
+
+A test holds both against kio, for every version.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.primitives import INT32, Reader, array, string
+
+_FLEXIBLE_FROM = 9
+_PARTITION = struct.Struct(">ihqq")
+_PARTITION_WITH_START = struct.Struct(">ihqqq")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    topic: str
+    partition: int
+    records: memoryview | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducePartition]
+
+
+@dataclass(frozen=True, slots=True)
+class Produced:
+    """The outcome for one partition. Offsets and times are -1 on error; `log_append_time_ms` -1 with CreateTime."""
+
+    topic: str
+    partition: int
+    error: ErrorCode = ErrorCode.none
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str | None = None
+
+
+def read_produce_request(frame: bytearray, offset: int, version: int) -> ProduceRequest:
+    """`ProtocolError` when it cannot be read."""
+    reader = Reader(memoryview(frame), offset, version >= _FLEXIBLE_FROM)
+    transactional_id = reader.nullable_string()
+    acks, timeout_ms = reader.int16(), reader.int32()
+    partitions: list[ProducePartition] = []
+    for _ in range(reader.count()):
+        topic = reader.string()
+        for _ in range(reader.count()):
+            partitions.append(ProducePartition(topic, reader.int32(), reader.nullable_bytes()))
+            reader.tags()
+        reader.tags()
+    reader.tags()
+    reader.end()
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+def write_produce_response(outcomes: Sequence[Produced], version: int, throttle_ms: int = 0) -> bytes:
+    """Outcomes of one topic must stand together."""
+    flexible = version >= _FLEXIBLE_FROM
+    topics: dict[str, list[Produced]] = {}
+    for outcome in outcomes:
+        topics.setdefault(outcome.topic, []).append(outcome)
+    tags = b"\0" if flexible else b""
+    parts = [array(len(topics), flexible)]
+    for topic, partitions in topics.items():
+        parts += [string(topic, flexible), array(len(partitions), flexible)]
+        for p in partitions:
+            parts += [_partition(p, version, flexible), tags]
+        parts.append(tags)
+    parts += [INT32.pack(throttle_ms), tags]
+    return b"".join(parts)
+
+
+def _partition(p: Produced, version: int, flexible: bool) -> bytes:
+    if version < 5:
+        return _PARTITION.pack(p.partition, p.error, p.base_offset, p.log_append_time_ms)
+    fixed = _PARTITION_WITH_START.pack(p.partition, p.error, p.base_offset, p.log_append_time_ms, p.log_start_offset)
+    return fixed if version < 8 else fixed + array(0, flexible) + string(p.message, flexible)

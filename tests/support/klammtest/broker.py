@@ -1,0 +1,175 @@
+"""A real broker for tests: `klamm broker` as a process of its own, so that kill -9 and restarts are real."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ApiKey
+from klammtest.wire import WireClient, part
+
+KLAMM = str(Path(sys.executable).parent / "klamm")
+READY_TIMEOUT_S = 60.0
+_HIGHEST_PORT = 32_000  # below the range that the system takes ports of outgoing connections from
+
+
+def free_port() -> int:
+    """A port that nobody listens on now, outside the ephemeral range, so that no outgoing connection takes it."""
+    start = 20_000 + (os.getpid() * 7919 + time.monotonic_ns() // 1000) % 11_000
+    for offset in range(11_000):
+        port = 20_000 + (start - 20_000 + offset) % (_HIGHEST_PORT - 20_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError("no port is free")
+
+
+class RunningBroker:
+    """`bootstrap` stays the same over `kill`, `stop` and `restart`."""
+
+    def __init__(self, folder: Path, config: Mapping[str, Any], port: int) -> None:
+        self.folder = folder
+        self.port = port
+        self.bootstrap = f"127.0.0.1:{port}"
+        self.config_path = folder / "klamm.yaml"
+        self.log_dir = folder / "data"
+        self.output = folder / "broker.out"
+        self._process: subprocess.Popen[bytes] | None = None
+        self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Returns when it is ready; `RuntimeError` with its output when it is not."""
+        with self.output.open("ab") as out:
+            begin = out.tell()
+            self._process = subprocess.Popen(
+                [KLAMM, "broker", "--config", str(self.config_path)],
+                cwd=self.folder, env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdout=out, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while time.monotonic() < deadline:
+            said = self.output.read_bytes()[begin:]
+            if b"klamm broker ready" in said:
+                return
+            if self._process.poll() is not None:
+                break
+            time.sleep(0.01)
+        self.kill()
+        raise RuntimeError(f"the broker did not get ready:\n{self.output.read_bytes()[begin:].decode()}")
+
+    def kill(self) -> None:
+        """As with kill -9."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> int:
+        """As with SIGTERM; the exit status."""
+        return self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """Stop it if it runs, and start it again on the same port and files."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """As with SIGSTOP: alive, but silent."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def log(self) -> str:
+        """All that it printed so far."""
+        return self.output.read_text(errors="replace")
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process is None:
+            return 0
+        process, self._process = self._process, None
+        if process.poll() is None:
+            process.send_signal(how)
+        try:
+            return process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+            raise RuntimeError(f"the broker did not end by {how.name}:\n{self.log()}") from None
+
+    def create_topics(self, topics: Mapping[str, Mapping[str, Any]]) -> None:
+        """Those of the file's `topics` section that are not there yet, as it describes them."""
+        version = 7
+        wanted = tuple(
+            part(
+                ApiKey.CREATE_TOPICS, version, "CreatableTopic",
+                name=name,
+                num_partitions=said.get("partitions", -1),
+                replication_factor=said.get("replication.factor", -1),
+                assignments=(),
+                configs=tuple(
+                    part(ApiKey.CREATE_TOPICS, version, "CreatableTopicConfig", name=key, value=str(value))
+                    for key, value in said.get("config", {}).items()
+                ),
+            )
+            for name, said in topics.items()
+        )  # fmt: skip
+        with WireClient(self.bootstrap) as client:
+            answer = client.call(ApiKey.CREATE_TOPICS, version, topics=wanted, timeout=timedelta(seconds=20))
+        for topic in answer.topics:
+            if topic.error_code not in (ErrorCode.none, ErrorCode.topic_already_exists):
+                raise RuntimeError(f"topic {topic.name}: {topic.error_code.name}: {topic.error_message}")
+
+
+@contextmanager
+def running_broker(
+    folder: Path,
+    *,
+    topics: Mapping[str, Mapping[str, Any]] | None = None,
+    broker: Mapping[str, Any] | None = None,
+    coordination: Mapping[str, Any] | None = None,
+    **sections: Any,
+) -> Iterator[RunningBroker]:
+    """A broker in `folder`, on a free port, with the embedded coordination unless said otherwise.
+
+    `topics` (as in the file) are created; `broker` holds further broker keys; other sections go into the file as they
+    are. Killed at the end, if it still runs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    config = {
+        "broker": {
+            "broker.id": 0,
+            "listeners": f"PLAINTEXT://127.0.0.1:{port}",
+            "log.dirs": "./data",
+            "group.initial.rebalance.delay.ms": 0,
+            **(broker or {}),
+        },
+        "coordination": coordination or {"plugin": "embedded", "path": "./coordination.db"},
+        **({"topics": dict(topics)} if topics else {}),
+        **sections,
+    }
+    running = RunningBroker(folder, config, port)
+    running.start()
+    try:
+        if topics:
+            running.create_topics(topics)
+        yield running
+    finally:
+        running.kill()

@@ -1,0 +1,82 @@
+"""A raw client: one socket, whole frames, any bytes; for what no real client would send."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from types import TracebackType
+from typing import Any
+
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.headers import read_response_header, request_frame
+
+TIMEOUT_S = 20.0
+
+
+class WireClient:
+    """Blocking. `call` builds, sends and reads one request; the others deal in raw bytes."""
+
+    def __init__(self, bootstrap: str) -> None:
+        host, _, port = bootstrap.rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), TIMEOUT_S)
+        self._correlation_id = 0
+
+    def __enter__(self) -> WireClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def call(self, api: ApiKey, version: int, **fields: Any) -> Any:
+        """The decoded response; `fields` are those of Kafka's definition, nested structs by `part`."""
+        self.send(api, version, **fields)
+        return self.receive(api, version)
+
+    def send(self, api: ApiKey, version: int, **fields: Any) -> int:
+        """Without waiting for the response; the correlation id."""
+        schema = messages.request(api, version)
+        return self.send_body(api, version, schema.encode(schema.build(**fields)))
+
+    def send_body(self, api: ApiKey, version: int, body: bytes) -> int:
+        self._correlation_id += 1
+        self.send_raw(request_frame(api, version, self._correlation_id, "wire", body))
+        return self._correlation_id
+
+    def send_raw(self, data: bytes) -> None:
+        self._socket.sendall(data)
+
+    def receive(self, api: ApiKey, version: int) -> Any:
+        frame = self.receive_frame()
+        assert frame is not None, "the broker closed the connection"
+        _, offset = read_response_header(frame, api, version)
+        return messages.response(api, version).decode(frame, offset)
+
+    def receive_frame(self) -> bytes | None:
+        """The next frame without its length; None when the broker has closed the connection."""
+        length = self._read(4)
+        return None if length is None else self._read(struct.unpack(">i", length)[0])
+
+    def closed(self) -> bool:
+        """Whether the broker closes the connection, without a further byte."""
+        return self._read(1) is None
+
+    def _read(self, size: int) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            try:
+                piece = self._socket.recv(size - len(data))
+            except ConnectionError:
+                return None
+            if not piece:
+                return None
+            data += piece
+        return data
+
+
+def part(api: ApiKey, version: int, type_name: str, **fields: Any) -> Any:
+    """A nested struct of a request."""
+    return messages.request(api, version).part(type_name, **fields)
