@@ -1,0 +1,361 @@
+"""The contract of `klamm.core.seams.coordination`, on every coordination that ships."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from klammtest.zookeeper import CoordinationCase, eventually
+
+from klamm.core.errors import CoordinationError
+from klamm.core.seams.coordination import (
+    ANY_VERSION,
+    BadVersionError,
+    Check,
+    Coordination,
+    CoordinationUnavailableError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Set,
+)
+
+
+def test_create_and_get(coordination: Coordination) -> None:
+    created = coordination.create("/a", b"one")
+    data, stat = coordination.get("/a")
+    assert data == b"one"
+    assert stat == created
+    assert stat.version == 0
+    assert stat.ephemeral_owner == 0
+    assert stat.ctime_ms == stat.mtime_ms > 1_600_000_000_000
+
+
+def test_the_root_is_there_and_stays(coordination: Coordination) -> None:
+    assert coordination.exists("/") is not None
+    assert coordination.children("/") == []
+    with pytest.raises(NodeExistsError, match="/"):
+        coordination.create("/")
+    with pytest.raises(CoordinationError):
+        coordination.set("/nothing", b"")
+
+
+def test_create_twice(coordination: Coordination) -> None:
+    coordination.create("/a", b"first")
+    with pytest.raises(NodeExistsError, match="/a"):
+        coordination.create("/a", b"second")
+    assert coordination.get("/a")[0] == b"first"
+
+
+def test_create_without_parent(coordination: Coordination) -> None:
+    with pytest.raises(NoNodeError, match="/a/b"):
+        coordination.create("/a/b")
+    coordination.create("/a/b/c", b"deep", make_parents=True)
+    assert coordination.get("/a/b")[0] == b""
+    coordination.create("/a/b/d", b"again", make_parents=True)
+    assert coordination.children("/a/b") == ["c", "d"]
+
+
+@pytest.mark.parametrize("path", ["", "a", "/a/", "//a", "/a//b", "/.", "/a/..", "/a\0"])
+def test_paths_that_are_none(coordination: Coordination, path: str) -> None:
+    for use in (coordination.get, coordination.exists, coordination.children, coordination.create, coordination.delete):
+        with pytest.raises(CoordinationError, match="path"):
+            use(path)
+    with pytest.raises(CoordinationError, match="path"):
+        coordination.transaction([Create(path)])
+
+
+def test_data_of_any_bytes_up_to_the_limit(coordination: Coordination) -> None:
+    data = bytes(range(256)) * 3900
+    coordination.create("/a", data)
+    assert coordination.get("/a")[0] == data
+    for too_large in (
+        lambda: coordination.create("/b", bytes(1_000_001)),
+        lambda: coordination.set("/a", bytes(1_000_001)),
+    ):
+        with pytest.raises(CoordinationError, match="limit"):
+            too_large()
+    with pytest.raises(CoordinationError, match="limit"):
+        coordination.transaction([Create("/b", bytes(600_000)), Create("/c", bytes(600_000))])
+    assert coordination.children("/") == ["a"]
+
+
+def test_exists(coordination: Coordination) -> None:
+    assert coordination.exists("/a") is None
+    created = coordination.create("/a")
+    assert coordination.exists("/a") == created
+
+
+def test_get_of_nothing(coordination: Coordination) -> None:
+    with pytest.raises(NoNodeError, match="/a"):
+        coordination.get("/a")
+
+
+def test_set_raises_the_version(coordination: Coordination) -> None:
+    created = coordination.create("/a", b"0")
+    stats = [coordination.set("/a", b"%d" % number) for number in (1, 2)]
+    assert [stat.version for stat in stats] == [1, 2]
+    assert coordination.get("/a") == (b"2", stats[1])
+    assert stats[1].creation_id == created.creation_id
+    assert stats[1].mtime_ms >= created.mtime_ms
+
+
+def test_set_of_nothing(coordination: Coordination) -> None:
+    with pytest.raises(NoNodeError, match="/a"):
+        coordination.set("/a", b"")
+
+
+def test_set_at_a_version(coordination: Coordination) -> None:
+    coordination.create("/a", b"0")
+    coordination.set("/a", b"1", 0)
+    with pytest.raises(BadVersionError, match="/a"):
+        coordination.set("/a", b"2", 0)
+    coordination.set("/a", b"3", ANY_VERSION)
+    assert coordination.get("/a")[0] == b"3"
+
+
+def test_delete(coordination: Coordination) -> None:
+    coordination.create("/a")
+    coordination.set("/a", b"")
+    with pytest.raises(BadVersionError, match="/a"):
+        coordination.delete("/a", 0)
+    coordination.delete("/a", 1)
+    assert coordination.exists("/a") is None
+    with pytest.raises(NoNodeError, match="/a"):
+        coordination.delete("/a")
+
+
+def test_delete_with_children(coordination: Coordination) -> None:
+    coordination.create("/a/b/c", make_parents=True)
+    coordination.create("/ab", b"a neighbour whose name begins alike")
+    with pytest.raises(NotEmptyError, match="/a"):
+        coordination.delete("/a")
+    with pytest.raises(BadVersionError, match="/a"):
+        coordination.delete("/a", 7, recursive=True)
+    assert coordination.exists("/a/b/c") is not None
+    coordination.delete("/a", 0, recursive=True)
+    assert coordination.children("/") == ["ab"]
+    with pytest.raises(NoNodeError, match="/a"):
+        coordination.delete("/a", recursive=True)
+
+
+def test_children_are_names_in_order(coordination: Coordination) -> None:
+    for name in ("b", "a", "c"):
+        coordination.create(f"/top/{name}/below", make_parents=True)
+    assert coordination.children("/top") == ["a", "b", "c"]
+    assert coordination.children("/top/a/below") == []
+    with pytest.raises(NoNodeError, match="/none"):
+        coordination.children("/none")
+
+
+def test_names_of_unicode_and_wildcards(coordination: Coordination) -> None:
+    for name in ("größe", "%_", "a b", "[x]*"):
+        coordination.create(f"/{name}", name.encode())
+        assert coordination.get(f"/{name}")[0] == name.encode()
+    coordination.create("/%_/below")
+    coordination.delete("/%_", recursive=True)
+    assert coordination.children("/") == sorted(["größe", "a b", "[x]*"])
+
+
+def test_creation_ids_grow_over_all_paths_and_sessions(coordination_case: CoordinationCase) -> None:
+    one, other = coordination_case.open(), coordination_case.open()
+    seen = [session.create(f"/{number}").creation_id for number, session in enumerate([one, other, other, one])]
+    one.delete("/0")
+    seen.append(other.create("/0").creation_id)
+    assert seen == sorted(set(seen))
+
+
+def test_ephemeral_paths_belong_to_a_session(coordination_case: CoordinationCase) -> None:
+    owner, other = coordination_case.open(), coordination_case.open()
+    assert owner.session_id not in (0, other.session_id)
+    created = owner.create("/live", b"me", ephemeral=True)
+    assert created.ephemeral_owner == owner.session_id
+    assert other.get("/live") == (b"me", created)
+    with pytest.raises(NodeExistsError):
+        other.create("/live", ephemeral=True)
+    other.create("/stays")
+    owner.close()
+    assert owner.session_id == 0
+    eventually(lambda: other.exists("/live") is None, "the end of an ephemeral path")
+    assert other.children("/") == ["stays"]
+
+
+def test_ephemeral_paths_have_no_children(coordination: Coordination) -> None:
+    coordination.create("/live", ephemeral=True)
+    with pytest.raises(CoordinationError, match="/live/below"):
+        coordination.create("/live/below")
+    with pytest.raises(CoordinationError, match="/live/below"):
+        coordination.transaction([Create("/live/below")])
+
+
+def test_ephemeral_paths_may_be_deleted_by_anyone(coordination_case: CoordinationCase) -> None:
+    owner, other = coordination_case.open(), coordination_case.open()
+    owner.create("/live", ephemeral=True)
+    other.delete("/live")
+    assert owner.exists("/live") is None
+
+
+def test_transaction_of_every_kind(coordination: Coordination) -> None:
+    coordination.create("/check", b"")
+    coordination.create("/set", b"old")
+    coordination.create("/delete", b"")
+    coordination.transaction(
+        [
+            Check("/check", 0),
+            Create("/made", b"new", ephemeral=True),
+            Set("/set", b"new", 0),
+            Delete("/delete", 0),
+        ]
+    )
+    assert coordination.children("/") == ["check", "made", "set"]
+    assert coordination.get("/made")[0] == b"new"
+    assert coordination.get("/made")[1].ephemeral_owner == coordination.session_id
+    assert coordination.get("/set")[0] == b"new"
+    assert coordination.get("/check")[1].version == 0
+    coordination.transaction([])
+
+
+def test_a_transaction_sees_its_own_operations_in_order(coordination: Coordination) -> None:
+    coordination.transaction(
+        [
+            Create("/a", b"1"),
+            Create("/a/b", b"2"),
+            Set("/a", b"3", 0),
+            Check("/a", 1),
+            Delete("/a/b"),
+            Create("/a/b", b"4", ephemeral=True),
+        ]
+    )
+    assert coordination.get("/a")[0] == b"3"
+    assert coordination.get("/a/b")[0] == b"4"
+
+
+@pytest.mark.parametrize(
+    ("failing", "error"),
+    [
+        (Check("/none"), NoNodeError),
+        (Check("/there", 5), BadVersionError),
+        (Create("/there"), NodeExistsError),
+        (Create("/none/below"), NoNodeError),
+        (Set("/none", b""), NoNodeError),
+        (Set("/there", b"", 5), BadVersionError),
+        (Delete("/none"), NoNodeError),
+        (Delete("/there", 5), BadVersionError),
+        (Delete("/parent"), NotEmptyError),
+    ],
+    ids=str,
+)
+def test_a_transaction_fails_as_a_whole_and_names_the_path(
+    coordination: Coordination, failing: Check | Create | Set | Delete, error: type[CoordinationError]
+) -> None:
+    coordination.create("/there", b"old")
+    coordination.create("/parent/child", make_parents=True)
+    with pytest.raises(error, match=failing.path):
+        coordination.transaction([Set("/there", b"new"), Create("/before"), failing, Create("/after")])
+    assert coordination.children("/") == ["parent", "there"]
+    assert coordination.get("/there")[0] == b"old"
+    assert coordination.get("/there")[1].version == 0
+
+
+def test_the_first_failure_is_the_one_raised(coordination: Coordination) -> None:
+    with pytest.raises(NoNodeError, match="/first"):
+        coordination.transaction([Set("/first", b""), Check("/second")])
+
+
+def test_conditional_writes_from_many_threads_lose_nothing(coordination_case: CoordinationCase) -> None:
+    sessions = [coordination_case.open() for _ in range(2)]
+    sessions[0].create("/count", b"0")
+
+    def increment(session: Coordination) -> None:
+        for _ in range(15):
+            while True:
+                data, stat = session.get("/count")
+                try:
+                    session.set("/count", b"%d" % (int(data) + 1), stat.version)
+                    break
+                except BadVersionError:
+                    continue
+
+    _together([lambda session=session: increment(session) for session in sessions * 3])
+    assert sessions[0].get("/count")[0] == b"90"
+
+
+def test_one_of_many_creates_wins(coordination_case: CoordinationCase) -> None:
+    sessions = [coordination_case.open() for _ in range(2)]
+    won: list[int] = []
+
+    def claim(number: int) -> None:
+        try:
+            sessions[number % 2].create("/claimed", b"%d" % number)
+        except NodeExistsError:
+            return
+        won.append(number)
+
+    _together([lambda number=number: claim(number) for number in range(8)])
+    assert len(won) == 1
+    assert sessions[0].get("/claimed")[0] == b"%d" % won[0]
+
+
+def test_transactions_from_many_threads_keep_two_paths_equal(coordination_case: CoordinationCase) -> None:
+    sessions = [coordination_case.open() for _ in range(2)]
+    sessions[0].transaction([Create("/x", b"0"), Create("/y", b"0")])
+
+    def increment(session: Coordination) -> None:
+        for _ in range(10):
+            while True:
+                data, stat = session.get("/x")
+                new = b"%d" % (int(data) + 1)
+                try:
+                    session.transaction([Set("/x", new, stat.version), Set("/y", new)])
+                    break
+                except BadVersionError:
+                    continue
+
+    _together([lambda session=session: increment(session) for session in sessions * 2])
+    assert sessions[0].get("/x")[0] == sessions[0].get("/y")[0] == b"40"
+
+
+def test_nothing_works_before_start_or_after_close(coordination_case: CoordinationCase) -> None:
+    coordination = coordination_case.make()
+    assert coordination.session_id == 0
+    for _ in range(2):
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.get("/")
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.create("/a")
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.watch("/a", lambda: None)
+        coordination.start()
+        coordination.start()
+        coordination.close()
+        coordination.close()
+
+
+def test_a_closed_one_may_be_started_again(coordination_case: CoordinationCase) -> None:
+    coordination = coordination_case.open()
+    coordination.create("/a")
+    coordination.close()
+    coordination.start()
+    assert coordination.exists("/a") is not None
+
+
+def _together(jobs: list[Callable[[], None]]) -> None:
+    """Run each on its own thread; the first failure is raised."""
+    failures: list[BaseException] = []
+
+    def guarded(job: Callable[[], None]) -> None:
+        try:
+            job()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(job,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

@@ -1,0 +1,210 @@
+"""The `zookeeper` coordination while its server is killed and started again, or away for long, or never there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually, free_port
+
+from klamm.core.seams.coordination import (
+    CoordinationUnavailableError,
+    Create,
+    NodeExistsError,
+    SessionEvent,
+    SessionExpiredError,
+    Set,
+)
+from klamm.plugins.coordination.kazoo_session import KazooSession, Request, UnknownOutcomeError
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
+    """One that the test may kill."""
+    with ZooKeeperServer(tmp_path / "zookeeper", free_port()) as server:
+        yield server
+
+
+@pytest.fixture
+def case(server: ZooKeeperServer) -> Iterator[ZooKeeperCase]:
+    case = ZooKeeperCase(server)
+    yield case
+    case.close()
+
+
+def test_a_killed_server_comes_back_with_everything(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    session_id = coordination.session_id
+    coordination.create("/persistent", b"data")
+    ephemeral = coordination.create("/ephemeral", b"mine", ephemeral=True)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    assert coordination.session_id == session_id
+    server.start()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert events.seen == [SessionEvent.SUSPENDED, SessionEvent.CONNECTED]
+    assert coordination.session_id == session_id
+    assert coordination.get("/persistent")[0] == b"data"
+    assert coordination.get("/ephemeral") == (b"mine", ephemeral)
+    assert coordination.create("/later").creation_id > ephemeral.creation_id
+
+
+def test_watches_come_back_with_the_server(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+    """After a reconnect every watch fires, and goes on."""
+    coordination = case.open(session_timeout_ms=20_000)
+    coordination.create("/there")
+    there, not_there = Signal(), Signal()
+    coordination.watch("/there", there)
+    coordination.watch("/not-there", not_there)
+    for called in (there, not_there):
+        called.mark()
+    server.kill()
+    server.start()
+    for called in (there, not_there):
+        called.wait_for_more()
+        called.mark()
+    coordination.set("/there", b"new")
+    coordination.create("/not-there")
+    for called in (there, not_there):
+        called.wait_for_more()
+
+
+def test_a_watch_set_while_the_server_is_away(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+    coordination = ZooKeeperCase(server, request_timeout_ms=300).open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    called = Signal()
+    coordination.watch("/a", called)
+    server.start()
+    called.wait_for_more()
+    called.mark()
+    coordination.create("/a")
+    called.wait_for_more()
+    coordination.close()
+
+
+def test_a_call_waits_for_the_server_to_come_back(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    starter = threading.Thread(target=server.start)
+    starter.start()
+    assert coordination.create("/a", b"1", ephemeral=True).ephemeral_owner == coordination.session_id
+    starter.join()
+
+
+def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer) -> None:
+    case = ZooKeeperCase(server, request_timeout_ms=300)
+    coordination = case.open(session_timeout_ms=20_000)
+    events = Events(coordination)
+    server.kill()
+    events.wait_for(SessionEvent.SUSPENDED)
+    for call in (lambda: coordination.get("/"), lambda: coordination.transaction([Create("/a")])):
+        with pytest.raises(CoordinationUnavailableError, match=rf"ZooKeeper at {server.connect} is away") as caught:
+            call()
+        assert "\n" not in str(caught.value)
+    assert not isinstance(caught.value, UnknownOutcomeError)
+    server.start()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert coordination.children("/") == []
+    case.close()
+
+
+def test_a_server_away_for_longer_than_the_session(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
+    """A restarted server gives every session a whole time-out, so the session is ended from outside meanwhile."""
+    coordination, other = case.open(), case.open()
+    events = Events(coordination)
+    coordination.create("/ephemeral", ephemeral=True)
+    case.expire(coordination)
+    events.wait_for(SessionEvent.EXPIRED)
+    assert events.seen[-1] is SessionEvent.EXPIRED
+    server.restart()
+    with pytest.raises(SessionExpiredError):
+        coordination.get("/")
+    coordination.restart()
+    assert coordination.exists("/ephemeral") is None
+    assert other.exists("/") is not None
+
+
+class _LosesAnswers:
+    """Carries the next requests out, and then loses their answers."""
+
+    def __init__(self, session: KazooSession, lost: int) -> None:
+        self._call = session.call
+        self.lost = lost
+
+    def __call__(self, path: str, request: Request, *, repeatable: bool = False) -> object:
+        result = self._call(path, request, repeatable=repeatable)
+        if self.lost and not repeatable:
+            self.lost -= 1
+            raise UnknownOutcomeError(f"{path}: planted")
+        return result
+
+
+def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(
+    case: ZooKeeperCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordination, other = case.open(), case.open()
+    assert coordination._session is not None
+    loses = _LosesAnswers(coordination._session, lost=1)
+    monkeypatch.setattr(coordination._session, "call", loses)
+    stat = coordination.create("/ephemeral", b"mine", ephemeral=True)
+    assert stat.ephemeral_owner == coordination.session_id
+    assert loses.lost == 0
+    other.create("/taken", ephemeral=True)
+    with pytest.raises(NodeExistsError):
+        coordination.create("/taken", ephemeral=True)
+
+
+def test_other_writes_whose_answer_was_lost_are_unknown(case: ZooKeeperCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    coordination = case.open()
+    assert coordination._session is not None
+    monkeypatch.setattr(coordination._session, "call", _LosesAnswers(coordination._session, lost=3))
+    with pytest.raises(CoordinationUnavailableError):
+        coordination.create("/a")
+    with pytest.raises(CoordinationUnavailableError):
+        coordination.set("/a", b"1")
+    with pytest.raises(CoordinationUnavailableError):
+        coordination.transaction([Set("/a", b"2")])
+    assert coordination.get("/a")[0] == b"2"
+
+
+def test_a_frozen_server_answers_nobody(server: ZooKeeperServer) -> None:
+    """The request was sent: whether it is carried out stays unknown."""
+    case = ZooKeeperCase(server, request_timeout_ms=500)
+    coordination = case.open(session_timeout_ms=20_000)
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(UnknownOutcomeError, match="may or may not"):
+            coordination.create("/a")
+    finally:
+        os.kill(server.pid, signal.SIGCONT)
+    eventually(lambda: coordination.exists("/a") is not None, "the late write")
+    case.close()
+
+
+def test_no_server_at_start_says_where_and_what_to_do(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path, free_port())
+    coordination = ZooKeeperCase(server).make()
+    with pytest.raises(CoordinationUnavailableError) as caught:
+        coordination.start(timeout_s=0.3)
+    assert server.connect in str(caught.value)
+    assert "`klamm zookeeper`" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert coordination.session_id == 0
+    server.start()
+    try:
+        coordination.start()
+        assert coordination.children("/") == []
+        coordination.close()
+    finally:
+        server.stop()

@@ -1,0 +1,211 @@
+"""A real ZooKeeper for tests, one for the whole run, and the coordinations that the contract suites run on.
+
+`tests/conftest.py` makes the fixtures known. Each test gets a chroot or a file of its own.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+from uuid import uuid4
+
+import pytest
+from kazoo.client import KazooClient
+
+from klamm.core.seams.coordination import Coordination, SessionEvent
+from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
+from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+
+FIRST_PORT, LAST_PORT = 20_000, 32_000
+
+
+def free_port() -> int:
+    """A free one below the range that the kernel gives to clients, which could take it between a kill and a restart."""
+    for port in range(FIRST_PORT + hash(uuid4()) % 10_000, LAST_PORT):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise RuntimeError(f"no free port up to {LAST_PORT}")
+
+
+def eventually(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+    """Wait until `condition` holds; the time is a bound, not a measurement."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
+        time.sleep(0.01)
+
+
+class Events:
+    """A session listener that remembers."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self.seen: list[SessionEvent] = []
+        coordination.on_session(self.seen.append)
+
+    def wait_for(self, event: SessionEvent) -> None:
+        eventually(lambda: event in self.seen, f"{event} among {self.seen}")
+
+
+class Signal:
+    """A watch callback that counts; `wait_for_more` waits for a call after `mark`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self.count = 0
+        self._marked = 0
+
+    def __call__(self) -> None:
+        with self._changed:
+            self.count += 1
+            self._changed.notify_all()
+
+    def mark(self) -> None:
+        """Let calls for what went before come in, and forget them."""
+        time.sleep(0.15)
+        self._marked = self.count
+
+    def wait_for_more(self, timeout_s: float = 20.0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.count > self._marked, timeout_s), "the watch was not called"
+
+
+class CoordinationCase(Protocol):
+    """One implementation under test, on a tree that starts empty; closes what it made."""
+
+    name: str
+
+    def make(self, session_timeout_ms: int = 4000) -> Coordination:
+        """Not started."""
+        ...
+
+    def open(self, session_timeout_ms: int = 4000) -> Coordination: ...
+
+    def expire(self, coordination: Coordination) -> None:
+        """End its session behind its back, as the service does; its ephemeral paths are gone when this returns."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class EmbeddedCase:
+    name = "embedded"
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "coordination.db"
+        self._made: list[EmbeddedCoordination] = []
+        self._stopped: set[int] = set()
+
+    def make(self, session_timeout_ms: int = 4000) -> EmbeddedCoordination:
+        number = len(self._made)
+        config = EmbeddedConfig(path=self._file, session_timeout_ms=session_timeout_ms)
+        # A clock that has stopped long ago: heartbeats by it are late for everyone else.
+        made = EmbeddedCoordination(config, lambda: 1.0 if number in self._stopped else time.time())
+        self._made.append(made)
+        return made
+
+    def open(self, session_timeout_ms: int = 4000) -> EmbeddedCoordination:
+        made = self.make(session_timeout_ms)
+        made.start()
+        return made
+
+    def expire(self, coordination: Coordination) -> None:
+        assert isinstance(coordination, EmbeddedCoordination)
+        number = self._made.index(coordination)
+        self._stopped.add(number)
+        other = self.open()
+
+        def expired() -> bool:
+            for heartbeat in (coordination._heartbeat, other._heartbeat):
+                assert heartbeat is not None
+                heartbeat.hurry()
+            return coordination.session_id == 0
+
+        eventually(expired, "expiry of an embedded session")
+        other.close()
+        self._stopped.discard(number)
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+
+
+class ZooKeeperCase:
+    name = "zookeeper"
+
+    def __init__(self, server: ZooKeeperServer, request_timeout_ms: int | None = None) -> None:
+        self.server = server
+        self._connect = f"{server.connect}/klamm-test/{uuid4().hex}"
+        self._request_timeout_ms = request_timeout_ms
+        self._made: list[ZooKeeperCoordination] = []
+
+    def make(self, session_timeout_ms: int = 4000) -> ZooKeeperCoordination:
+        config = ZooKeeperConfig(
+            connect=self._connect,
+            session_timeout_ms=session_timeout_ms,
+            connection_timeout_ms=self._request_timeout_ms,
+        )
+        made = ZooKeeperCoordination(config)
+        self._made.append(made)
+        return made
+
+    def open(self, session_timeout_ms: int = 4000) -> ZooKeeperCoordination:
+        made = self.make(session_timeout_ms)
+        made.start()
+        return made
+
+    def expire(self, coordination: Coordination) -> None:
+        assert isinstance(coordination, ZooKeeperCoordination)
+        session = coordination._session
+        assert session is not None
+        # Whoever has a session's id and password may end it: a second client closes the first one's session.
+        second = KazooClient(hosts=self.server.connect, client_id=session._client.client_id)
+        second.start()
+        second.stop()
+        second.close()
+        eventually(lambda: coordination.session_id == 0, "expiry of a ZooKeeper session")
+
+    def close(self) -> None:
+        for made in self._made:
+            made.close()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """One server for all tests that do not stop it."""
+    with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), free_port()) as server:
+        yield server
+
+
+@pytest.fixture(params=["embedded", "zookeeper"])
+def coordination_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinationCase]:
+    """Each coordination in turn."""
+    case: CoordinationCase
+    if request.param == "embedded":
+        case = EmbeddedCase(tmp_path)
+    else:
+        case = ZooKeeperCase(request.getfixturevalue("zookeeper_server"))
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def embedded_case(tmp_path: Path) -> Iterator[EmbeddedCase]:
+    case = EmbeddedCase(tmp_path)
+    yield case
+    case.close()
+
+
+@pytest.fixture
+def coordination(coordination_case: CoordinationCase) -> Coordination:
+    """A started one of each kind in turn."""
+    return coordination_case.open()
