@@ -1,0 +1,73 @@
+"""Batches as Arrow columns, against the record-by-record reader."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from klammtest.logs import START_MS, TP, batch, codec_table, records_of
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.records.arrow import SCHEMA, decode_batches_arrow
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import crc_of, rewrite_base, set_crc
+
+CODECS = codec_table()
+
+
+def several() -> bytes:
+    """Offsets 10 to 19 in batches of 4, 4 and 2."""
+    out = b""
+    for base, count in ((10, 4), (14, 4), (18, 2)):
+        rows = [(START_MS + base + i, None if i == 1 else b"k", b"v%d" % i, (("h", None),) * i) for i in range(count)]
+        out += encode_batch(rows, base_offset=base, codec=CODECS.by_name("lz4"))
+    return out
+
+
+def test_columns_are_the_records() -> None:
+    raw = several()
+    got = decode_batches_arrow(raw, CODECS)
+    assert got.schema == SCHEMA
+    wanted = list(records_of(raw))
+    assert got["offset"].to_pylist() == [r.offset for r in wanted]
+    assert got["key"].to_pylist() == [r.key for r in wanted]
+    assert got["value"].to_pylist() == [r.value for r in wanted]
+    assert [int(t.timestamp() * 1000) for t in got["timestamp"].to_pylist()] == [r.timestamp_ms for r in wanted]
+    assert got["headers"].to_pylist() == [[{"key": n, "value": v} for n, v in r.headers] for r in wanted]
+
+
+@given(st.integers(0, 25), st.none() | st.integers(0, 25))
+@settings(deadline=None)
+def test_offset_ranges(first: int, last: int | None) -> None:
+    got = decode_batches_arrow(several(), CODECS, from_offset=first, to_offset=last)
+    assert got["offset"].to_pylist() == [o for o in range(10, 20) if o >= first and (last is None or o < last)]
+
+
+def test_nothing_is_an_empty_batch_of_the_same_schema() -> None:
+    assert decode_batches_arrow(b"", CODECS).schema == SCHEMA
+    assert decode_batches_arrow(batch()[:-1], CODECS).num_rows == 0
+
+
+def test_control_batches_are_left_out() -> None:
+    raw = batch()
+    raw[22] |= 0x20
+    set_crc(raw, 0, crc_of(raw, 0, len(raw)))
+    assert decode_batches_arrow(raw, CODECS).num_rows == 0
+
+
+def test_timestamps_that_microseconds_cannot_hold_are_null() -> None:
+    rows = [(stamp, None, b"v", ()) for stamp in (0, 2**62, -1)]
+    got = decode_batches_arrow(encode_batch(rows), CODECS)["timestamp"]
+    assert got.cast(pa.int64()).to_pylist() == [0, None, -1000]
+    assert got[0].as_py() == datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def test_a_bad_batch_names_partition_and_offset() -> None:
+    raw = batch()
+    rewrite_base(raw, 0, 30, 0)
+    raw[-1] ^= 1
+    with pytest.raises(CorruptRecordError, match="events-0 offset 30"):
+        decode_batches_arrow(raw, CODECS, partition=TP)

@@ -1,0 +1,102 @@
+"""Batches and logs for tests of the storage: small, with an injected clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.log.loader import OpenFrom
+from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Record
+from klamm.core.seams.codec import Codec
+from klamm.plugins.codecs import klamm_codecs
+
+TP = TopicPartition("events", 0)
+TOPIC_ID = UUID(int=7)
+START_MS = 1_700_000_000_000
+
+
+def codec_table() -> CodecTable:
+    """All built-in codecs with their defaults."""
+    return CodecTable([provider.create(provider.config()) for provider in klamm_codecs()])
+
+
+class ManualClock:
+    """Time that moves when told."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> None:
+        self.now_ms += ms
+
+
+def batch(
+    values: Sequence[bytes | None] = (b"value",),
+    *,
+    timestamp_ms: int = START_MS,
+    key: bytes | None = b"key",
+    codec: Codec | None = None,
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    step_ms: int = 0,
+) -> bytearray:
+    """One batch; `producer` is id, epoch and first sequence; each record is `step_ms` later than the one before."""
+    records = [(timestamp_ms + i * step_ms, key, value, ()) for i, value in enumerate(values)]
+    pid, epoch, sequence = producer
+    return bytearray(encode_batch(records, codec=codec, producer_id=pid, producer_epoch=epoch, base_sequence=sequence))
+
+
+def open_log(
+    directory: Path,
+    clock: ManualClock | None = None,
+    *,
+    known: OpenFrom | None = None,
+    codecs: CodecTable | None = None,
+    **config: object,
+) -> PartitionLog:
+    """The log of `TP` in `directory/events-0`; `config` by Python names."""
+    topic = TopicConfig.model_validate(config, by_name=True)
+    return PartitionLog.open(
+        directory / str(TP), TP, TOPIC_ID, topic, clock or ManualClock(), codecs=codecs or codec_table(), known=known
+    )
+
+
+def clean_start(log: PartitionLog) -> OpenFrom:
+    """What the checkpoints say after `log` was closed in order."""
+    return OpenFrom(True, log.recovery_point, log.log_start_offset, log.high_watermark)
+
+
+def append(log: PartitionLog, data: bytearray, *, leader_epoch: int = 0) -> tuple[int, int]:
+    """As a leader without followers: append, then advance the high watermark. First and last offset."""
+    result = log.append(data, leader_epoch=leader_epoch)
+    log.advance_high_watermark(log.log_end_offset)
+    return result.base_offset, result.last_offset
+
+
+def records_of(data: bytes) -> Iterator[Record]:
+    codecs = codec_table()
+    for pos, header in iter_headers(data):
+        yield from decode_batch(data, pos, header, codecs)
+
+
+def read_all(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> list[Record]:
+    """Every record to the log's end, fetch by fetch."""
+    found: list[Record] = []
+    at = log.log_start_offset if offset is None else offset
+    while at < log.log_end_offset:
+        data = log.read(at, max_bytes, isolation=ReadIsolation.LOG_END).data
+        assert data, f"no data at {at}, the log ends at {log.log_end_offset}"
+        records = [record for record in records_of(data) if record.offset >= at]
+        found += records
+        at = max(header.next_offset for _, header in iter_headers(data))
+    return found
