@@ -20,6 +20,7 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.connection import ClientConnection
 from klamm.core.client.control import ProducerControl
 from klamm.core.client.deliveries import DeliveryListeners, log
+from klamm.core.client.keys import key_bytes
 from klamm.core.client.partition_queue import PartitionQueue
 from klamm.core.client.partitioner import load_partitioner
 from klamm.core.client.record_accumulator import (
@@ -31,7 +32,7 @@ from klamm.core.client.record_accumulator import (
 from klamm.core.client.record_future import failed_future
 from klamm.core.client.sender import Sender, SenderOptions
 from klamm.core.client.topic_writer import TopicWriter
-from klamm.core.client.values import Serdes, key_bytes
+from klamm.core.client.typed import SharedCoordination, TypedValues
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, DeliveryError, KlammError, SchemaError
 from klamm.core.records.codecs import UnsupportedCodecError
@@ -75,7 +76,8 @@ class Producer:
             request_timeout_s=options.request_timeout_ms / 1000,
             network=self._network,
         )
-        self._serdes = Serdes(settings, options.bootstrap_servers)
+        self._coordination = SharedCoordination(settings)
+        self._values = TypedValues(settings, options.bootstrap_servers, self._coordination)
         self._listeners = DeliveryListeners(settings.make_producer_interceptors())
         self._writers: dict[str, TopicWriter] = {}
         self._opening = threading.Lock()
@@ -210,7 +212,8 @@ class Producer:
         self._sender.stop(max(deadline - clock(), 0.0))
         self._client.close()
         self._control.close()
-        self._serdes.close()
+        self._values.close()
+        self._coordination.close()
 
     def metrics(self) -> dict[str, int]:
         """Counts since the producer was made, and `buffered_bytes` now."""
@@ -239,7 +242,7 @@ class Producer:
             audited = self._audit is not None and self._audit.audits(topic)
             writer = TopicWriter(
                 topic,
-                self._serdes.serializer(topic),
+                self._values.serializer(topic),
                 len(view.partitions),
                 self._make_queue,
                 partitioner=None if self._audit is not None and topic == self._audit.topic else self._partitioner,
