@@ -1,0 +1,178 @@
+"""The contract of `klamm.core.seams.offsets`, on every offset store that ships and every coordination."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import pytest
+from klammtest.zookeeper import CoordinationCase
+
+from klamm.core.cluster import paths
+from klamm.core.errors import CoordinationError
+from klamm.core.plugins import plugin_host
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import BadVersionError, Check, Coordination, NoNodeError
+from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+
+A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
+FULL = CommittedOffset(7, leader_epoch=3, metadata='größe {"x": 1}', commit_timestamp_ms=1_700_000_000_000)
+
+
+@pytest.fixture(params=["coordination"])
+def make_store(request: pytest.FixtureRequest) -> Callable[[Coordination], OffsetStore]:
+    """Each store, as the plugin host makes it."""
+    return lambda coordination: plugin_host().offset_stores.create(request.param, {}, coordination)
+
+
+@pytest.fixture
+def store(make_store: Callable[[Coordination], OffsetStore], coordination: Coordination) -> OffsetStore:
+    return make_store(coordination)
+
+
+def test_nothing_is_stored_at_first(store: OffsetStore) -> None:
+    assert store.fetch("g") == {}
+    assert store.fetch("g", [A0]) == {}
+    assert store.groups() == []
+
+
+def test_commit_and_fetch_keep_every_field(store: OffsetStore) -> None:
+    committed = {A0: FULL, A1: CommittedOffset(0), B0: CommittedOffset(2**63 - 1)}
+    store.commit("g", committed)
+    assert store.fetch("g") == committed
+    assert store.fetch("g", [A0, TopicPartition("none", 0)]) == {A0: FULL}
+    assert store.fetch("other") == {}
+
+
+def test_the_last_commit_wins(store: OffsetStore) -> None:
+    for offset in (5, 9, 2):
+        store.commit("g", {A0: CommittedOffset(offset)})
+    assert store.fetch("g", [A0]) == {A0: CommittedOffset(2)}
+
+
+def test_partitions_may_come_one_after_the_other(store: OffsetStore) -> None:
+    store.commit("g", {A0: CommittedOffset(1)})
+    store.commit("g", {A0: CommittedOffset(2), A1: CommittedOffset(3)})
+    store.commit("g", {B0: CommittedOffset(4)})
+    assert store.fetch("g") == {A0: CommittedOffset(2), A1: CommittedOffset(3), B0: CommittedOffset(4)}
+
+
+def test_an_empty_commit_is_none(store: OffsetStore) -> None:
+    store.commit("g", {})
+    assert store.groups() == []
+
+
+def test_a_negative_offset_is_refused(store: OffsetStore) -> None:
+    with pytest.raises(CoordinationError, match="a-0"):
+        store.commit("g", {A1: CommittedOffset(1), A0: CommittedOffset(-1)})
+    assert store.fetch("g") == {}
+
+
+@pytest.mark.parametrize("group", ["plain", "with/slash", "..", ".", "größe", "100%", "a b\n"])
+def test_groups_of_any_name(store: OffsetStore, group: str) -> None:
+    store.commit(group, {A0: FULL})
+    assert store.fetch(group) == {A0: FULL}
+    assert store.groups() == [group]
+    store.delete(group)
+    assert store.groups() == []
+
+
+def test_groups_are_sorted(store: OffsetStore) -> None:
+    for group in ("b", "a", "c"):
+        store.commit(group, {A0: FULL})
+    assert store.groups() == ["a", "b", "c"]
+
+
+def test_delete_some_and_all(store: OffsetStore) -> None:
+    store.commit("g", {A0: FULL, A1: FULL, B0: FULL})
+    store.delete("g", [A0, TopicPartition("none", 4)])
+    assert set(store.fetch("g")) == {A1, B0}
+    store.delete("g")
+    assert store.fetch("g") == {}
+    assert store.groups() == []
+    store.delete("g")
+    store.delete("never-there")
+    store.commit("g", {A0: CommittedOffset(1)})
+    assert store.fetch("g") == {A0: CommittedOffset(1)}
+
+
+def test_another_process_may_have_deleted_what_this_one_remembers(
+    coordination_case: CoordinationCase, make_store: Callable[[Coordination], OffsetStore]
+) -> None:
+    one, other = (make_store(coordination_case.open()) for _ in range(2))
+    one.commit("g", {A0: FULL, A1: FULL})
+    other.delete("g")
+    one.commit("g", {A0: CommittedOffset(1), B0: CommittedOffset(2)})
+    assert other.fetch("g") == {A0: CommittedOffset(1), B0: CommittedOffset(2)}
+
+
+def test_guards_that_hold(store: OffsetStore, coordination: Coordination) -> None:
+    owner = paths.partition_owner("g", "a", 0)
+    coordination.create(owner, b"me", ephemeral=True, make_parents=True)
+    store.commit("g", {A0: FULL}, [Check(owner, 0)])
+    store.commit("g", {A0: CommittedOffset(8)}, [Check(owner)])
+    assert store.fetch("g") == {A0: CommittedOffset(8)}
+
+
+def test_a_guard_that_is_gone_refuses_everything(store: OffsetStore, coordination: Coordination) -> None:
+    owner = paths.partition_owner("g", "a", 0)
+    coordination.create(paths.group_owners("g"), make_parents=True)
+    with pytest.raises(NoNodeError, match=owner):
+        store.commit("g", {A0: FULL}, [Check(owner)])
+    assert store.fetch("g") == {}
+    assert store.groups() == []
+    store.commit("g", {A0: CommittedOffset(1)})
+    with pytest.raises(NoNodeError, match=owner):
+        store.commit("g", {A0: FULL, A1: FULL}, [Check(owner)])
+    assert store.fetch("g") == {A0: CommittedOffset(1)}
+
+
+def test_a_guard_at_another_version_refuses_everything(store: OffsetStore, coordination: Coordination) -> None:
+    owner = paths.partition_owner("g", "a", 0)
+    coordination.create(owner, b"me", make_parents=True)
+    store.commit("g", {A0: CommittedOffset(1)}, [Check(owner, 0)])
+    coordination.set(owner, b"somebody else")
+    with pytest.raises(BadVersionError, match=owner):
+        store.commit("g", {A0: FULL, B0: FULL}, [Check(owner, 0)])
+    assert store.fetch("g") == {A0: CommittedOffset(1)}
+
+
+def test_commits_of_many_threads(
+    coordination_case: CoordinationCase, make_store: Callable[[Coordination], OffsetStore]
+) -> None:
+    """First commits of one group from several processes at once make its paths together."""
+    stores = [make_store(coordination_case.open()) for _ in range(2)]
+    errors: list[Exception] = []
+
+    def commit(number: int) -> None:
+        try:
+            for offset in range(5):
+                stores[number % 2].commit("g", {TopicPartition("t", p): CommittedOffset(offset) for p in (number, 99)})
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=commit, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert set(stores[0].fetch("g")) == {TopicPartition("t", p) for p in (*range(6), 99)}
+
+
+def test_what_the_coordination_store_writes(
+    make_store: Callable[[Coordination], OffsetStore], coordination: Coordination
+) -> None:
+    make_store(coordination).commit("g", {A0: FULL})
+    data, _ = coordination.get("/consumers/g/offsets/a/0")
+    assert json.loads(data) == {
+        "version": 1,
+        "offset": 7,
+        "leaderEpoch": 3,
+        "metadata": 'größe {"x": 1}',
+        "commitTimestamp": 1_700_000_000_000,
+    }
+    coordination.set("/consumers/g/offsets/a/0", b"42?")
+    with pytest.raises(CoordinationError, match="/consumers/g/offsets/a/0"):
+        make_store(coordination).fetch("g")
