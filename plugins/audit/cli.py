@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
@@ -23,7 +22,7 @@ WAIT_STEP_S = 0.5
 
 
 def audit_command(
-    config: Annotated[Path, typer.Option("--config", help="The YAML file.")] = Path("klamm.yaml"),
+    config: ConfigFile = DEFAULT_CONFIG,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
     by: Annotated[Span, typer.Option("--by", help="How windows are grouped.")] = Span.WINDOW,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
@@ -49,7 +48,7 @@ def audit_command(
     if json_:
         typer.echo(json.dumps(as_json(answer.audits, by, answer.unreadable), indent=1))
     else:
-        print_report(Console(), answer.audits, by, answer.unreadable)
+        print_report(console(), answer.audits, by, answer.unreadable)
     if not answer.complete:
         raise typer.Exit(1)
 

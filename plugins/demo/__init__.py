@@ -1,1 +1,14 @@
-"""`klamm demo`: the whole pipeline on real flights."""
+"""`klamm demo`: the whole pipeline on real flights; `story.py` is where to begin reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.hookspecs import hookimpl
+from klamm.core.seams.command import Command
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    """`klamm demo`."""
+    return [Command("demo", "klamm.plugins.demo.command:demo", "The whole pipeline on 336,776 real flights")]

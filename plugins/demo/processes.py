@@ -1,0 +1,148 @@
+"""The demo's processes: each in a group of its own, each with a log, all ended at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from klamm.core.errors import KlammError
+
+KLAMM = (sys.executable, "-m", "klamm.core.cli.main")
+STOP_S = 15.0
+
+
+class DemoError(KlammError):
+    """A step of the demo went wrong; names the process and what it said last."""
+
+
+class Child:
+    """One process, with its children (Spark's JVM) in one group: Ctrl-C reaches the demo alone, which ends them."""
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.name = name
+        self._log = log
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                arguments,
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                cwd=log.parent.parent,
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def line(self) -> None:
+        """An empty line to its stdin."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `check` says why
+            self.process.stdin.write(b"\n")
+            self.process.stdin.flush()
+
+    def end_input(self) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+    def signal(self, number: int) -> None:
+        """To the process and its children; nothing when they are gone."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def wait(self, timeout_s: float) -> int:
+        """Its exit status; `DemoError` when it does not end in time."""
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"{self.name} did not end within {timeout_s:g} s; see {self._log}") from None
+
+    def check(self) -> None:
+        """`DemoError` when it has ended and should not have."""
+        if not self.running:
+            raise self.failed()
+
+    def failed(self) -> DemoError:
+        lines = [line for line in self.output().splitlines() if line.strip()]
+        said = lines[-1] if lines else "nothing"
+        return DemoError(f"{self.name} ended with status {self.process.returncode}: {said} (see {self._log})")
+
+    def stop(self) -> None:
+        self.end_input()
+        self.signal(signal.SIGTERM)
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """With SIGKILL."""
+        self.signal(signal.SIGKILL)
+        self.process.wait()
+
+
+class Processes:
+    """All of a run's. A context manager: leaving it ends what still runs, the last started first."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: list[Child] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def start(self, name: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Child:
+        with self._lock:
+            if self._closed:
+                raise DemoError(f"{name} is not started: the demo is ending")
+            child = Child(name, arguments, self._logs / f"{name}.log", environment or {})
+            self._children.append(child)
+            return child
+
+    def run(
+        self, name: str, arguments: Sequence[str], timeout_s: float, environment: Mapping[str, str] | None = None
+    ) -> Child:
+        """Start, and wait until it ends; its status is in `process.returncode`."""
+        child = self.start(name, arguments, environment)
+        child.end_input()
+        child.wait(timeout_s)
+        return child
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what runs; nothing starts after that."""
+        with self._lock:
+            self._closed = True
+        for child in reversed(self._children):
+            if child.running:
+                child.stop()
+            child.end_input()
+
+
+def wait_for(condition: Callable[[], bool], what: str, timeout_s: float, *watched: Child) -> None:
+    """Until `condition()` is true; `DemoError` when it does not come about in time or a watched process ends."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        for child in watched:
+            child.check()
+        if time.monotonic() > deadline:
+            raise DemoError(f"{what} did not come about within {timeout_s:g} s")
+        time.sleep(0.05)

@@ -1,0 +1,33 @@
+"""Step 1: a real ZooKeeper and a broker, and the topic of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klamm.plugins.demo.processes import KLAMM, Child, Processes, wait_for
+from klamm.plugins.demo.workspace import Workspace
+
+START_S = 60.0
+
+
+@contextmanager
+def running_cluster(workspace: Workspace, processes: Processes) -> Iterator[Child]:
+    """The broker, while the block runs."""
+    with ZooKeeperServer(workspace.root / "zookeeper", workspace.zookeeper_port):
+        broker = processes.start("broker", [*KLAMM, "broker", "--config", str(workspace.config)])
+        try:
+            wait_for(lambda: "ready" in broker.output(), "the broker's start", START_S, broker)
+            create_topics(workspace, processes)
+            yield broker
+        finally:
+            broker.stop()
+
+
+def create_topics(workspace: Workspace, processes: Processes) -> None:
+    """`klamm topics create --all-from-config`."""
+    command = [*KLAMM, "topics", "create", "--all-from-config", "--config", str(workspace.config)]
+    created = processes.run("topics", command, START_S)
+    if created.process.returncode != 0:
+        raise created.failed()

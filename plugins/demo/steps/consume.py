@@ -1,0 +1,64 @@
+"""Step 3: a registry group of three member processes, one of which is killed while it consumes."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+from klamm.plugins.demo.consuming import POSITION
+from klamm.plugins.demo.processes import Child, Processes
+from klamm.plugins.demo.workspace import Workspace
+
+MEMBERS = 3
+GROUP = "departures"
+END_S = 60.0
+
+Position = tuple[int, int]
+"""(partition, offset)."""
+
+
+class Group:
+    """Three members, until one is killed."""
+
+    def __init__(self, workspace: Workspace, processes: Processes) -> None:
+        self._files = [workspace.seen(n) for n in range(MEMBERS)]
+        self._members = [processes.start(f"member-{n}", _command(workspace, n)) for n in range(MEMBERS)]
+        self._read = [0] * MEMBERS
+        self._positions: set[Position] = set()
+        self.killed: Child | None = None
+
+    def consumed(self) -> int:
+        """Distinct positions that were handed out so far: what a killed member had not committed comes again."""
+        for number, path in enumerate(self._files):
+            if path.exists():
+                with path.open("rb") as file:
+                    file.seek(self._read[number])
+                    new = file.read()
+                whole = len(new) - len(new) % POSITION.size
+                self._read[number] += whole
+                self._positions.update(POSITION.iter_unpack(new[:whole]))
+        return len(self._positions)
+
+    def kill_one(self) -> str:
+        """kill -9 of the first member; its name."""
+        victim = self._members.pop(0)
+        victim.kill()
+        self.killed = victim
+        return victim.name
+
+    def check(self) -> None:
+        for member in self._members:
+            member.check()
+
+    def finish(self) -> None:
+        """Stop the members, which commit what they have consumed."""
+        for member in self._members:
+            member.signal(signal.SIGTERM)
+        for member in self._members:
+            if member.wait(END_S) != 0:
+                raise member.failed()
+
+
+def _command(workspace: Workspace, number: int) -> list[str]:
+    module = "klamm.plugins.demo.consuming"
+    return [sys.executable, "-m", module, str(workspace.config), GROUP, str(workspace.seen(number))]

@@ -1,0 +1,67 @@
+"""Step 4: the load job in increments, killed once between staging and publishing, and run again."""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import dataclass
+
+from klamm.plugins.demo.flights import TOPIC
+from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
+from klamm.plugins.demo.workspace import Workspace
+
+SINK = "lake"
+LOAD_S = 180.0
+
+
+@dataclass(frozen=True)
+class Published:
+    """A load that readers see, as its `_offsets.json` says."""
+
+    number: int
+    rows: int
+    files: int
+
+
+class Loads:
+    """Runs `klamm load`, one at a time."""
+
+    def __init__(self, workspace: Workspace, processes: Processes) -> None:
+        self._workspace = workspace
+        self._processes = processes
+        self.started = 0
+
+    def run(self) -> Published:
+        """One increment; `DemoError` when it fails or publishes nothing."""
+        before = len(self.published())
+        self._start({})
+        found = self.published()
+        if len(found) != before + 1:
+            raise DemoError(f"load {self.started} published {len(found) - before} loads, not one")
+        return found[-1]
+
+    def run_killed(self) -> int:
+        """One increment that dies between staging and publishing (kill -9, at the job's own fault point); how many
+        staging directories it leaves."""
+        before = self.published()
+        self._start({"KLAMM_FAULTS": "load.staged=kill"}, -signal.SIGKILL)
+        if self.published() != before:
+            raise DemoError("a load that was killed before publishing has published something")
+        return sum(path.is_dir() for path in (self._workspace.lake / TOPIC / "_staging").iterdir())
+
+    def published(self) -> list[Published]:
+        """The loads that are visible now, in their order."""
+        found = []
+        for path in sorted((self._workspace.lake / TOPIC).glob("load=*/_offsets.json")):
+            said = json.loads(path.read_text())
+            found.append(Published(said["load"], said["rows"], said["files"]))
+        return found
+
+    def _start(self, environment: dict[str, str], expected: int = 0) -> None:
+        self.started += 1
+        name = f"load-{self.started}"
+        command = [*KLAMM, "load", SINK, "--config", str(self._workspace.config)]
+        child = self._processes.run(name, command, LOAD_S, environment)
+        child.signal(signal.SIGKILL)  # a killed driver may leave its JVM behind
+        if child.process.returncode != expected:
+            raise child.failed()

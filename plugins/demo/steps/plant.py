@@ -1,0 +1,62 @@
+"""Planted anomalies: what the demo has to find. Each is done below everything that counts and compares."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from struct import pack_into
+
+from crc32c import crc32c
+
+from klamm import Producer
+from klamm.core.config.settings import load_settings
+from klamm.core.records.header import CONTROL, CRC_AT, CRC_FROM, BatchHeader
+from klamm.plugins.demo.flights import TOPIC, flight_key, load_flights, planted, timestamp_ms
+from klamm.plugins.demo.processes import DemoError
+from klamm.plugins.demo.workspace import Workspace
+
+_ATTRIBUTES_AT = 21
+
+
+class Plant(StrEnum):
+    NONE = "none"
+    LOST = "lost"
+    DOUBLED = "doubled"
+
+
+def lose_one(workspace: Workspace, limit: int) -> str:
+    """Send one flight as a producer does, and let the broker lose it after it has acknowledged it: in its segment, the
+    batch is made one that no reader sees. Before anybody reads; the flight's key."""
+    flight = planted(load_flights(limit))
+    key = flight_key(flight)
+    with Producer(workspace.config) as producer:
+        stored = producer.send(TOPIC, flight, key=key.encode(), timestamp_ms=timestamp_ms(flight)).result(30)
+        [segment] = (workspace.broker_data / f"{TOPIC}-{stored.partition}").glob("*.log")
+        _hide_last_batch(segment)
+    workspace.acknowledged("planted").write_text(key + "\n")
+    return key
+
+
+def double_one(workspace: Workspace, limit: int) -> str:
+    """Send one flight that was sent already, as a client would that neither counts nor is idempotent; its key."""
+    flight = planted(load_flights(limit))
+    key = flight_key(flight)
+    with Producer(load_settings(workspace.config).with_(audit=None)) as producer:
+        producer.send(TOPIC, flight, key=key.encode(), timestamp_ms=timestamp_ms(flight)).result(30)
+    return key
+
+
+def _hide_last_batch(segment: Path) -> None:
+    """Turn the last batch of a segment into a control batch, which readers pass over, with a right CRC."""
+    data = bytearray(segment.read_bytes())
+    at, last = 0, None
+    while at < len(data) and (header := BatchHeader.parse(data, at)).size <= len(data) - at:
+        last, at = (at, header), at + header.size
+    if last is None:
+        raise DemoError(f"{segment} holds no batch to plant an anomaly in")
+    at, header = last
+    pack_into(">h", data, at + _ATTRIBUTES_AT, header.attributes | CONTROL)
+    pack_into(">I", data, at + CRC_AT, crc32c(data[at + CRC_FROM : at + header.size]))
+    with segment.open("r+b") as file:
+        file.seek(at)
+        file.write(data[at : at + header.size])

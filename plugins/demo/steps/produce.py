@@ -1,0 +1,74 @@
+"""Step 2: two producer processes, which send a month of flights whenever they are told to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from klamm.plugins.demo.processes import Child, DemoError, Processes
+from klamm.plugins.demo.workspace import Workspace
+
+PRODUCERS = 2
+MONTHS = 12
+END_S = 60.0
+
+
+class LineCounter:
+    """The lines of a file that grows; reads only what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+        self._lines = 0
+
+    def count(self) -> int:
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._read)
+                new = file.read()
+            self._read += len(new)
+            self._lines += new.count(b"\n")
+        return self._lines
+
+
+class Producers:
+    """`released` months of the year have been asked for; the one after December is the late day."""
+
+    def __init__(self, workspace: Workspace, processes: Processes, limit: int, plant: str) -> None:
+        self._children = [
+            processes.start(f"producer-{n}", _command(workspace, n, limit, plant)) for n in range(PRODUCERS)
+        ]
+        self._counters = [LineCounter(workspace.acknowledged(str(n))) for n in range(PRODUCERS)]
+        self.released = 0
+
+    def release(self) -> None:
+        """Let both send their share of the next month."""
+        self.released += 1
+        for child in self._children:
+            child.line()
+
+    def acknowledged(self) -> int:
+        """Flights that the brokers have confirmed so far."""
+        return sum(counter.count() for counter in self._counters)
+
+    def check(self) -> None:
+        for child in self._children:
+            child.check()
+
+    def finish(self) -> None:
+        """Let them close, which publishes their last audit counts."""
+        for child in self._children:
+            child.end_input()
+        for child in self._children:
+            _expect_success(child)
+
+
+def _command(workspace: Workspace, number: int, limit: int, plant: str) -> list[str]:
+    module = "klamm.plugins.demo.producing"
+    values = (workspace.config, number, PRODUCERS, limit, plant, workspace.acknowledged(str(number)))
+    return [sys.executable, "-m", module, *map(str, values)]
+
+
+def _expect_success(child: Child) -> None:
+    if child.wait(END_S) != 0:
+        raise child.failed() if child.output() else DemoError(f"{child.name} failed")

@@ -1,0 +1,53 @@
+"""The last line: every number in it is counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`produced`: flights that producers were acknowledged for, by the keys that they wrote down. `consumed`: distinct
+    (partition, offset) that the group's members were handed. `loaded`: rows of the lake. `missing` and `duplicated`
+    compare the multiset of the keys acknowledged with the lake's. `lowest`: the lowest completeness over all windows
+    and tiers; None when one is unknown. `audited`: what `klamm audit` says. `expected`: flights in the data."""
+
+    expected: int
+    produced: int
+    consumed: int
+    loaded: int
+    missing: int
+    duplicated: int
+    lowest: float | None
+    audited: bool
+    seconds: float
+
+    @property
+    def passed(self) -> bool:
+        counts = (self.produced, self.consumed, self.loaded)
+        clean = (self.missing, self.duplicated) == (0, 0) and self.lowest == 1.0 and self.audited
+        return clean and counts == (self.expected,) * 3
+
+    def line(self) -> str:
+        complete = "unknown" if self.lowest is None else f"{int(self.lowest * 10_000) / 10_000:.4f}"
+        return (
+            f"demo: produced={self.produced} consumed={self.consumed} loaded={self.loaded} missing={self.missing} "
+            f"duplicated={self.duplicated} complete={complete} seconds={self.seconds:.0f}"
+        )
+
+
+def acknowledged_keys(files: Iterable[Path]) -> Counter[str]:
+    """How often each flight was acknowledged."""
+    keys: Counter[str] = Counter()
+    for file in files:
+        keys.update(file.read_text().split())
+    return keys
+
+
+def differences(acknowledged: Counter[str], lake: Counter[str]) -> tuple[int, int]:
+    """(missing, duplicated): what was acknowledged and is not in the lake, and what is in the lake and was not, or not
+    as often."""
+    return (acknowledged - lake).total(), (lake - acknowledged).total()
