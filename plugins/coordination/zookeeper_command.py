@@ -26,7 +26,7 @@ def zookeeper(
     server = ZooKeeperServer(data_dir, port)
     try:
         server.start()
-        typer.echo(f"ZooKeeper is ready at {server.connect}, data in {data_dir} (pid {server.pid}); Ctrl-C stops it")
+        typer.echo(f"klamm zookeeper ready: {server.connect}, data in {data_dir} (pid {server.pid}); Ctrl-C stops it")
         status = server.wait()
     except _StopRequestedError:
         server.stop()

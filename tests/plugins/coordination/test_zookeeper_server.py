@@ -30,7 +30,7 @@ def test_the_command_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) 
     )
     assert process.stdout is not None
     ready = process.stdout.readline()
-    assert f"ZooKeeper is ready at 127.0.0.1:{port}" in ready
+    assert f"klamm zookeeper ready: 127.0.0.1:{port}" in ready
     assert answers("127.0.0.1", port)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=30)
