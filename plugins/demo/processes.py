@@ -15,7 +15,7 @@ from typing import Self
 
 from klamm.core.errors import KlammError
 
-KLAMM = (sys.executable, "-m", "klamm.core.cli.main")
+KLAMM = (sys.executable, "-m", "klamm")
 STOP_S = 15.0
 
 
