@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from klamm.core.config.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from klamm.core.client.cluster_client import ClusterClient
+
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="A broker; else as the file says.")
+]
 DEFAULT_CONFIG = Path("klamm.yaml")
 PIPE_WIDTH = 200
 
@@ -26,3 +36,23 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+@contextmanager
+def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
+    """The settings, and a client to the cluster that they or `--bootstrap` name; with that, a file is not needed."""
+    from klamm.core.client.cluster_client import ClusterClient
+
+    settings = Settings() if bootstrap and not config.exists() else load_settings(config)
+    where = bootstrap or bootstrap_of(settings)
+    with ClusterClient(where, codecs=settings.codec_table(), client_id="klamm-cli") as client:
+        yield settings, client
+
+
+def bootstrap_of(settings: Settings) -> str:
+    """What the file says of producers, else of consumers, else the address of its own broker."""
+    for section in (settings.producer, settings.consumer):
+        if "bootstrap_servers" in section.model_fields_set:
+            return section.bootstrap_servers
+    listener = settings.broker.advertised()[0]
+    return f"{listener.host}:{listener.port}"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from klamm.core.config.section import ConfigPath
 from klamm.core.errors import CoordinationError
 from klamm.core.seams.coordination import (
     ANY_VERSION,
@@ -39,7 +40,7 @@ class EmbeddedConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
 
-    path: Path = Path("klamm-coordination.db")
+    path: ConfigPath = Field(default=Path("klamm-coordination.db"), validate_default=True)
     session_timeout_ms: int = Field(default=6000, alias="session.timeout.ms", ge=100, le=600_000)
 
 

@@ -1,0 +1,150 @@
+"""`klamm groups`: consumer groups of both doors, and how far behind they are."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from klamm.core.cli.options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, table
+from klamm.core.cluster import paths
+from klamm.core.config.settings import Settings
+from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
+from klamm.core.groups.consumer_protocol import decode_assignment
+from klamm.core.groups.doors import Door, door_of
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import Coordination, NoNodeError
+
+if TYPE_CHECKING:
+    from klamm.core.client.cluster_client import ClusterClient
+
+app = typer.Typer(add_completion=False, help="List consumer groups, and show their lag.", no_args_is_help=True)
+COORDINATION_TIMEOUT_S = 5.0
+
+
+@app.command("list")
+def list_groups(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
+    """Print the name, door (registry or classic) and state of every group."""
+    with cluster_client(config, bootstrap) as (settings, client):
+        states = _states(client)
+        with _coordination(settings) as coordination:
+            doors = {} if coordination is None else _doors(coordination, states)
+    rows = table("group", "door", "state")
+    for group in sorted({*states, *doors}):
+        door = doors.get(group)
+        state = "Stable" if door is Door.REGISTRY else states.get(group, "Empty")
+        rows.add_row(group, door.value if door else "-", state)
+    console().print(rows)
+
+
+@app.command()
+def describe(
+    group: Annotated[str, typer.Argument(metavar="GROUP")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Show a group's committed offsets, how far they are behind the end, and who owns each partition."""
+    with cluster_client(config, bootstrap) as (settings, client):
+        committed = client.fetch_offsets(group)
+        with _coordination(settings) as coordination:
+            owners = {} if coordination is None else registry_owners(coordination, group)
+        owners = owners or _classic_owners(client, group)
+        partitions = sorted({*committed, *owners})
+        if not partitions:
+            raise BrokerError(ErrorCode.group_id_not_found, f"group {group!r} has neither offsets nor members")
+        ends = _ends(client, partitions)
+    rows = table("topic", "partition", "committed", "end", "lag", "owner", right=("committed", "end", "lag"))
+    total = 0
+    for tp in partitions:
+        end, offset = ends.get(tp), committed[tp].offset if tp in committed else None
+        lag = None if end is None or offset is None else max(end - offset, 0)
+        total += lag or 0
+        cells = (tp.topic, tp.partition, _cell(offset), _cell(end), _cell(lag), owners.get(tp, "-"))
+        rows.add_row(*map(str, cells))
+    console().print(rows)
+    typer.echo(f"total lag {total}")
+
+
+def _cell(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _states(client: ClusterClient) -> dict[str, str]:
+    """Of the groups that brokers know: those with classic members, or with offsets."""
+    states: dict[str, str] = {}
+    for node_id in client.metadata(()).nodes:
+        message = client.call(ApiKey.LIST_GROUPS, node_id, states_filter=(), types_filter=())
+        if message.error_code != ErrorCode.none:
+            raise BrokerError(message.error_code, f"groups of broker {node_id}")
+        for found in message.groups:
+            state = getattr(found, "group_state", "")
+            if states.get(found.group_id, "Empty") == "Empty":
+                states[found.group_id] = state or "Empty"
+    return states
+
+
+@contextlib.contextmanager
+def _coordination(settings: Settings) -> Iterator[Coordination | None]:
+    """None when it does not answer: what brokers know is shown all the same, and stderr says so."""
+    coordination = settings.make_coordination()
+    try:
+        coordination.start(COORDINATION_TIMEOUT_S)
+    except CoordinationError as error:
+        typer.echo(f"klamm: registry groups are not shown: {error}", err=True)
+        yield None
+        return
+    try:
+        yield coordination
+    finally:
+        coordination.close()
+
+
+def _doors(coordination: Coordination, known: Mapping[str, str]) -> dict[str, Door]:
+    try:
+        names = {paths.group_id(name) for name in coordination.children(paths.CONSUMERS)}
+    except NoNodeError:
+        names = set()
+    doors = {group: door_of(coordination, group) for group in {*names, *known}}
+    return {group: door for group, door in doors.items() if door is not None}
+
+
+def registry_owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]:
+    """Who owns which partition, by the owner paths."""
+    owners: dict[TopicPartition, str] = {}
+    root = paths.group_owners(group)
+    with contextlib.suppress(NoNodeError):  # no registry group, or it changes just now
+        for topic in coordination.children(root):
+            for number in coordination.children(f"{root}/{topic}"):
+                with contextlib.suppress(NoNodeError):
+                    owners[TopicPartition(topic, int(number))] = coordination.get(f"{root}/{topic}/{number}")[
+                        0
+                    ].decode()
+    return owners
+
+
+def _classic_owners(client: ClusterClient, group: str) -> dict[TopicPartition, str]:
+    message = client.call(
+        ApiKey.DESCRIBE_GROUPS,
+        client.coordinator(group),
+        groups=(group,),
+        include_authorized_operations=False,
+    )
+    owners: dict[TopicPartition, str] = {}
+    for described in message.groups:
+        for member in described.members:
+            with contextlib.suppress(ProtocolError):  # not a consumer's assignment
+                for tp in decode_assignment(bytes(member.member_assignment)):
+                    owners[tp] = member.member_id
+    return owners
+
+
+def _ends(client: ClusterClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+    """A deleted topic's partitions have none."""
+    from klamm.core.client.cluster_client import LATEST
+
+    there = client.metadata({tp.topic for tp in partitions}).topics
+    live = [tp for tp in partitions if tp.topic in there and tp.partition in there[tp.topic].partitions]
+    return {tp: found[0] for tp, found in client.list_offsets(dict.fromkeys(live, LATEST)).items()} if live else {}

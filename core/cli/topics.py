@@ -1,0 +1,163 @@
+"""`klamm topics`: list, create, describe, alter and delete topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from klamm.core.cli.options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, table
+from klamm.core.config.describe import ConfigSource
+from klamm.core.config.settings import Settings
+from klamm.core.config.topic import TopicConfig
+from klamm.core.config.topic_settings import name_problem
+from klamm.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from klamm.core.client.cluster_client import NewTopic
+
+app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
+Name = Annotated[str, typer.Argument(metavar="TOPIC")]
+Pairs = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topic config; may be repeated.")]
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1)]
+
+
+@app.command("list")
+def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
+    """Print the names of all topics."""
+    with cluster_client(config, bootstrap) as (_, client):
+        for name in sorted(client.metadata().topics):
+            typer.echo(name)
+
+
+@app.command()
+def create(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]")] = None,
+    partitions: Partitions = None,
+    replication_factor: Annotated[int | None, typer.Option("--replication-factor", "-r", min=1)] = None,
+    settings_of: Pairs = None,
+    all_from_config: Annotated[
+        bool, typer.Option("--all-from-config", help="Create the file's topics; those that are there stay as they are.")
+    ] = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Create one topic, as the file or the options say, or all of the file's."""
+    from klamm.core.client.cluster_client import NewTopic
+
+    if all_from_config == (topic is not None):
+        raise ConfigError("topics create: name one topic, or use --all-from-config")
+    changes = _pairs(settings_of)
+    with cluster_client(config, bootstrap) as (settings, client):
+        if topic is None:
+            there = client.metadata().topics
+            for name in settings.topics:
+                if name not in there:
+                    client.create_topics({name: _from_file(settings, name)}, exists_ok=True)
+                typer.echo(f"{name}: {'is there' if name in there else 'created'}")
+            return
+        _check_name(topic)
+        base = _from_file(settings, topic)
+        new = NewTopic(
+            partitions if partitions is not None else base.partitions,
+            replication_factor if replication_factor is not None else base.replication_factor,
+            {**base.configs, **changes},
+        )
+        client.create_topics({topic: new})
+        typer.echo(f"{topic}: created")
+
+
+@app.command()
+def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
+    """Show a topic's partitions, with first and next offset, and the configs that are not defaults."""
+    from klamm.core.client.cluster_client import EARLIEST, LATEST
+
+    with cluster_client(config, bootstrap) as (_, client):
+        partitions = client.partitions(topic)
+        view = client.topic(topic)
+        first = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
+        end = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        configs = client.describe_configs(topic)
+    rows = table("partition", "leader", "replicas", "in sync", "first", "next", right=("first", "next"))
+    for tp in partitions:
+        found = view.partitions[tp.partition]
+        row = (tp.partition, found.leader, _numbers(found.replicas), _numbers(found.isr), first[tp][0], end[tp][0])
+        rows.add_row(*map(str, row))
+    console().print(rows)
+    for name, entry in sorted(configs.items()):
+        if entry.source != ConfigSource.DEFAULT:
+            typer.echo(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")
+
+
+@app.command()
+def alter(
+    topic: Name,
+    changes: Pairs = None,
+    unset: Annotated[
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default; may be repeated.")
+    ] = None,
+    partitions: Partitions = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Change a topic's configs, or give it more partitions."""
+    given: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(unset or ())}
+    if not given and partitions is None:
+        raise ConfigError("topics alter: nothing to change; use --set, --unset or --partitions")
+    TopicConfig.from_strings({name: value for name, value in given.items() if value is not None})
+    with cluster_client(config, bootstrap) as (_, client):
+        if given:
+            client.alter_configs(topic, given)
+        if partitions is not None:
+            client.create_partitions(topic, partitions)
+    typer.echo(f"{topic}: altered")
+
+
+@app.command()
+def delete(
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC…")],
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Delete topics and their records."""
+    with cluster_client(config, bootstrap) as (_, client):
+        for name in topics:
+            client.delete_topics([name])
+            typer.echo(f"{name}: deleted")
+
+
+def _from_file(settings: Settings, topic: str) -> NewTopic:
+    """As the file has it, with the broker's defaults where it says nothing."""
+    from klamm.core.client.cluster_client import NewTopic
+
+    said = settings.topics.get(topic)
+    if said is None:
+        return NewTopic()
+    return NewTopic(
+        -1 if said.partitions is None else said.partitions,
+        -1 if said.replication_factor is None else said.replication_factor,
+        said.config,
+    )
+
+
+def _pairs(given: Iterable[str] | None) -> dict[str, str]:
+    """`key=value` options, checked before anything is asked of a broker."""
+    pairs = {}
+    for text in given or ():
+        name, mark, value = text.partition("=")
+        if not mark:
+            raise ConfigError(f"--set {text}: expected KEY=VALUE")
+        pairs[name.strip()] = value.strip()
+    TopicConfig.from_strings(pairs)
+    return pairs
+
+
+def _check_name(topic: str) -> None:
+    problem = name_problem(topic)
+    if problem:
+        raise ConfigError(problem)
+
+
+def _numbers(values: Iterable[int]) -> str:
+    return ",".join(map(str, values))
