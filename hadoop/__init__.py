@@ -1,1 +1,24 @@
-"""Loads: the `klamm` Spark data source, the load job, the lake's layout and its publishing."""
+"""Loads: the `klamm` Spark data source, the load job, the lake's layout and its publishing.
+
+Importing this imports no Spark: brokers and clients have none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.hookspecs import hookimpl
+from klamm.core.seams.command import Command
+from klamm.core.seams.provider import Provider
+from klamm.core.seams.sink import Sink
+from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    return [Command("load", "klamm.hadoop.cli:load", "Load topics into a lake with Spark, data and offsets together.")]
+
+
+@hookimpl
+def klamm_sinks() -> Iterable[Provider[Sink]]:
+    return [Provider("hadoop", HadoopSink, HadoopSinkConfig, "a lake that `klamm load` fills, in one rename per load")]

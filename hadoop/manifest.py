@@ -15,10 +15,14 @@ from klamm.hadoop.publishing.seam import LakeError, Publisher
 class PartitionRange(BaseModel):
     """Offsets [from, to) of one partition."""
 
-    model_config = ConfigDict(frozen=True, populate_by_name=True)
+    model_config = ConfigDict(frozen=True)
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
+
+    @classmethod
+    def of(cls, start: int, end: int) -> PartitionRange:
+        return cls.model_validate({"from": start, "to": end})
 
 
 class Manifest(BaseModel):

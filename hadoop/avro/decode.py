@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from klamm.hadoop.avro.avrotype import AvroType, parse_type
 from klamm.hadoop.avro.pyvalue import converter
 from klamm.hadoop.avro.resolve import resolve
 
-Read = Callable[[pa.Array], pa.Array]
+Read = Callable[[Sequence[bytes]], pa.Array]
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class PayloadDecoder:
         self._read = self._native(writer_text) if self.native else self._python()
         resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
 
-    def decode(self, payloads: pa.Array) -> Decoded:
-        """One array for all of `payloads` (binary, without nulls). A bad one is looked for by halves."""
+    def decode(self, payloads: Sequence[bytes]) -> Decoded:
+        """One array for all of `payloads`. A bad one is looked for by halves."""
         bad: dict[int, str] = {}
         parts = self._halves(payloads, 0, bad)
         rows = pa.concat_arrays(parts) if parts else pa.nulls(0, self._type)
         return Decoded(rows, bad)
 
-    def _halves(self, payloads: pa.Array, first: int, bad: dict[int, str]) -> list[pa.Array]:
+    def _halves(self, payloads: Sequence[bytes], first: int, bad: dict[int, str]) -> list[pa.Array]:
         if not len(payloads):
             return []
         try:
@@ -69,9 +69,9 @@ class PayloadDecoder:
         schema = parse_schema(_render(self._writer, set()))
         convert, target = converter(self._writer), arrow_type(self._writer)
 
-        def read(payloads: pa.Array) -> pa.Array:
+        def read(payloads: Sequence[bytes]) -> pa.Array:
             try:
-                values = [_read_one(raw, schema) for raw in payloads.to_pylist()]
+                values = [_read_one(raw, schema) for raw in payloads]
                 return pa.array(values if convert is None else [convert(v) for v in values], target)
             except Exception as error:  # fastavro raises what the bytes happen to run into
                 raise SchemaError(f"{type(error).__name__}: {error}") from error

@@ -6,6 +6,7 @@ exception that no `except Exception` catches, and drops time zones (design D13).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -37,11 +38,11 @@ def _proven(avro: AvroType) -> bool:
     return False
 
 
-def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray:
-    """Avro bytes (binary, no nulls) of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of
+def decode(payloads: Sequence[bytes], text: str, target: pa.StructType) -> pa.StructArray:
+    """Avro bytes of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of
     them cannot be read."""
     try:
-        batch = pyruhvro.deserialize_array(payloads.to_pylist(), text)
+        batch = pyruhvro.deserialize_array(list(payloads), text)
         columns = [_as(column, field.type) for column, field in zip(batch.columns, target, strict=True)]
     except Exception as error:
         raise SchemaError(str(error)) from error

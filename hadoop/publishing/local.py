@@ -71,7 +71,7 @@ class LocalPublisher:
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(os.listdir(local_path(path)))
+            return sorted(entry.name for entry in local_path(path).iterdir())
         except FileNotFoundError:
             return []
         except OSError as error:

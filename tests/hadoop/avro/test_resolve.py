@@ -189,7 +189,7 @@ def test_rows_are_those_that_fastavro_resolves(pair: tuple[Schema, Schema, list[
     except SchemaError:
         assert not any(ok for ok, _ in expected)
         return
-    decoded = decoder.decode(pa.array(payloads, pa.binary()))
+    decoded = decoder.decode(payloads)
     decoded.rows.validate(full=True)
     assert decoded.rows.type == arrow_type(kind)
     assert sorted(decoded.bad) == [i for i, (ok, _) in enumerate(expected) if not ok]
@@ -217,5 +217,5 @@ def test_what_never_resolves_is_said_before_any_row(writer: str, reader: str, wh
 def test_a_record_is_read_under_an_alias() -> None:
     reader = parse_type(table({"name": "a", "type": "int"}, name="S", namespace="n", aliases=["m.R"]))
     writer = {"type": "record", "name": "R", "namespace": "m", "fields": [{"name": "a", "type": "int"}]}
-    decoded = PayloadDecoder(json.dumps(writer), reader).decode(pa.array([write(writer, {"a": 1})]))
+    decoded = PayloadDecoder(json.dumps(writer), reader).decode([write(writer, {"a": 1})])
     assert decoded.rows.to_pylist() == [{"a": 1}]

@@ -1,0 +1,120 @@
+"""The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
+
+A load whose event was not stored has no marker in `_audited`; the next run sends it again. That does no harm: for one
+(tier, owner, topic, partition, from) the last event wins.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import Audit, AuditIdentity, RangeCount, WindowCount
+from klamm.hadoop.layout import AUDIT, TopicLayout
+from klamm.hadoop.manifest import load_numbers
+from klamm.hadoop.publishing.seam import LakeError, Publisher
+from klamm.plugins.audit.publisher import ClusterPublisher
+
+TIER = "hadoop"
+Connect = Callable[[], AbstractContextManager[ClusterClient]]
+
+
+class _Counted(BaseModel):
+    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes)."""
+
+    model_config = ConfigDict(frozen=True)
+
+    partition: int
+    start: int = Field(alias="from")
+    end: int = Field(alias="to")
+    windows: list[tuple[int, int, int]]
+
+
+class LoadAudit(BaseModel):
+    """`_audit.json`: what the files of a load hold, counted in them. `owner` is the sink's name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    tier: str = TIER
+    owner: str
+    topic: str
+    load: int
+    job_id: str
+    window_ms: int
+    ranges: list[_Counted]
+
+    @classmethod
+    def of(
+        cls, owner: str, topic: str, load: int, job_id: str, window_ms: int, counts: Iterable[RangeCount]
+    ) -> LoadAudit:
+        ranges = [
+            _Counted.model_validate(
+                {
+                    "partition": c.partition.partition,
+                    "from": c.from_offset,
+                    "to": c.to_offset,
+                    "windows": [(w.start_ms, w.count, w.bytes) for w in c.windows],
+                }
+            )
+            for c in counts
+        ]
+        return cls(owner=owner, topic=topic, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges)
+
+    def counts(self) -> list[RangeCount]:
+        return [
+            RangeCount(
+                TopicPartition(self.topic, r.partition), r.start, r.end, tuple(WindowCount(*w) for w in r.windows)
+            )
+            for r in self.ranges
+        ]
+
+    def to_bytes(self) -> bytes:
+        return (self.model_dump_json(by_alias=True) + "\n").encode()
+
+
+class LoadAuditor:
+    """Sends the events of published loads. `owner` names the job: ranges tile across its loads."""
+
+    def __init__(self, audit: Audit, owner: str, connect: Connect, publisher: Publisher) -> None:
+        self._audit = audit
+        self._connect = connect
+        self._publisher = publisher
+        self._identity = AuditIdentity(TIER, owner, socket.gethostname(), "klamm-load")
+
+    def audits(self, topic: str) -> bool:
+        return self._audit.audits(topic)
+
+    def send_missing(self, layout: TopicLayout) -> list[int]:
+        """The events of every load that has no marker; the numbers of those sent."""
+        done = set(self._publisher.names(f"{layout.base}/_audited"))
+        missing = [n for n in load_numbers(self._publisher, layout) if f"{n:06d}" not in done]
+        if missing and self.audits(layout.topic):
+            self._send(layout, missing)
+        return missing
+
+    def _send(self, layout: TopicLayout, numbers: list[int]) -> None:
+        with self._connect() as client:
+            ranges = self._audit.ranges(self._identity, ClusterPublisher(client, self._audit.topic))
+            try:
+                for number in numbers:
+                    ranges.publish_ranges(read_audit(self._publisher, layout, number).counts())
+                    self._publisher.make(f"{layout.base}/_audited")
+                    self._publisher.write(layout.audited(number), b"")
+            finally:
+                ranges.close()
+
+
+def read_audit(publisher: Publisher, layout: TopicLayout, number: int) -> LoadAudit:
+    """A published load's counts; `LakeError` when they are not there or cannot be read."""
+    path = f"{layout.load(number)}/{AUDIT}"
+    data = publisher.read(path)
+    try:
+        return LoadAudit.model_validate_json(data or b"")
+    except ValidationError as error:
+        raise LakeError(f"{path} cannot be read: {error.errors()[0]['msg']}") from error

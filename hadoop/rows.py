@@ -1,0 +1,211 @@
+"""From the columns of the source to the rows of the lake; runs in Spark's Python workers, on Arrow batches.
+
+A row is the columns of the Avro record, then `_key`, `_partition`, `_offset`, `_timestamp` and `_size` (key plus value,
+in bytes, as the audit counts them), then the directory: `dt` and, if asked for, `hr`, in UTC from the record's
+timestamp. A record without a value (a tombstone) has nulls for the record's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.core.errors import SchemaError
+from klamm.core.plugins import plugin_host
+from klamm.core.seams.envelope import Envelope, SchemaKey
+from klamm.hadoop.avro.arrowtype import arrow_type
+from klamm.hadoop.avro.avrotype import AvroType, parse_type
+from klamm.hadoop.avro.decode import Decoded, PayloadDecoder
+from klamm.hadoop.layout import INVALID
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+META: Final = (
+    pa.field("_key", pa.binary()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP),
+    pa.field("_size", pa.int32()),
+)
+QUARANTINE: Final = (pa.field("_error", pa.string()), pa.field("_value", pa.binary()))
+RAW: Final = (pa.field("value", pa.binary()),)
+"""The columns of a topic whose values have no schema."""
+RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """What a worker needs to know of a topic; pickled.
+
+    `reader` is the text of the schema that the lake's columns follow, None for raw bytes. `writers` are the texts of
+    all registered schemas. Records whose timestamp is outside [`min_us`, `max_us`] are invalid. `quarantine`: rows that
+    cannot be read are marked by `_error` instead of ending the load.
+    """
+
+    topic: str
+    partition_by: tuple[str, ...]
+    reader: str | None
+    writers: Mapping[SchemaKey, str]
+    envelope: str
+    plugins: tuple[str, ...]
+    min_us: int
+    max_us: int
+    quarantine: bool
+
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The columns of the values. `SchemaError` when one of them is a column of the lake's own."""
+        if self.reader is None:
+            return RAW
+        fields = tuple(_table_type(self.topic, parse_type(self.reader)))
+        taken = sorted(f.name for f in fields if f.name.lower() in RESERVED)
+        if taken:
+            raise SchemaError(
+                f"topic {self.topic}: the lake has columns {', '.join(taken)} of its own; rename the field"
+            )
+        return fields
+
+    def schema(self) -> pa.Schema:
+        """The rows, in Arrow."""
+        directory = [pa.field(name, pa.string()) for name in self.partition_by]
+        return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ()), *directory])
+
+
+def _table_type(topic: str, avro: AvroType) -> pa.StructType:
+    if avro.kind != "record":
+        raise SchemaError(f"topic {topic}: its schema is {avro.kind}, no record; a table needs columns")
+    return arrow_type(avro)
+
+
+class RowDecoder:
+    """Makes the lake's rows; what `mapInArrow` is given."""
+
+    def __init__(self, format_: RowFormat) -> None:
+        self._format = format_
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = _Worker(self._format)
+        for batch in batches:
+            yield worker.rows(batch)
+
+
+class _Worker:
+    """One task's decoders, by schema."""
+
+    def __init__(self, format_: RowFormat) -> None:
+        self._format = format_
+        self._schema = format_.schema()
+        self._decoders: dict[SchemaKey, PayloadDecoder] = {}
+
+    @cached_property
+    def _envelope(self) -> Envelope:
+        return plugin_host(self._format.plugins).envelopes.create(self._format.envelope)
+
+    @cached_property
+    def _reader(self) -> AvroType:
+        return parse_type(self._format.reader or "")
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        values, bad = batch.column("value"), {}
+        columns: list[pa.Array]
+        if self._format.reader is None:
+            columns = [values]
+        else:
+            decoded = self._decode(values)
+            columns, bad = decoded.rows.flatten(), decoded.bad
+        if bad and not self._format.quarantine:
+            self._refuse(batch, bad)
+        columns += self._meta(batch)
+        if self._format.quarantine:
+            columns += _quarantined(values, bad)
+        columns += self._directories(batch.column("timestamp"))
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+        row = min(bad)
+        partition, offset = batch.column("partition")[row].as_py(), batch.column("offset")[row].as_py()
+        raise SchemaError(
+            f"topic {self._format.topic} partition {partition} offset {offset}: {bad[row]}; nothing is loaded "
+            "(on.bad.record: quarantine sets such records aside)"
+        )
+
+    def _decode(self, values: pa.Array) -> Decoded:
+        """The values as structs, each with the schema that its envelope names; in the order of the batch."""
+        size = self._envelope.prefix_size
+        groups: dict[bytes, tuple[list[int], list[bytes]]] = {}
+        for row, value in enumerate(values.to_pylist()):
+            if value is not None:
+                rows, payloads = groups.setdefault(value[:size], ([], []))
+                rows.append(row)
+                payloads.append(value[size:])
+        bad: dict[int, str] = {}
+        found: list[tuple[list[int], pa.Array]] = []
+        for prefix, (rows, payloads) in groups.items():
+            decoded = self._decode_group(prefix, payloads)
+            bad.update({rows[i]: why for i, why in decoded.bad.items()})
+            found.append((rows, decoded.rows))
+        return Decoded(_scatter(found, len(values), arrow_type(self._reader)), bad)
+
+    def _decode_group(self, prefix: bytes, payloads: list[bytes]) -> Decoded:
+        try:
+            decoder = self._decoder(self._envelope.parse(prefix))
+        except SchemaError as error:
+            bad = dict.fromkeys(range(len(payloads)), str(error))
+            return Decoded(pa.nulls(len(payloads), arrow_type(self._reader)), bad)
+        return decoder.decode(payloads)
+
+    def _decoder(self, key: SchemaKey) -> PayloadDecoder:
+        if key not in self._decoders:
+            text = self._format.writers.get(key)
+            if text is None:
+                raise SchemaError(f"no schema is registered as {_key_text(key)}")
+            self._decoders[key] = PayloadDecoder(text, self._reader)
+        return self._decoders[key]
+
+    def _meta(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
+        return [
+            batch.column("key"),
+            batch.column("partition"),
+            batch.column("offset"),
+            batch.column("timestamp"),
+            pc.add(*sizes),
+        ]
+
+    def _directories(self, timestamps: pa.Array) -> list[pa.Array]:
+        """UTC, whatever zone the worker is in. The hour of an invalid record is null: Hive's default partition."""
+        instants = timestamps.cast(pa.int64())
+        inside = pc.and_(pc.greater_equal(instants, self._format.min_us), pc.less_equal(instants, self._format.max_us))
+        valid = pc.fill_null(inside, False)
+        times = pc.if_else(valid, instants, pa.scalar(None, pa.int64())).cast(pa.timestamp("us"))
+        columns = {
+            "dt": lambda: pc.fill_null(pc.strftime(times, "%Y-%m-%d"), INVALID),
+            "hr": lambda: pc.strftime(times, "%H"),
+        }
+        return [columns[name]() for name in self._format.partition_by]
+
+
+def _scatter(groups: list[tuple[list[int], pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
+    """The groups' rows at their places; places of no group are null."""
+    if len(groups) == 1 and len(groups[0][0]) == length:
+        return groups[0][1]
+    if not groups:
+        return pa.nulls(length, kind)
+    positions: list[int | None] = [None] * length
+    for index, place in enumerate(place for rows, _ in groups for place in rows):
+        positions[place] = index
+    return pa.concat_arrays([decoded for _, decoded in groups]).take(pa.array(positions, pa.int64()))
+
+
+def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:
+    errors = pa.array([bad.get(row) for row in range(len(values))], pa.string())
+    return [errors, pc.if_else(pc.is_valid(errors), values, pa.scalar(None, pa.binary()))]
+
+
+def _key_text(key: SchemaKey) -> str:
+    if key.schema_id is not None:
+        return f"id {key.schema_id}"
+    return f"md5 {key.md5.hex()}" if key.md5 is not None else f"fingerprint {(key.fingerprint or b'').hex()}"

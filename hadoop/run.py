@@ -1,0 +1,71 @@
+"""The parts of a load put together from the settings: session, cluster, lake, audit."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from rich.console import Console
+
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ConfigError
+from klamm.hadoop.audit import LoadAuditor
+from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
+from klamm.hadoop.progress import BarProgress, Progress
+from klamm.hadoop.publishing.schemes import publisher_for
+from klamm.hadoop.session import start_session
+from klamm.hadoop.source import connect
+from klamm.hadoop.staged import FileFormat
+from klamm.hadoop.topics import ClusterTopics
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+
+
+class Loader:
+    """Loads topics of one sink; a context manager. Spark is left running: its session may be the caller's."""
+
+    def __init__(self, settings: Settings, sink: str, console: Console) -> None:
+        config = settings.sink(sink).choice.config
+        if not isinstance(config, HadoopSinkConfig):
+            raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
+        publisher = publisher_for(config.path)
+        self._topics = ClusterTopics(settings, config)
+        audit = settings.make_audit()
+        bootstrap, plugins = self._topics.bootstrap, settings.plugins
+        auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None
+        progress = BarProgress(console) if console.is_terminal else Progress()
+        spark = start_session(
+            f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
+        )
+        spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
+        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress)
+
+    def __enter__(self) -> Loader:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._topics.close()
+
+    def load(self, topic: str) -> str:
+        """One load; its line."""
+        result = self._job.run(topic)
+        return f"load topic={topic} rows=0: nothing new" if result is None else line(result)
+
+
+def line(result: LoadResult) -> str:
+    """`load topic=flights load=3 rows=… files=… offsets=0:10-20,1:5-9 …`."""
+    offsets = ",".join(f"{r.partition.partition}:{r.start}-{r.end}" for r in result.ranges)
+    return (
+        f"load topic={result.topic} load={result.load} rows={result.rows} files={result.files} "
+        f"bytes={result.bytes} offsets={offsets} seconds={result.seconds:.1f}"
+    )
+
+
+def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
+    return LoadSpec(
+        root=config.path,
+        files=FileFormat(config.format, config.partition_by, config.target_file_size),
+        owner=sink,
+        max_offsets=config.max_offsets_per_load,
+        fail_on_data_loss=config.fail_on_data_loss,
+        staging_retention_s=config.staging_retention_minutes * 60,
+        window_ms=window_ms,
+    )

@@ -1,0 +1,132 @@
+"""Writing a load's rows, clustered by directory, and counting what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from klamm.core.seams.audit import NO_WINDOW, RangeCount, WindowCount
+from klamm.hadoop.layout import BAD
+from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.rows import RowDecoder, RowFormat
+
+# What of Spark's configuration a load depends on; set on a session of its own.
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+_NO_MARKS: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
+_COUNTED: Final = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """How rows become files: `name` as Spark knows it, `partition_by` the directories, `target_size` in bytes."""
+
+    name: str
+    partition_by: tuple[str, ...]
+    target_size: int
+
+
+def load_session(spark: SparkSession, target_size: int) -> SparkSession:
+    """A session of its own on the same Spark, so that the caller's SQL configuration stays as it is."""
+    session = spark.newSession()
+    for key, value in {**_NEEDED, "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}.items():
+        session.conf.set(key, value)
+    return session
+
+
+def decoded(records: DataFrame, format_: RowFormat) -> DataFrame:
+    """The rows of the lake from the columns of the source."""
+    wanted = records.select("key", "value", "partition", "offset", "timestamp")
+    return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
+
+
+def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> None:
+    """Write all rows below `path`, in one job; with `quarantine`, those with an `_error` below `path`/_bad.
+
+    Rows are clustered by directory first: without that each of n tasks writes a file into each of m directories. The
+    shuffle splits a directory again where it would pass the target size.
+    """
+    if not quarantine:
+        _write_clustered(rows, path, files)
+        return
+    kept = rows.persist()
+    try:
+        good = kept.filter(sf.col("_error").isNull()).drop("_error", "_value")
+        _write_clustered(good, path, files)
+        bad = kept.filter(sf.col("_error").isNotNull())
+        if not bad.isEmpty():
+            columns = ["_error", "_value", "_key", "_partition", "_offset", "_timestamp", "_size"]
+            _writer(bad.select(*columns).coalesce(1), files).save(f"{path}/{BAD}")
+    finally:
+        kept.unpersist()
+
+
+def _write_clustered(rows: DataFrame, path: str, files: FileFormat) -> None:
+    clustered = rows.hint("rebalance", *files.partition_by)
+    ordered = clustered.sortWithinPartitions(*files.partition_by, "_partition", "_offset")
+    _writer(ordered, files).partitionBy(*files.partition_by).save(path)
+
+
+def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
+    return rows.write.mode("append").format(files.name).options(**_NO_MARKS)
+
+
+def count(
+    session: SparkSession, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
+) -> list[RangeCount]:
+    """What the written files hold of each range, by window: read back, so that it counts rows that are there.
+
+    `LakeError` when a row is outside its range, or there twice.
+    """
+    reader = session.read.schema(_COUNTED).format(files.name)
+    columns = ("_partition", "_offset", "_timestamp", "_size")
+    rows = reader.load(path).select(*columns)
+    if has_bad:
+        rows = rows.union(reader.load(f"{path}/{BAD}").select(*columns))
+    millis = sf.unix_millis("_timestamp")
+    window = sf.when(millis >= 0, millis - millis % window_ms).otherwise(NO_WINDOW)
+    grouped = rows.groupBy("_partition", window.alias("window")).agg(
+        sf.count("*").alias("count"),
+        sf.sum("_size").alias("bytes"),
+        sf.min("_offset").alias("first"),
+        sf.max("_offset").alias("last"),
+        sf.count_distinct("_offset").alias("offsets"),
+    )
+    return _by_range(grouped.toArrow(), ranges, path)
+
+
+def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> list[RangeCount]:
+    found: dict[int, list[dict[str, int]]] = {}
+    for row in table.to_pylist():
+        found.setdefault(row["_partition"], []).append(row)
+    counts = []
+    for r in ranges:
+        rows = found.pop(r.partition.partition, [])
+        for row in rows:
+            if not r.start <= row["first"] <= row["last"] < r.end or row["offsets"] != row["count"]:
+                raise LakeError(
+                    f"{path} holds rows of {r.partition} that are twice there or not of [{r.start}, {r.end})"
+                )
+        windows = sorted((row["window"], row["count"], row["bytes"]) for row in rows)
+        counts.append(RangeCount(r.partition, r.start, r.end, tuple(WindowCount(*w) for w in windows)))
+    if found:
+        raise LakeError(f"{path} holds rows of partitions that were not read: {sorted(found)}")
+    return counts
+
+
+def total_rows(counts: Iterable[RangeCount]) -> int:
+    return sum(window.count for c in counts for window in c.windows)

@@ -1,0 +1,132 @@
+"""What a load reads from: a cluster, its topics, and the schemas that their values were written with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.seams.envelope import SchemaKey
+from klamm.hadoop.job import LogEnds
+from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.rows import RowFormat
+from klamm.hadoop.source import KlammDataSource, connect, edges
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+from klamm.schemas.fingerprint import registered
+from klamm.schemas.log import SchemaEntry, TopicSchemaLog
+from klamm.schemas.options import AvroOptions
+
+AVRO: Final = "avro"
+_MICROS: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class TopicSchemas:
+    """`reader` is what the lake's columns follow; `writers` every schema of the cluster, by each of its keys."""
+
+    reader: str
+    writers: dict[SchemaKey, str]
+
+
+class ClusterTopics:
+    """`klamm.hadoop.job.Topics` on a cluster; owns its client, `close` when done."""
+
+    def __init__(self, settings: Settings, config: HadoopSinkConfig) -> None:
+        self._settings = settings
+        self._config = config
+        self.bootstrap = settings.consumer.bootstrap_servers
+        self._client = connect(self.bootstrap, settings.plugins)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def cluster_id(self) -> str:
+        return self._client.metadata([]).cluster_id or ""
+
+    def ends(self, topic: str) -> dict[int, LogEnds]:
+        partitions = self._client.partitions(topic)
+        first, last = (edges(self._client, partitions, edge) for edge in (EARLIEST, LATEST))
+        return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
+
+    def format(self, topic: str) -> RowFormat:
+        schemas = self._schemas(topic)
+        said = self._settings.topics.get(topic)
+        return RowFormat(
+            topic=topic,
+            partition_by=self._config.partition_by,
+            reader=schemas.reader if schemas else None,
+            writers=schemas.writers if schemas else {},
+            envelope=said.envelope if said else "",
+            plugins=self._settings.plugins,
+            min_us=int(self._config.timestamp_min.timestamp() * _MICROS),
+            max_us=int(self._config.timestamp_max.timestamp() * _MICROS),
+            quarantine=self._config.on_bad_record == "quarantine",
+        )
+
+    def _schemas(self, topic: str) -> TopicSchemas | None:
+        """None: the topic's values are bytes. Read after the ranges were planned: what wrote them is registered."""
+        serde = self._settings.serde_name(topic)
+        if serde is None:
+            return None
+        if serde != AVRO:
+            raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
+        said = self._settings.topic_format(topic)
+        options = AvroOptions.model_validate(dict(said.options))
+        entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
+        return TopicSchemas(said.schema or _latest(topic, options, entries), _by_key(entries))
+
+    def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
+        session.dataSource.register(KlammDataSource)
+        options = {
+            "kafka.bootstrap.servers": self.bootstrap,
+            "assign": _json(ranges, None),
+            "startingOffsets": _json(ranges, "start"),
+            "endingOffsets": _json(ranges, "end"),
+            "maxRecordsPerPartition": str(self._config.max_offsets_per_task),
+            "failOnDataLoss": str(self._config.fail_on_data_loss).lower(),
+            "klamm.plugins": ",".join(self._settings.plugins),
+        }
+        return session.read.format(KlammDataSource.name()).options(**options).load()
+
+    @property
+    def client(self) -> ClusterClient:
+        return self._client
+
+
+def _json(ranges: Sequence[OffsetRange], edge: str | None) -> str:
+    """`{"flights":[0,1]}`, or `{"flights":{"0":5,"1":7}}` for an edge."""
+    if edge is None:
+        numbers: dict[str, list[int]] = {}
+        for r in ranges:
+            numbers.setdefault(r.partition.topic, []).append(r.partition.partition)
+        return json.dumps(numbers)
+    offsets: dict[str, dict[str, int]] = {}
+    for r in ranges:
+        offsets.setdefault(r.partition.topic, {})[str(r.partition.partition)] = getattr(r, edge)
+    return json.dumps(offsets)
+
+
+def _latest(topic: str, options: AvroOptions, entries: Sequence[SchemaEntry]) -> str:
+    subject = options.subject or f"{topic}-value"
+    versions = [entry for entry in entries if entry.subject == subject]
+    if not versions:
+        raise SchemaError(
+            f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema"
+        )
+    return max(versions, key=lambda entry: entry.version).text
+
+
+def _by_key(entries: Sequence[SchemaEntry]) -> dict[SchemaKey, str]:
+    writers: dict[SchemaKey, str] = {}
+    for entry in entries:
+        schema = registered(entry.schema_id, entry.text)
+        writers[SchemaKey(schema_id=schema.schema_id)] = schema.text
+        writers[SchemaKey(md5=schema.md5)] = schema.text
+        writers[SchemaKey(fingerprint=schema.fingerprint)] = schema.text
+    return writers

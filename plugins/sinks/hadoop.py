@@ -1,0 +1,108 @@
+"""The sink `hadoop`: a lake of Parquet files that `klamm load` fills with Spark (design D11); its configuration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+
+from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, key
+from klamm.core.errors import ConfigError
+from klamm.core.records.record import ConsumerRecord
+
+_SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
+_UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+PARTITIONINGS = (("dt",), ("dt", "hr"))
+
+
+def _lake(value: Any, info: ValidationInfo) -> Any:
+    """A URI as it is; a path from the folder of the YAML file."""
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a path or a URI such as file:///data/lake")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
+        return value.rstrip("/")
+    base = (info.context or {}).get(BASE_DIR, ".")
+    return str(Path(base, value).expanduser().absolute())
+
+
+def _directories(names: tuple[str, ...]) -> tuple[str, ...]:
+    if names not in PARTITIONINGS:
+        raise ValueError("expected dt or dt,hr")
+    return names
+
+
+def _size(value: Any) -> Any:
+    match = _SIZE.match(str(value).strip())
+    if isinstance(value, bool) or match is None:
+        raise ValueError("expected bytes, or a size such as 128m or 1g")
+    return int(match[1]) * _UNITS[match[2].lower()]
+
+
+def _instant(value: Any) -> Any:
+    """A date or an ISO 8601 instant; UTC where it names no zone."""
+    if isinstance(value, datetime):
+        return value if value.tzinfo else value.replace(tzinfo=UTC)
+    try:
+        parsed = datetime.fromisoformat(str(value))
+    except ValueError:
+        raise ValueError("expected a date or an instant such as 2013-01-01T00:00:00Z") from None
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+
+
+Size = Annotated[int, BeforeValidator(_size), ConfigType.LONG]
+Instant = Annotated[datetime, BeforeValidator(_instant), ConfigType.STRING]
+
+
+class HadoopSinkConfig(Section):
+    """A lake. `klamm load` fills it; each topic of the sink has a directory in it."""
+
+    path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
+        ..., "Where the lake is: file:///…, or a path from the folder of this file."
+    )
+    partition_by: Annotated[Names, AfterValidator(_directories)] = key(
+        ("dt",), "The directories below a load: dt, or dt,hr; in UTC, from the record's timestamp."
+    )
+    format: Literal["parquet", "orc", "avro"] = key(
+        "parquet", "The files' format; avro needs Spark's own Avro package on the session."
+    )
+    target_file_size: Size = key(128 * 2**20, "A directory's rows go to one file unless it would grow beyond this.")
+    timestamp_min: Instant = key(
+        datetime(1970, 1, 1, tzinfo=UTC), "Records with an earlier timestamp go to dt=__invalid__."
+    )
+    timestamp_max: Instant = key(
+        datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "Records with a later timestamp go to dt=__invalid__."
+    )
+    max_offsets_per_load: Long | None = key(None, "At most so many offsets of a topic in one load.", ge=1)
+    max_offsets_per_task: Long = key(500_000, "At most so many offsets in one Spark task.", ge=1)
+    on_bad_record: Literal["fail", "quarantine"] = key(
+        "fail", "A value that cannot be read ends the load, or is set aside under _bad with the reason."
+    )
+    fail_on_data_loss: bool = key(True, "Whether offsets that retention deleted before they were loaded end the load.")
+    staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
+    spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
+    spark_driver_memory: str = key("1g", "The memory of a local Spark.")
+    spark_config: dict[str, str] = key({}, "More of Spark's own configuration, by its names.")
+
+
+class HadoopSink:
+    """`klamm sink` feeds records one task at a time; a lake takes whole loads."""
+
+    def __init__(self, config: HadoopSinkConfig) -> None:
+        self._config = config
+
+    def open(self) -> None:
+        raise ConfigError(f"the lake {self._config.path} is filled by `klamm load`, not by `klamm sink`")
+
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
+        del records
+        self.open()
+
+    def flush(self) -> None:
+        self.open()
+
+    def close(self) -> None:
+        return

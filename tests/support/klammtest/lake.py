@@ -1,0 +1,129 @@
+"""Topics in memory for load jobs, and a lake read back with plain Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.envelope import SchemaKey
+from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
+from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.publishing.local import LocalPublisher
+from klamm.hadoop.rows import TIMESTAMP, RowFormat
+from klamm.hadoop.staged import FileFormat
+
+TOPIC = "flights"
+DAY_MS = 86_400_000
+SOURCE = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+    ]
+)
+FLIGHT = {
+    "type": "record",
+    "name": "Flight",
+    "fields": [{"name": "number", "type": "int"}, {"name": "carrier", "type": ["null", "string"], "default": None}],
+}
+
+
+def payload(schema_id: int, schema: Any, value: Any) -> bytes:
+    """Confluent's envelope and the value."""
+    out = io.BytesIO()
+    out.write(b"\0" + schema_id.to_bytes(4, "big"))
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()
+
+
+def flight(number: int, carrier: str | None = "UA") -> bytes:
+    return payload(1, FLIGHT, {"number": number, "carrier": carrier})
+
+
+@dataclass
+class MemoryTopics:
+    """`klamm.hadoop.job.Topics`: one topic's records, appended by `add`; offsets as the log gave them."""
+
+    partitions: int = 2
+    row_format: RowFormat = field(
+        default_factory=lambda: RowFormat(
+            topic=TOPIC,
+            partition_by=("dt",),
+            reader=json.dumps(FLIGHT),
+            writers={SchemaKey(schema_id=1): json.dumps(FLIGHT)},
+            envelope="confluent",
+            plugins=(),
+            min_us=0,
+            max_us=253_402_300_799_000_000,
+            quarantine=False,
+        )
+    )
+    records: list[dict[str, Any]] = field(default_factory=list)
+    started: dict[int, int] = field(default_factory=dict)
+    cluster: str = "c1"
+
+    def add(self, partition: int, value: bytes | None, ts_ms: int | None = 0, key: bytes | None = None) -> None:
+        offset = self.ends(TOPIC)[partition].latest
+        stamp = None if ts_ms is None else ts_ms * 1000
+        row = {"key": key, "value": value, "topic": TOPIC, "partition": partition, "offset": offset}
+        self.records.append({**row, "timestamp": stamp, "timestampType": 0})
+
+    def configure(self, **changes: Any) -> None:
+        self.row_format = replace(self.row_format, **changes)
+
+    def cluster_id(self) -> str:
+        return self.cluster
+
+    def ends(self, topic: str) -> dict[int, LogEnds]:
+        ends = {}
+        for number in range(self.partitions):
+            first = self.started.get(number, 0)
+            last = max((r["offset"] + 1 for r in self.records if r["partition"] == number), default=0)
+            ends[number] = LogEnds(first, max(last, first))
+        return ends
+
+    def format(self, topic: str) -> RowFormat:
+        return self.row_format
+
+    def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
+        spans: Mapping[int, OffsetRange] = {r.partition.partition: r for r in ranges}
+        rows = [
+            r for r in self.records
+            if r["partition"] in spans and spans[r["partition"]].start <= r["offset"] < spans[r["partition"]].end
+        ]  # fmt: skip
+        frame = session.createDataFrame(pa.Table.from_pylist(rows, SOURCE))
+        return frame.repartition(3)
+
+
+def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) -> LoadJob:
+    """A load job on a lake at `root`; `changes` are fields of its spec, or `new_id`."""
+    given = {name: changes.pop(name) for name in ("new_id", "auditor", "publisher") if name in changes}
+    files = FileFormat("parquet", topics.row_format.partition_by, changes.pop("target_size", 128 * 2**20))
+    spec = replace(LoadSpec(root=root, files=files, owner="lake"), **changes)
+    return LoadJob(spark, topics, given.pop("publisher", LocalPublisher()), spec, **given)
+
+
+def coordinates(spark: SparkSession, root: str, topic: str = TOPIC) -> list[tuple[int, int]]:
+    """(partition, offset) of every row that a plain reader sees, sorted."""
+    rows = spark.read.parquet(f"{root}/{topic}").select("_partition", "_offset").collect()
+    return sorted((row[0], row[1]) for row in rows)
+
+
+def everything(topics: MemoryTopics) -> list[tuple[int, int]]:
+    return sorted((r["partition"], r["offset"]) for r in topics.records)
+
+
+def ranges(*spans: Sequence[int]) -> list[OffsetRange]:
+    return [OffsetRange(TopicPartition(TOPIC, p), start, end) for p, start, end in spans]
