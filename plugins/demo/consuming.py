@@ -11,12 +11,11 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from struct import Struct
 
 from klamm import Consumer
 from klamm.plugins.demo.flights import TOPIC
+from klamm.plugins.demo.workspace import POSITION
 
-POSITION = Struct(">iq")
 POLL_S = 0.5
 
 

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
+from struct import Struct
 
 from klamm.core.errors import ConfigError
 
 PORTS = range(20_000, 32_000)
 """Below those that systems give to outgoing connections."""
+POSITION = Struct(">iq")
+"""Partition and offset of a record that was handed out, as members write them down."""
 
 
 @dataclass(frozen=True)

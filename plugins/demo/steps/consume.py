@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 
-from klamm.plugins.demo.consuming import POSITION
 from klamm.plugins.demo.processes import Child, Processes
-from klamm.plugins.demo.workspace import Workspace
+from klamm.plugins.demo.workspace import POSITION, Workspace
 
 MEMBERS = 3
 GROUP = "departures"
