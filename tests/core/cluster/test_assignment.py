@@ -1,0 +1,53 @@
+"""Round robin over the brokers."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from klamm.core.cluster.assignment import assign_replicas
+from klamm.core.errors import BrokerError, ErrorCode
+
+
+def test_first_replicas_go_round_from_the_start() -> None:
+    assigned = assign_replicas([2, 0, 1], 0, 7, 1, start=1)
+    assert [replicas[0] for replicas in assigned.values()] == [1, 2, 0, 1, 2, 0, 1]
+
+
+def test_kafkas_own_example() -> None:
+    """From the comment of `assignReplicasToBrokers`: 10 partitions, 5 brokers, factor 3, start 0, shift 0."""
+    assigned = assign_replicas(range(5), 0, 10, 3, start=0)
+    assert assigned == {
+        0: (0, 1, 2),
+        1: (1, 2, 3),
+        2: (2, 3, 4),
+        3: (3, 4, 0),
+        4: (4, 0, 1),
+        5: (0, 2, 3),
+        6: (1, 3, 4),
+        7: (2, 4, 0),
+        8: (3, 0, 1),
+        9: (4, 1, 2),
+    }
+
+
+@pytest.mark.parametrize("brokers", [1, 2, 3, 5])
+@pytest.mark.parametrize("start", [0, 3, 11])
+def test_replicas_are_distinct_and_spread(brokers: int, start: int) -> None:
+    for factor in range(1, brokers + 1):
+        assigned = assign_replicas(range(brokers), 0, brokers * 4, factor, start)
+        assert all(len(set(replicas)) == factor for replicas in assigned.values())
+        assert set(Counter(replicas[0] for replicas in assigned.values()).values()) == {4}
+
+
+def test_further_partitions_go_on_where_the_first_stopped() -> None:
+    whole = assign_replicas(range(3), 0, 8, 2, start=2)
+    assert assign_replicas(range(3), 5, 3, 2, start=2) == {number: whole[number] for number in (5, 6, 7)}
+
+
+@pytest.mark.parametrize(("brokers", "factor"), [(1, 2), (0, 1), (3, 0), (3, -1)])
+def test_factors_that_cannot_be(brokers: int, factor: int) -> None:
+    with pytest.raises(BrokerError) as caught:
+        assign_replicas(range(brokers), 0, 1, factor, start=0)
+    assert caught.value.code is ErrorCode.invalid_replication_factor

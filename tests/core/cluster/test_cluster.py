@@ -1,0 +1,263 @@
+"""The facade: topics, images, several brokers, expiry; on both coordinations."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from uuid import UUID
+
+import pytest
+from klammtest.zookeeper import CoordinationCase, eventually
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.cluster import Cluster
+from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
+from klamm.core.cluster.nodes import decode_uuid
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.seams.coordination import Coordination
+
+Join = Callable[[int], Cluster]
+
+
+class Joined:
+    """Brokers of one cluster; each has a coordination of its own."""
+
+    def __init__(self, case: CoordinationCase) -> None:
+        self._case = case
+        self._clusters: list[Cluster] = []
+        self.coordinations: dict[int, Coordination] = {}
+
+    def __call__(self, broker_id: int) -> Cluster:
+        coordination = self._case.open()
+        cluster = Cluster(
+            coordination,
+            broker_id,
+            Endpoint("127.0.0.1", 9092 + broker_id),
+            directory_id=f"directory-{broker_id}",
+            random_index=lambda n: 0,
+        )
+        self._clusters.append(cluster)
+        self.coordinations[broker_id] = coordination
+        cluster.register()
+        return cluster
+
+    def close(self) -> None:
+        for cluster in self._clusters:
+            cluster.close()
+
+
+@pytest.fixture
+def join(coordination_case: CoordinationCase) -> Iterator[Joined]:
+    joined = Joined(coordination_case)
+    yield joined
+    joined.close()
+
+
+def error_code(call: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(BrokerError) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+    return caught.value.code
+
+
+def test_a_cluster_of_one(join: Joined) -> None:
+    cluster = join(0)
+    image = cluster.image()
+    assert image.controller_id == 0
+    assert cluster.is_controller
+    assert list(image.brokers) == [0]
+    node = image.brokers[0]
+    assert (node.host, node.port, node.directory_id) == ("127.0.0.1", 9092, "directory-0")
+    assert node.epoch == cluster.broker_epoch > 0
+    assert image.topics == {}
+    assert len(decode_uuid(image.cluster_id).bytes) == 16
+
+
+def test_a_coordination_without_a_session_is_started(coordination_case: CoordinationCase) -> None:
+    coordination = coordination_case.make()
+    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    cluster.register()
+    assert coordination.session_id != 0
+    cluster.close()
+    assert coordination.exists(paths.broker(0)) is None
+    assert coordination.exists(paths.CONTROLLER) is None
+
+
+def test_a_topic_is_created_whole(join: Joined) -> None:
+    cluster = join(0)
+    topic_id = cluster.create_topic("flights", 3, 1, {"retention.ms": "-1"})
+    topic = cluster.image().topics["flights"]
+    assert (topic.name, topic.topic_id, topic.configs) == ("flights", topic_id, {"retention.ms": "-1"})
+    assert topic.partitions == {number: PartitionImage(0, 0, (0,), (0,)) for number in range(3)}
+    assert cluster.image().topic_by_id(topic_id) is topic
+    assert cluster.image().topic_by_id(UUID(int=1)) is None
+    coordination = join.coordinations[0]
+    state = json.loads(coordination.get("/brokers/topics/flights/partitions/2/state")[0])
+    assert state == {"controller_epoch": 1, "leader": 0, "version": 1, "leader_epoch": 0, "isr": [0]}
+    assert json.loads(coordination.get("/config/topics/flights")[0]) == {"version": 1, "config": {"retention.ms": "-1"}}
+
+
+def test_topics_that_cannot_be(join: Joined) -> None:
+    cluster = join(0)
+    cluster.create_topic("a.b", 1, 1)
+    assert error_code(lambda: cluster.create_topic("a.b", 1, 1)) is ErrorCode.topic_already_exists
+    assert error_code(lambda: cluster.create_topic("a_b", 1, 1)) is ErrorCode.invalid_topic_exception
+    assert error_code(lambda: cluster.create_topic("../x", 1, 1)) is ErrorCode.invalid_topic_exception
+    assert error_code(lambda: cluster.create_topic("x", 0, 1)) is ErrorCode.invalid_partitions
+    assert error_code(lambda: cluster.create_topic("x", 1001, 1)) is ErrorCode.invalid_partitions
+    assert error_code(lambda: cluster.create_topic("x", 1, 2)) is ErrorCode.invalid_replication_factor
+    assert error_code(lambda: cluster.create_topic("x", 1, 0)) is ErrorCode.invalid_replication_factor
+    assert error_code(lambda: cluster.check_create_topic("a.b", 1)) is ErrorCode.topic_already_exists
+    cluster.check_create_topic("x", 1)
+    assert list(cluster.image().topics) == ["a.b"]
+    assert join.coordinations[0].children(paths.TOPICS) == ["a.b"]
+
+
+def test_the_largest_topic_fits_a_transaction(join: Joined) -> None:
+    cluster = join(0)
+    cluster.create_topic("x" * 249, 1000, 1)
+    assert len(cluster.image().topics["x" * 249].partitions) == 1000
+    cluster.delete_topic("x" * 249)
+    assert cluster.image().topics == {}
+
+
+def test_delete_and_create_again(join: Joined) -> None:
+    cluster = join(0)
+    first = cluster.create_topic("t", 2, 1, {"a": "b"})
+    cluster.delete_topic("t")
+    assert cluster.image().topics == {}
+    coordination = join.coordinations[0]
+    assert coordination.children(paths.TOPICS) == coordination.children(paths.TOPIC_CONFIGS) == []
+    assert error_code(lambda: cluster.delete_topic("t")) is ErrorCode.unknown_topic_or_partition
+    assert cluster.create_topic("t", 2, 1) != first
+    assert cluster.image().topics["t"].configs == {}
+
+
+def test_more_partitions(join: Joined) -> None:
+    cluster = join(0)
+    topic_id = cluster.create_topic("t", 2, 1)
+    cluster.create_partitions("t", 5)
+    topic = cluster.image().topics["t"]
+    assert topic.topic_id == topic_id
+    assert list(topic.partitions) == [0, 1, 2, 3, 4]
+    assert error_code(lambda: cluster.create_partitions("t", 5)) is ErrorCode.invalid_partitions
+    assert error_code(lambda: cluster.create_partitions("t", 4)) is ErrorCode.invalid_partitions
+    assert error_code(lambda: cluster.create_partitions("t", 5000)) is ErrorCode.invalid_partitions
+    assert error_code(lambda: cluster.create_partitions("none", 5)) is ErrorCode.unknown_topic_or_partition
+
+
+def test_configs_are_set_and_taken_back(join: Joined) -> None:
+    cluster = join(0)
+    cluster.create_topic("t", 1, 1, {"a": "1", "b": "2"})
+    cluster.alter_topic_config("t", {"a": "3", "b": None, "c": "4", "never": None})
+    assert cluster.image().topics["t"].configs == {"a": "3", "c": "4"}
+    assert error_code(lambda: cluster.alter_topic_config("none", {})) is ErrorCode.unknown_topic_or_partition
+
+
+def test_changes_are_told_with_the_new_image(join: Joined) -> None:
+    cluster = join(0)
+    seen: list[ClusterImage] = []
+
+    def fail(image: ClusterImage) -> None:
+        raise RuntimeError("planted")
+
+    cluster.on_change(fail)
+    cluster.on_change(seen.append)
+    cluster.create_topic("a", 1, 1)
+    cluster.create_topic("b", 1, 1)
+    cluster.delete_topic("a")
+    assert [list(image.topics) for image in seen] == [["a"], ["a", "b"], ["b"]]
+    assert seen[-1] == cluster.image()
+
+
+def test_brokers_see_each_other_and_each_others_topics(join: Joined) -> None:
+    first, second = join(0), join(1)
+    eventually(lambda: list(first.image().brokers) == [0, 1], "the second broker")
+    assert second.image().controller_id == 0
+    topic_id = first.create_topic("t", 4, 2)
+    eventually(lambda: "t" in second.image().topics, "the topic at the second broker")
+    topic = second.image().topics["t"]
+    assert topic.topic_id == topic_id
+    assert [partition.replicas for partition in topic.partitions.values()] == [(0, 1), (1, 0), (0, 1), (1, 0)]
+    first.alter_topic_config("t", {"a": "b"})
+    eventually(lambda: second.image().topics["t"].configs == {"a": "b"}, "the config at the second broker")
+    assert error_code(lambda: second.create_topic("u", 1, 1)) is ErrorCode.not_controller
+    first.delete_topic("t")
+    eventually(lambda: not second.image().topics, "the end of the topic at the second broker")
+
+
+def test_leaders_move_when_a_broker_goes_and_comes_back(join: Joined) -> None:
+    first, second = join(0), join(1)
+    eventually(lambda: len(first.image().brokers) == 2, "the second broker")
+    first.create_topic("both", 2, 2)
+    first.create_topic("single", 2, 1)
+    second.close()
+    join.coordinations[1].close()
+    eventually(
+        lambda: first.image().topics["both"].partitions[1] == PartitionImage(0, 1, (1, 0), (0,)), "the first to lead"
+    )
+    assert first.image().topics["single"].partitions[1] == PartitionImage(NO_LEADER, 1, (1,), (1,))
+    assert first.image().topics["both"].partitions[0] == PartitionImage(0, 0, (0, 1), (0, 1))
+    join(1)
+    eventually(
+        lambda: first.image().topics["single"].partitions[1] == PartitionImage(1, 2, (1,), (1,)), "the second to lead"
+    )
+
+
+def test_the_controller_fails_over(join: Joined) -> None:
+    first, second = join(0), join(1)
+    first.create_topic("t", 1, 1)
+    first.close()
+    eventually(lambda: second.is_controller, "the second to be elected")
+    eventually(lambda: second.image().controller_id == 1, "the second to know it")
+    assert second.create_topic("u", 1, 1)
+    assert second.image().topics["u"].partitions[0].leader == 1
+    assert join.coordinations[1].get(paths.CONTROLLER_EPOCH)[0] == b"2"
+
+
+def test_an_expired_broker_rejoins_by_itself(join: Joined, coordination_case: CoordinationCase) -> None:
+    cluster = join(0)
+    cluster.create_topic("t", 1, 1)
+    for _ in range(2):
+        before = cluster.broker_epoch
+        coordination_case.expire(join.coordinations[0])
+        eventually(
+            lambda before=before: cluster.broker_epoch > before and cluster.is_controller, "the broker to rejoin"
+        )
+    eventually(lambda: cluster.image().brokers[0].epoch == cluster.broker_epoch, "the image of the new registration")
+    assert cluster.create_topic("u", 1, 1)
+    assert cluster.image().topics["t"].partitions[0].leader == 0
+
+
+def test_an_expired_controller_is_succeeded(join: Joined, coordination_case: CoordinationCase) -> None:
+    first, second = join(0), join(1)
+    coordination_case.expire(join.coordinations[0])
+    eventually(lambda: first.is_controller != second.is_controller, "one of them to be elected")
+    eventually(lambda: list(second.image().brokers) == [0, 1], "both to be registered")
+
+
+def test_who_has_not_joined_changes_nothing(coordination: Coordination) -> None:
+    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    assert cluster.image() == ClusterImage("", -1, {}, {})
+    assert not cluster.is_controller
+    cluster.close()
+
+
+def test_producer_ids_are_given_once(join: Joined) -> None:
+    clusters = [join(0), join(1)]
+    blocks: list[range] = []
+
+    def allocate(cluster: Cluster) -> None:
+        for _ in range(5):
+            blocks.append(cluster.allocate_producer_ids())
+
+    threads = [threading.Thread(target=allocate, args=(cluster,)) for cluster in clusters * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(block.start for block in blocks) == [number * 1000 for number in range(20)]
+    assert {len(block) for block in blocks} == {1000}
+    written = json.loads(join.coordinations[0].get(paths.PRODUCER_ID_BLOCK)[0])
+    assert (written["block_start"], written["block_end"]) == ("19000", "19999")
