@@ -1,0 +1,122 @@
+"""What is peculiar to the embedded coordination: one file, several processes, and files that are none."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually
+from pydantic import ValidationError
+
+from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.plugins.coordination import embedded_tree
+from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+
+OTHER_PROCESS = """
+import sys, time
+from pathlib import Path
+from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=1000))
+coordination.start()
+coordination.create("/ephemeral", ephemeral=True)
+coordination.watch("/ask", lambda: print("asked", flush=True))
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_share_the_file_and_one_killed_loses_its_paths(embedded_case: EmbeddedCase, tmp_path: Path) -> None:
+    coordination = embedded_case.open()
+    signal = Signal()
+    coordination.watch("/ephemeral", signal)
+    other = subprocess.Popen(
+        [sys.executable, "-c", OTHER_PROCESS, str(tmp_path / "coordination.db")], stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout is not None
+    try:
+        lines = iter(other.stdout.readline, "")
+        assert "ready\n" in lines
+        signal.wait_for_more()
+        assert coordination.exists("/ephemeral") is not None
+        coordination.create("/ask")
+        assert "asked\n" in lines
+    finally:
+        other.kill()
+        other.wait()
+        other.stdout.close()
+    signal.mark()
+    eventually(lambda: coordination.exists("/ephemeral") is None, "the end of the killed process's path")
+    signal.wait_for_more()
+
+
+def test_a_locked_file_suspends_and_resumes(
+    embedded_case: EmbeddedCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_tree, "BUSY_TIMEOUT_S", 0.1)
+    coordination = embedded_case.open(session_timeout_ms=300)
+    events, signal = Events(coordination), Signal()
+    coordination.watch("/a", signal)
+    signal.mark()
+    hog = sqlite3.connect(tmp_path / "coordination.db", isolation_level=None)
+    hog.execute("BEGIN IMMEDIATE")
+    with pytest.raises(CoordinationUnavailableError, match=r"coordination\.db: database is locked"):
+        coordination.create("/a")
+    events.wait_for(SessionEvent.SUSPENDED)
+    assert coordination.session_id != 0
+    hog.execute("ROLLBACK")
+    hog.close()
+    events.wait_for(SessionEvent.CONNECTED)
+    signal.wait_for_more()
+    coordination.create("/a")
+
+
+def test_a_watcher_that_fell_behind_the_log_of_changes_is_called(
+    embedded_case: EmbeddedCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded_tree, "KEPT_CHANGES", 3)
+    watcher, writer = embedded_case.open(), embedded_case.open()
+    signal = Signal()
+    watcher.watch("/a", signal)
+    signal.mark()
+    with writer._write() as transaction:
+        transaction.create("/a", b"", ephemeral=False)
+        for number in range(10):
+            transaction.create(f"/{number}", b"", ephemeral=False)
+    signal.wait_for_more()
+
+
+@pytest.mark.parametrize("content", [b"this is no database, and long enough to be seen as none" * 20])
+def test_a_file_that_is_no_database_is_one_line(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(CoordinationUnavailableError, match=r"file is not a database.*coordination\.path") as caught:
+        EmbeddedCoordination(EmbeddedConfig(path=path)).start()
+    assert "\n" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CoordinationUnavailableError, match=r"coordination\.path"):
+        EmbeddedCoordination(EmbeddedConfig(path=tmp_path / "file" / "x.db")).start()
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    coordination = EmbeddedCoordination(EmbeddedConfig(path=tmp_path / "new" / "folder" / "x.db"))
+    coordination.start()
+    coordination.close()
+    assert (tmp_path / "new" / "folder" / "x.db").exists()
+
+
+@pytest.mark.parametrize("config", [{"session.timeout.ms": 5}, {"session.timeout": 5000}, {"paths": "x"}])
+def test_configs_that_are_wrong(config: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        EmbeddedConfig.model_validate(config)
+
+
+def test_kafkas_way_of_writing_the_config() -> None:
+    config = EmbeddedConfig.model_validate({"path": "x.db", "session.timeout.ms": 1234})
+    assert (config.path, config.session_timeout_ms) == (Path("x.db").absolute(), 1234)
