@@ -5,13 +5,17 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from klamm.core.errors import BrokerError, ErrorCode, KlammError
+from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
+from klamm.core.records.partition import TopicPartition
 
 __all__ = [
     "ClientClosedError",
     "ConnectionFailedError",
+    "NoOffsetError",
     "RequestTimeoutError",
     "UnknownTopicError",
+    "UnreadableBatchError",
+    "UnreadableRecordError",
     "unknown_topic",
 ]
 
@@ -44,3 +48,32 @@ def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicError:
     near = difflib.get_close_matches(topic, list(known), n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"create it with `klamm topics create {topic}`"
     return UnknownTopicError(f"there is no topic {topic!r}; {hint}")
+
+
+class UnreadableBatchError(CorruptRecordError):
+    """A batch cannot be read. The consumer's position stays before it; `seek(partition, next_offset)` passes it over
+    (`next_offset` is what the batch itself says, or None where even that cannot be read)."""
+
+    def __init__(self, message: str, partition: TopicPartition, offset: int, next_offset: int | None) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = next_offset
+
+
+class UnreadableRecordError(SchemaError):
+    """A record's value cannot be deserialized. The consumer's position stays before it; `seek(partition, next_offset)`
+    passes it over."""
+
+    def __init__(self, message: str, partition: TopicPartition, offset: int) -> None:
+        super().__init__(message)
+        self.partition = partition
+        self.offset = offset
+        self.next_offset = offset + 1
+
+
+class NoOffsetError(BrokerError):
+    """No stored offset, or one that is out of range, and `auto.offset.reset` is none."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.offset_out_of_range, message)

@@ -1,0 +1,79 @@
+"""What `poll_arrow` hands out: a table for each topic, with the columns of Spark's Kafka source."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+
+from klamm.core.client.consumer_delivery import Converted
+from klamm.core.client.consumer_values import RecordConverter
+from klamm.core.client.typed import TypedValues
+from klamm.core.errors import KlammError
+from klamm.core.records.arrow import columns_to_arrow
+from klamm.core.records.decode import RecordColumns
+from klamm.core.records.partition import TopicPartition
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+"""`timestampType`, by Kafka's codes: the timestamp is the producer's, or the broker's."""
+
+ArrowDecoder = Callable[[pa.Array], pa.Array]
+"""Payloads (binary) to values; what a serde may offer as `arrow_deserializer(topic)`."""
+
+
+class ArrowConverter:
+    """Makes record batches; a serde without an Arrow decoder of its own is asked record by record."""
+
+    def __init__(self, values: TypedValues, records: RecordConverter) -> None:
+        self._values = values
+        self._records = records
+
+    def convert(
+        self, partition: TopicPartition, columns: RecordColumns, log_append_time: bool
+    ) -> Converted[pa.RecordBatch]:
+        """Those before the first one that cannot be deserialized."""
+        batch = columns_to_arrow(columns)
+        value, error = batch.column("value"), None
+        decoder = self._decoder(partition.topic)
+        if decoder is not None:
+            try:
+                value = decoder(value)
+            except KlammError:
+                decoder = None  # which record it is, the other way finds out
+        if decoder is None and self._records.deserializer(partition.topic) is not None:
+            converted = self._records.convert(partition, columns)
+            error = converted.error
+            value = pa.array([record.value for record in converted.result])
+            batch = batch.slice(0, converted.count)
+        kind = LOG_APPEND_TIME if log_append_time else CREATE_TIME
+        return Converted(_columns(partition, batch, value, kind), batch.num_rows, error)
+
+    def _decoder(self, topic: str) -> ArrowDecoder | None:
+        serde: Any = self._values.serde(topic)
+        make = getattr(serde, "arrow_deserializer", None)
+        return None if make is None else make(topic)
+
+    def tables(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> dict[str, pa.Table]:
+        by_topic: dict[str, list[pa.Table]] = defaultdict(list)
+        for partition, batch in runs:
+            by_topic[partition.topic].append(pa.Table.from_batches([batch]))
+        # Batches written with different schemas may differ in their value's type.
+        return {t: pa.concat_tables(tables, promote_options="permissive") for t, tables in by_topic.items()}
+
+
+def _columns(partition: TopicPartition, batch: pa.RecordBatch, value: pa.Array, kind: int) -> pa.RecordBatch:
+    rows = batch.num_rows
+    columns = {
+        "key": batch.column("key"),
+        "value": value,
+        "topic": pa.repeat(pa.scalar(partition.topic), rows),
+        "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), rows),
+        "offset": batch.column("offset"),
+        "timestamp": batch.column("timestamp"),
+        "timestampType": pa.repeat(pa.scalar(kind, pa.int32()), rows),
+        "headers": batch.column("headers"),
+    }
+    return pa.RecordBatch.from_pydict(columns)

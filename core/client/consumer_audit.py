@@ -1,0 +1,101 @@
+"""The consumer tier of the audit (design D10): counts on hand-out, events before each commit.
+
+An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.consumer_delivery import sizes
+from klamm.core.client.partitioner import key_hash
+from klamm.core.records.decode import RecordColumns
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import Audit, AuditIdentity, RangeAudit
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerAudit:
+    """Thread-safe; does nothing without an audit. `wall_ms` gives the time of events."""
+
+    def __init__(
+        self, audit: Audit | None, client: ClusterClient, group: str, application: str, wall_ms: Callable[[], int]
+    ) -> None:
+        self.errors = 0
+        self._audit = audit
+        self._client = client
+        self._wall_ms = wall_ms
+        self._lock = threading.Lock()
+        self._partitions: list[TopicPartition] = []
+        self._ranges: RangeAudit | None = None
+        if audit is not None:
+            identity = AuditIdentity("consumer", group, socket.gethostname(), application)
+            self._ranges = audit.ranges(identity, self._publish_event)
+
+    def _audited(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        audit = self._audit
+        return [p for p in partitions if audit is not None and p.topic != audit.topic and audit.audits(p.topic)]
+
+    def start(self, partition: TopicPartition, offset: int) -> None:
+        if self._audited([partition]):
+            self._call(lambda ranges: ranges.start(partition, offset))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        if self._audited([partition]):
+            self._call(lambda ranges: ranges.seek(partition, offset))
+
+    def count(self, partition: TopicPartition, columns: RecordColumns) -> None:
+        if self._audited([partition]):
+            self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, sizes(columns)))
+
+    def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Before the commit of `offsets`."""
+        self._around_commit(offsets, lambda ranges, audited: ranges.publish(audited))
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._around_commit(offsets, lambda ranges, audited: ranges.committed(audited))
+
+    def _around_commit(
+        self, offsets: Mapping[TopicPartition, int], do: Callable[[RangeAudit, dict[TopicPartition, int]], None]
+    ) -> None:
+        audited = {p: offsets[p] for p in self._audited(offsets)}
+        if audited:
+            self._call(lambda ranges: do(ranges, audited))
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        audited = self._audited(partitions)
+        if audited:
+            self._call(lambda ranges: ranges.stop(audited))
+
+    def close(self) -> None:
+        self._call(lambda ranges: ranges.close())
+
+    def _call(self, do: Callable[[RangeAudit], None]) -> None:
+        with self._lock:
+            if self._ranges is None:
+                return
+            try:
+                do(self._ranges)
+            except Exception as error:  # a plugin may raise anything
+                self.errors += 1
+                _log.warning("audit passed over: %s", error)
+
+    def _publish_event(self, key: bytes, value: bytes) -> Future[None]:
+        """One Produce request with acks=all; a retry may store the event twice, and the last one wins."""
+        result: Future[None] = Future()
+        try:
+            if not self._partitions and self._audit is not None:
+                self._partitions = self._client.partitions(self._audit.topic)
+            target = self._partitions[key_hash(key) % len(self._partitions)]
+            self._client.produce({target: encode_batch([(self._wall_ms(), key, value, ())])})
+            result.set_result(None)
+        except Exception as error:  # belongs to the future, whatever it is
+            result.set_exception(error)
+        return result

@@ -1,0 +1,292 @@
+"""The background of a consumer: finds positions and leaders, and keeps the buffers filled.
+
+One thread looks after the partitions: where each starts (stored offset, else `auto.offset.reset`) and who leads it.
+One thread for each broker sends it one Fetch for all of its partitions that have room, long-polling.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, FetchedPartition
+from klamm.core.client.errors import ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
+from klamm.core.client.positions import MAX_CHUNKS, Chunk, PartitionState, Positions
+from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
+
+_log = logging.getLogger(__name__)
+
+IDLE_S = 0.5
+"""How long a thread with nothing to do waits before it looks again."""
+RETRY_S = 0.2
+HURRY_MS = 20
+"""How long a broker may wait while some of its partitions have no room: they may have it soon."""
+_MOVED = {
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.leader_not_available,
+    ErrorCode.fenced_leader_epoch,
+    ErrorCode.unknown_leader_epoch,
+    ErrorCode.replica_not_available,
+    ErrorCode.kafka_storage_error,
+    ErrorCode.unknown_topic_id,
+}
+
+Committed = Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, CommittedOffset]]
+Positioned = Callable[[TopicPartition, int], None]
+
+
+@dataclass(frozen=True)
+class FetchHooks:
+    """`committed`: the group's stored offsets. `positioned`: called before the first record of a partition is handed
+    out, with where it begins."""
+
+    committed: Committed
+    positioned: Positioned
+
+
+class Fetcher:
+    """`start`, then it works until `close`."""
+
+    def __init__(self, client: ClusterClient, positions: Positions, config: ConsumerConfig, hooks: FetchHooks) -> None:
+        self._client = client
+        self._positions = positions
+        self._config = config
+        self._hooks = hooks
+        self._nodes: dict[int, NodeFetcher] = {}
+        self._thread = threading.Thread(target=self._run, name="klamm-fetcher", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """`Positions.close` and the client's `close` come first: they end every wait."""
+        if self._thread.ident is not None:
+            self._thread.join(10)
+        for node in self._nodes.values():
+            node.join(10)
+
+    def _run(self) -> None:
+        while not self._positions.closed:
+            try:
+                self._find_positions()
+                self._find_leaders()
+            except ClientClosedError:
+                return
+            except KlammError as error:
+                # Brokers or the coordination are away: what is buffered is still handed out.
+                _log.warning("consumer: %s", error)
+                self._pause(RETRY_S)
+            self._positions.wait_for(self._has_work, IDLE_S)
+
+    def _has_work(self) -> bool:
+        now = time.monotonic()
+        return self._positions.closed or any(
+            (state.position is None or state.node is None) and state.retry_at <= now
+            for state in self._positions.states.values()
+        )
+
+    def _pause(self, seconds: float) -> None:
+        self._positions.wait_for(lambda: self._positions.closed, seconds)
+
+    # Positions
+
+    def _find_positions(self) -> None:
+        now = time.monotonic()
+        with self._positions.lock:
+            unplaced = {
+                p: state
+                for p, state in self._positions.states.items()
+                if state.position is None and not state.revoking and state.retry_at <= now
+            }
+        if not unplaced:
+            return
+        versions = {p: state.version for p, state in unplaced.items()}
+        stored = self._hooks.committed([p for p, state in unplaced.items() if not state.reset])
+        starts = {p: committed.offset for p, committed in stored.items()}
+        starts |= self._reset({p: state for p, state in unplaced.items() if p not in starts})
+        for partition, offset in starts.items():
+            state = unplaced[partition]
+            with self._positions.lock:
+                if state.gone or state.version != versions[partition]:
+                    continue
+            self._hooks.positioned(partition, offset)
+            with self._positions.changing():
+                if not state.gone and state.version == versions[partition]:
+                    state.move(offset)
+                    state.committed = offset if partition in stored else None
+
+    def _reset(self, unplaced: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
+        if not unplaced:
+            return {}
+        policy = self._config.auto_offset_reset
+        if policy == "none":
+            why = {p: "is out of range" if state.reset else "is not stored" for p, state in unplaced.items()}
+            self._put_off(unplaced.values())
+            self._positions.fail(
+                NoOffsetError(
+                    "; ".join(f"the offset of {p} {reason}" for p, reason in why.items())
+                    + " and consumer.auto.offset.reset is none: seek, or set it to earliest or latest"
+                )
+            )
+            return {}
+        side = EARLIEST if policy == "earliest" else LATEST
+        try:
+            found = self._client.list_offsets(dict.fromkeys(unplaced, side))
+        except BrokerError as error:
+            self._put_off(unplaced.values())
+            self._positions.fail(error)
+            return {}
+        return {p: offset for p, (offset, _) in found.items()}
+
+    def _put_off(self, states: Iterable[PartitionState]) -> None:
+        with self._positions.lock:
+            for state in states:
+                state.retry_at = time.monotonic() + 1.0
+
+    # Leaders
+
+    def _find_leaders(self) -> None:
+        now = time.monotonic()
+        with self._positions.lock:
+            lost = [p for p, s in self._positions.states.items() if s.node is None and s.retry_at <= now]
+        for topic in sorted({p.topic for p in lost}):
+            mine = [p for p in lost if p.topic == topic]
+            try:
+                placed = self._client.by_leader(mine)
+            except UnknownTopicError as error:
+                with self._positions.lock:
+                    self._put_off([s for p in mine if (s := self._positions.states.get(p))])
+                self._positions.fail(error)
+                continue
+            self._place(placed)
+
+    def _place(self, placed: Mapping[int, Iterable[TopicPartition]]) -> None:
+        with self._positions.changing() as states:
+            for node, partitions in placed.items():
+                for partition in partitions:
+                    if partition in states:
+                        states[partition].node = node
+        for node in placed:
+            if node not in self._nodes and not self._positions.closed:
+                self._nodes[node] = NodeFetcher(node, self._client, self._positions, self._config)
+                self._nodes[node].start()
+
+
+class NodeFetcher(threading.Thread):
+    """Fetches from one broker."""
+
+    def __init__(self, node: int, client: ClusterClient, positions: Positions, config: ConsumerConfig) -> None:
+        super().__init__(name=f"klamm-fetch-{node}", daemon=True)
+        self._node = node
+        self._client = client
+        self._positions = positions
+        self._config = config
+        self._isolation = 1 if config.isolation_level == "read_committed" else 0
+
+    def run(self) -> None:
+        while not self._positions.closed:
+            wanted, crowded = self._wanted()
+            if not wanted:
+                self._positions.wait_for(lambda: self._positions.closed or bool(self._wanted()[0]), IDLE_S)
+                continue
+            try:
+                self._fetch(wanted, crowded)
+            except ClientClosedError:
+                return
+            except KlammError as error:
+                _log.warning("fetch from broker %d: %s", self._node, error)
+                self._leave(wanted)
+            except Exception as error:  # the thread must live on; whatever it is, the application hears of it
+                self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
+                self._leave(wanted)
+
+    def _wanted(self) -> tuple[dict[TopicPartition, tuple[PartitionState, int, int]], bool]:
+        """Partitions with room: state, version, offset; and whether others have none. The one that was served longest
+        ago comes first, since the first ones get most of an answer's room."""
+        now = time.monotonic()
+        wanted = {}
+        crowded = False
+        with self._positions.lock:
+            for partition, state in self._positions.states.items():
+                if state.node != self._node or not state.fetchable or state.retry_at > now:
+                    continue
+                if len(state.chunks) >= MAX_CHUNKS:
+                    crowded = True
+                elif state.fetch_from is not None:
+                    wanted[partition] = (state, state.version, state.fetch_from)
+        order = sorted(wanted, key=lambda p: len(wanted[p][0].chunks))
+        return {p: wanted[p] for p in order}, crowded
+
+    def _fetch(self, wanted: Mapping[TopicPartition, tuple[PartitionState, int, int]], crowded: bool) -> None:
+        config = self._config
+        answers = self._client.fetch(
+            self._node,
+            {p: offset for p, (_, _, offset) in wanted.items()},
+            max_wait_ms=min(config.fetch_max_wait_ms, HURRY_MS) if crowded else config.fetch_max_wait_ms,
+            min_bytes=config.fetch_min_bytes,
+            max_bytes=config.fetch_max_bytes,
+            partition_max_bytes=config.max_partition_fetch_bytes,
+            isolation_level=self._isolation,
+        )
+        for partition, answer in answers.items():
+            if partition in wanted:
+                self._take(*wanted[partition], answer)
+
+    def _take(self, state: PartitionState, version: int, offset: int, answer: FetchedPartition) -> None:
+        chunk = chunk_of(state.partition, offset, answer.records) if answer.error is ErrorCode.none else None
+        with self._positions.lock:
+            if state.gone or state.version != version:
+                return  # moved or taken away while the answer was on its way
+            state.high_watermark = max(state.high_watermark, answer.high_watermark)
+            if chunk is not None:
+                state.chunks.append(chunk)
+                state.fetch_from = chunk.end
+                if chunk.error is not None:
+                    state.retry_at = float("inf")  # until a seek: nothing behind it can be reached
+            elif answer.error is not ErrorCode.none:
+                self._refused(state, offset, answer.error)
+            self._positions.lock.notify_all()
+
+    def _refused(self, state: PartitionState, offset: int, error: ErrorCode) -> None:
+        state.retry_at = time.monotonic() + RETRY_S
+        if error is ErrorCode.offset_out_of_range:
+            if not state.has_data:
+                _log.warning("%s: offset %d is out of range", state.partition, offset)
+                state.move(None, reset=True)
+                state.retry_at = 0.0
+        elif error in _MOVED:
+            state.node = None
+            self._client.cluster.forget([state.partition.topic])
+        else:
+            state.chunks.append(Chunk(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}")))
+            state.retry_at = float("inf")
+
+    def _leave(self, wanted: Iterable[TopicPartition]) -> None:
+        """Ask anew who leads these."""
+        with self._positions.changing() as states:
+            for partition in wanted:
+                if partition in states:
+                    states[partition].node = None
+                    states[partition].retry_at = time.monotonic() + RETRY_S
+        self._client.cluster.forget({p.topic for p in wanted})
+
+
+def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> Chunk | None:
+    """The whole batches in an answer; None when there is none. What cannot even be told apart is an error."""
+    end, size = offset, 0
+    try:
+        for at, header in iter_headers(data):
+            end, size = header.next_offset, at + header.size
+    except CorruptRecordError as error:
+        if size == 0:
+            problem = UnreadableBatchError(f"{partition} offset {offset}: {error}", partition, offset, None)
+            return Chunk(b"", offset, error=problem)
+    return Chunk(data, max(end, offset)) if size else None

@@ -1,0 +1,201 @@
+"""Where a consumer is in each of its partitions, and what it has fetched and not yet handed out.
+
+For each partition, in this order of offsets:
+
+    committed ≤ confirmed ≤ position ≤ fetch_from
+
+`fetch_from` is the next offset to ask a broker for; `position` the next to hand out; `confirmed` the position when the
+application last came back for more (what it was handed before, it is done with). Automatic commits store `confirmed`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from klamm.core.errors import KlammError
+from klamm.core.groups.member import Owned
+from klamm.core.records.decode import RecordColumns
+from klamm.core.records.partition import TopicPartition
+
+MAX_CHUNKS = 2
+"""Answers buffered for one partition: one being handed out, one in reserve."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Whole batches of one answer; `at` is where the next batch not yet read begins, `end` the offset after the last.
+    `error` instead of data: raised when its turn comes."""
+
+    data: bytes
+    end: int
+    at: int = 0
+    error: KlammError | None = None
+
+
+@dataclass(slots=True)
+class Ready:
+    """The records of one batch, those before `index` handed out or not wanted; `end` is the offset after the batch.
+    `log_append_time`: their timestamps are the broker's."""
+
+    columns: RecordColumns
+    index: int
+    end: int
+    log_append_time: bool = False
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
+    `reset`: the position is to be found by `auto.offset.reset` even where an offset is stored."""
+
+    partition: TopicPartition
+    stream: int = 0
+    epoch: int = -1
+    position: int | None = None
+    confirmed: int | None = None
+    committed: int | None = None
+    fetch_from: int | None = None
+    node: int | None = None
+    chunks: deque[Chunk] = field(default_factory=deque)
+    ready: Ready | None = None
+    version: int = 0
+    reset: bool = False
+    paused: bool = False
+    revoking: bool = False
+    gone: bool = False
+    retry_at: float = 0.0
+    high_watermark: int = -1
+
+    def move(self, offset: int | None, *, reset: bool = False) -> None:
+        """To another position (None: to be found); what was fetched is dropped."""
+        self.version += 1
+        self.position = self.confirmed = self.fetch_from = offset
+        self.reset = reset
+        self.chunks.clear()
+        self.ready = None
+        self.retry_at = 0.0
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.chunks) or self.ready is not None
+
+    @property
+    def deliverable(self) -> bool:
+        return self.has_data and not (self.paused or self.revoking or self.gone)
+
+    @property
+    def fetchable(self) -> bool:
+        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone)
+
+
+class Positions:
+    """All partitions of a consumer; thread-safe: everything is done while `lock` (a condition) is held, and whoever
+    changes something that others wait for notifies."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.closed = False
+        self._failure: KlammError | None = None
+        self._busy: dict[object, set[TopicPartition]] = {}
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[TopicPartition, PartitionState]]:
+        with self.lock:
+            yield self.states
+            self.lock.notify_all()
+
+    def add(self, owned: Iterable[Owned]) -> None:
+        with self.changing() as states:
+            for one in owned:
+                states[one.partition] = PartitionState(one.partition, one.stream, one.epoch)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        with self.changing() as states:
+            for partition in partitions:
+                state = states.pop(partition, None)
+                if state is not None:
+                    state.gone = True
+                    state.move(None)
+                for held in self._busy.values():
+                    held.discard(partition)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """`KlammError` when it is not this consumer's."""
+        state = self.states.get(partition)
+        if state is None:
+            mine = ", ".join(map(str, sorted(self.states))) or "none"
+            raise KlammError(f"{partition} is not assigned to this consumer (assigned: {mine})")
+        return state
+
+    # What the application has in hand
+
+    def hand_out(self, holder: object, state: PartitionState, position: int) -> None:
+        """Under the lock: the records before `position` are the application's."""
+        state.position = position
+        self._busy.setdefault(holder, set()).add(state.partition)
+
+    def come_back(self, holder: object) -> None:
+        """The application asks for more, so it is done with what it had."""
+        with self.lock:
+            done = self._busy.pop(holder, None)
+            if done:
+                for partition in done:
+                    state = self.states.get(partition)
+                    if state is not None:
+                        state.confirmed = state.position
+                self.lock.notify_all()
+
+    def revoke(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
+        """Hand out nothing more of these, and wait until the application is done with what it has; False if it did not
+        come back in time."""
+        wanted = set(partitions)
+        with self.changing() as states:
+            for partition in wanted & states.keys():
+                states[partition].revoking = True
+        with self.lock:
+            return self.lock.wait_for(lambda: self.closed or not self._held(wanted), timeout_s)
+
+    def _held(self, partitions: set[TopicPartition]) -> bool:
+        return any(held & partitions for held in self._busy.values())
+
+    def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Confirmed positions that are not committed yet."""
+        with self.lock:
+            chosen = self.states.keys() if partitions is None else partitions
+            return {
+                p: state.confirmed
+                for p in chosen
+                if (state := self.states.get(p)) and state.confirmed is not None and state.confirmed != state.committed
+            }
+
+    def committed(self, offsets: dict[TopicPartition, int]) -> None:
+        with self.lock:
+            for partition, offset in offsets.items():
+                if partition in self.states:
+                    self.states[partition].committed = offset
+
+    # Errors, and the end
+
+    def fail(self, error: KlammError) -> None:
+        """The next call of the application raises it."""
+        with self.changing():
+            self._failure = error
+
+    def check(self) -> None:
+        """Under the lock: raise what has happened in the background, once."""
+        error, self._failure = self._failure, None
+        if error is not None:
+            raise error
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self.lock:
+            return self.lock.wait_for(condition, timeout_s)
+
+    def close(self) -> None:
+        with self.changing():
+            self.closed = True
