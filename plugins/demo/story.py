@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -80,7 +81,9 @@ class Story:
             wait_s = AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S
             self._show.print(audit_table(self._workspace, processes, wait_s))
             lowest, audited = completeness(self._workspace, processes)
-        return self._verdict(consumed, lowest, audited)
+            self._show.say(f"Spark reads the lake back: {self._workspace.lake}")
+            lake = lake_keys(self._workspace, processes)
+        return self._verdict(consumed, lake, lowest, audited)
 
     def _stream(self, processes: Processes, planted: int) -> int:
         """All that happens at once; how many positions were consumed."""
@@ -156,10 +159,8 @@ class Story:
         """Records that the group has to see: one is lost or doubled where that was planted."""
         return self._size.all + {Plant.LOST: -1, Plant.DOUBLED: 1}.get(self._plant, 0)
 
-    def _verdict(self, consumed: int, lowest: float | None, audited: bool) -> Verdict:
+    def _verdict(self, consumed: int, lake: Counter[str], lowest: float | None, audited: bool) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
-        self._show.say(f"reading the lake back with Spark: {self._workspace.lake}")
-        lake = lake_keys(self._workspace.lake)
         missing, duplicated = differences(acknowledged, lake)
         return Verdict(
             expected=self._size.all,
