@@ -28,15 +28,11 @@ from kio.static.constants import EntityType
 
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.walk import walk, without_unknown_tags
+from klamm.core.protocol.walk import walk
 
 __all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
 
 Buffer = bytes | bytearray | memoryview
-
-WALKED_FROM = 32 * 1024
-"""Messages of this many bytes are walked, and their elements counted, before kio builds them; a smaller one costs the
-loop at most a few ms, whatever is in it."""
 
 _DECODE_ERRORS = (SerialError, ValueError, KeyError, IndexError, OverflowError, TypeError, OSError)
 
@@ -56,27 +52,22 @@ class Schema:
 
     def decode(self, data: Buffer, offset: int = 0, *, whole: bool = True) -> Any:
         """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
-        read, holds too many elements, or (unless `whole` is False) bytes are left over."""
-        if not isinstance(data, bytes):
-            data = memoryview(data).toreadonly()  # kio refuses what could change under it
-        if len(data) - offset >= WALKED_FROM:
-            walk(self.root, memoryview(data), offset)
-        try:
-            message, size = self._read(data, offset)
-        except KeyError:
-            data, offset = without_unknown_tags(self.root, memoryview(data), offset), 0
-            message, size = self._decode_known(data)
-        except _DECODE_ERRORS as error:
-            raise ProtocolError(f"cannot read {self.name}: {error}") from error
-        if whole and offset + size != len(data):
-            raise ProtocolError(f"{len(data) - offset - size} bytes left over after {self.name}")
-        return message
+        read, holds too many elements, or bytes are left over.
 
-    def _decode_known(self, data: bytes) -> tuple[Any, int]:
+        Each message is walked first: kio reserves memory for as many elements as an array claims, and a claim that is
+        too large ends the process.
+        """
+        view: Buffer = memoryview(data).toreadonly()  # kio refuses what could change under it
+        found = walk(self.root, view, offset)
+        if found.cuts:
+            view, offset = found.remains(offset), 0
         try:
-            return cast("tuple[Any, int]", self._read(data, 0))
+            message, size = self._read(view, offset)
         except _DECODE_ERRORS as error:
             raise ProtocolError(f"cannot read {self.name}: {error}") from error
+        if offset + size != len(view):
+            raise ProtocolError(f"{len(view) - offset - size} bytes left over after {self.name}")
+        return message
 
     def encode(self, message: Any) -> bytes:
         buffer = io.BytesIO()

@@ -1,8 +1,9 @@
 """Walking a message by its schema without building it: element counts are bounded, unknown tags are found.
 
 kio refuses a tag that it does not know; KIP-482 says that a reader skips it. The walk follows the same schema that kio
-reads by (its dataclasses), so that the unknown fields can be cut out and the rest be read as usual. It also counts
-array elements, so that a frame of a million empty names is refused before it holds up the event loop.
+reads by (its dataclasses), so that the unknown fields can be cut out and the rest be read as usual. It also checks what
+arrays claim, because kio's native reader trusts a claim and ends the process when there is not that much memory; and it
+counts their elements, so that a frame of a million empty names is refused before it holds up the event loop.
 """
 
 from __future__ import annotations
@@ -52,6 +53,17 @@ class Walk:
         if self.elements > MAX_ELEMENTS:
             raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message")
 
+    def remains(self, offset: int) -> bytes:
+        """`data[offset:]` without what was cut."""
+        out = bytearray()
+        position = offset
+        for start, end, replacement in self.cuts:
+            out += self.data[position:start]
+            out += replacement
+            position = end
+        out += self.data[position:]
+        return bytes(out)
+
 
 Step = Callable[[Walk, int], int]
 """From a position to the one after the field; may run past the end, which the caller checks."""
@@ -67,18 +79,6 @@ def walk(root: type[Any], data: memoryview, offset: int) -> Walk:
     if end > len(data):
         raise ProtocolError(f"the frame ends in the middle of {root.__name__} v{root.__version__}")
     return state
-
-
-def without_unknown_tags(root: type[Any], data: memoryview, offset: int) -> bytes:
-    """`data[offset:]` with the tagged fields left out that this class does not have."""
-    out = bytearray()
-    position = offset
-    for start, end, replacement in walk(root, data, offset).cuts:
-        out += data[position:start]
-        out += replacement
-        position = end
-    out += data[position:]
-    return bytes(out)
 
 
 def read_uvarint(data: memoryview | bytes | bytearray, position: int) -> tuple[int, int]:

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, strategies as st
+
+from klamm.core.errors import ProtocolError
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.frames import READ_SIZE, FrameSplitter
+
+LIMIT = 10 * 1024 * 1024
+
+
+def framed(*bodies: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
+
+
+@given(
+    bodies=st.lists(st.binary(min_size=2, max_size=40), max_size=8),
+    cuts=st.lists(st.integers(1, 30), max_size=40),
+)
+def test_frames_come_out_however_the_bytes_come_in(bodies: list[bytes], cuts: list[int]) -> None:
+    splitter = FrameSplitter(LIMIT)
+    data, out = framed(*bodies), []
+    for cut in [*cuts, len(data)]:
+        out += splitter.feed(data[:cut])
+        data = data[cut:]
+    assert [bytes(frame) for frame in out] == bodies
+
+
+@pytest.mark.parametrize("size", [READ_SIZE - 4, READ_SIZE, 1024 * 1024 + 1, 5_000_000])
+def test_large_frames_are_put_together(size: int) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+    splitter = FrameSplitter(LIMIT)
+    frames = splitter.feed(framed(b"ab", body[:size], b"cd"))
+    assert [len(frame) for frame in frames] == [2, size, 2]
+    assert frames[1] == body[:size]
+
+
+def test_one_read_is_never_larger_than_64_kb() -> None:
+    splitter = FrameSplitter(LIMIT)
+    assert len(splitter.get_buffer()) == READ_SIZE
+    splitter.feed(struct.pack(">i", 8_000_000) + b"\0" * 100)
+    assert len(splitter.get_buffer()) <= READ_SIZE
+
+
+def test_memory_is_not_taken_on_the_word_of_a_length() -> None:
+    splitter = FrameSplitter(2**31 - 1)
+    splitter.feed(struct.pack(">i", 2**31 - 1) + b"\0" * 10)
+    assert len(splitter._frame or b"") <= 1024 * 1024
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), 0, 1])
+def test_lengths_that_no_frame_has(size: int) -> None:
+    with pytest.raises(ProtocolError, match="frame length"):
+        FrameSplitter(LIMIT).feed(struct.pack(">i", size))
+
+
+def test_a_frame_over_the_limit_is_refused_by_its_length_alone() -> None:
+    with pytest.raises(ProtocolError, match="over the limit"):
+        FrameSplitter(LIMIT).feed(struct.pack(">i", LIMIT + 1))
+
+
+def test_the_limit_may_depend_on_the_api() -> None:
+    def limit(key: int) -> int:
+        return 1000 if key == ApiKey.PRODUCE else 100
+
+    produce, metadata = (struct.pack(">ih", 500, key) + b"\0" * 498 for key in (ApiKey.PRODUCE, ApiKey.METADATA))
+    assert len(FrameSplitter(LIMIT, limit).feed(produce)) == 1
+    with pytest.raises(ProtocolError, match="limit of 100"):
+        FrameSplitter(LIMIT, limit).feed(metadata[:6])

@@ -1,0 +1,170 @@
+"""Every request and response that is offered, at every version: round trips, random bytes, injected tags, lying counts."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import MISSING, fields, is_dataclass
+from datetime import timedelta
+from typing import Any, get_args
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from klamm.core.errors import ErrorCode, ProtocolError
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.walk import MAX_ELEMENTS, write_uvarint
+
+OFFERED = [(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)]
+SCHEMAS = [kind(api, version) for api, version in OFFERED for kind in (messages.request, messages.response)]
+FLEXIBLE = [schema for schema in SCHEMAS if schema.flexible]
+
+
+def sample(cls: type[Any]) -> Any:
+    """A message with one element in every array, and every field set to something plain."""
+    return cls(**{f.name: _value(f.type, f.default) for f in fields(cls)})
+
+
+def _value(kind: Any, default: Any) -> Any:
+    arms = [arm for arm in get_args(kind) if arm not in (type(None), ...)]
+    if getattr(kind, "__origin__", None) is tuple:
+        return (_value(arms[0], MISSING),)
+    if arms:
+        return _value(arms[0], default)
+    if is_dataclass(kind):
+        return sample(kind)  # type: ignore[arg-type]  # a class, not an instance
+    if default is not MISSING and default is not None:
+        return default
+    if issubclass(kind, timedelta):
+        return timedelta(milliseconds=1)
+    for base, value in ((ErrorCode, ErrorCode.none), (bool, True), (int, 1), (str, "x"), (bytes, b"xy")):
+        if issubclass(kind, base):
+            return kind(value) if base is bytes else value
+    return UUID(int=1) if kind is UUID else None
+
+
+@pytest.mark.parametrize("schema", SCHEMAS, ids=lambda s: s.name)
+def test_what_is_encoded_is_decoded(schema: messages.Schema) -> None:
+    message = sample(schema.root)
+    data = schema.encode(message)
+    assert schema.decode(data) == message
+    assert schema.decode(bytearray(b"head" + data), 4) == message
+    with pytest.raises(ProtocolError, match="left over"):
+        schema.decode(data + b"\0")
+    if data:
+        with pytest.raises(ProtocolError):
+            schema.decode(data[:-1])
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.binary(max_size=300))
+@pytest.mark.parametrize("schema", [messages.request(*offered) for offered in OFFERED], ids=lambda s: s.name)
+def test_random_bytes_are_a_message_or_a_protocol_error(schema: messages.Schema, data: bytes) -> None:
+    try:
+        schema.decode(data)
+    except ProtocolError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=20, deadline=None)
+@given(at=st.floats(0, 1), value=st.integers(0, 255), cut=st.booleans())
+@pytest.mark.parametrize("schema", [messages.request(*offered) for offered in OFFERED], ids=lambda s: s.name)
+def test_damaged_messages_are_a_message_or_a_protocol_error(
+    schema: messages.Schema, at: float, value: int, cut: bool
+) -> None:
+    data = bytearray(schema.encode(sample(schema.root)) or b"\0")
+    position = int(at * (len(data) - 1))
+    data[position] = value
+    try:
+        schema.decode(bytes(data[: position + 1] if cut else data))
+    except ProtocolError as error:
+        assert "\n" not in str(error)
+
+
+def tag_sections(schema: messages.Schema) -> list[bytes]:
+    """The sample's bytes, once for each of its tag sections with an unknown tag put into it.
+
+    Sections are found by trial: an unknown tag goes in where a count of tagged fields stands, and only there is the
+    result the same message.
+    """
+    data = schema.encode(sample(schema.root))
+    unknown = write_uvarint(77) + write_uvarint(3) + b"abc"
+    found = []
+    for position, byte in enumerate(data):
+        if byte < 0x7F:
+            found.append(data[:position] + bytes([byte + 1]) + unknown + data[position + 1 :])
+    return found
+
+
+def levels(cls: type[Any]) -> int:
+    """How many structs the sample holds outside of tagged fields: each ends with one tag section."""
+    count = 1
+    for f in fields(cls):
+        if "tag" not in f.metadata:
+            for kind in (f.type, *get_args(f.type), *(b for a in get_args(f.type) for b in get_args(a))):
+                count += levels(kind) if is_dataclass(kind) else 0  # type: ignore[arg-type]
+    return count
+
+
+@pytest.mark.parametrize("schema", FLEXIBLE, ids=lambda s: s.name)
+def test_an_unknown_tag_is_skipped_at_every_level(schema: messages.Schema) -> None:
+    message = sample(schema.root)
+    skipped = 0
+    for data in tag_sections(schema):
+        try:
+            skipped += schema.decode(data) == message
+        except ProtocolError:
+            continue  # that byte was no count of tagged fields
+    assert skipped >= levels(schema.root)
+
+
+def test_unknown_tags_within_known_tagged_structs_are_skipped() -> None:
+    schema = messages.response(ApiKey.FETCH, 12)
+    partition = schema.part(
+        "PartitionData", partition_index=0, error_code=ErrorCode.none, high_watermark=1, aborted_transactions=None,
+        records=None, diverging_epoch=schema.part("EpochEndOffset", epoch=5, end_offset=6),
+    )  # fmt: skip
+    topic = schema.part("FetchableTopicResponse", topic="t", partitions=(partition,))
+    message = schema.build(throttle_time=timedelta(), error_code=ErrorCode.none, responses=(topic,))
+    epoch, unknown = struct.pack(">iq", 5, 6), b"\x01\x09\x02hi"
+    plain, grown = bytes([len(epoch) + 1]) + epoch + b"\0", bytes([len(epoch + unknown)]) + epoch + unknown
+    data = schema.encode(message)
+    assert plain in data
+    assert schema.decode(data.replace(plain, grown)) == message
+
+
+@pytest.mark.parametrize("count", [2**31 - 1, 10**6, 11])
+def test_a_lying_count_is_refused_at_once(count: int) -> None:
+    legacy, flexible = messages.request(ApiKey.METADATA, 1), messages.request(ApiKey.METADATA, 9)
+    with pytest.raises(ProtocolError):
+        legacy.decode(struct.pack(">i", count) + b"\0\0" * 10)
+    with pytest.raises(ProtocolError):
+        flexible.decode(write_uvarint(count + 1) + b"\x01\0" * 10)
+
+
+def test_too_many_elements_are_refused_before_any_is_built() -> None:
+    count = MAX_ELEMENTS + 1
+    with pytest.raises(ProtocolError, match=f"more than {MAX_ELEMENTS} array elements"):
+        messages.request(ApiKey.METADATA, 1).decode(struct.pack(">i", count) + b"\0\0" * count)
+    deep = struct.pack(">h", 1) + b"g" + struct.pack(">i", 2)
+    deep += 2 * (struct.pack(">hi", 0, count // 2 + 1) + b"\0\0\0\0" * (count // 2 + 1))
+    with pytest.raises(ProtocolError, match="array elements"):
+        messages.request(ApiKey.OFFSET_FETCH, 1).decode(deep)
+
+
+def test_many_elements_within_the_bound_are_read() -> None:
+    count = 20_000
+    message = messages.request(ApiKey.METADATA, 1).decode(struct.pack(">i", count) + b"\0\1t" * count)
+    assert len(message.topics) == count
+
+
+def test_a_varint_without_an_end_is_refused() -> None:
+    with pytest.raises(ProtocolError):
+        messages.request(ApiKey.METADATA, 9).decode(b"\xff" * 40_000)
+
+
+def test_what_cannot_be_written_is_one_error() -> None:
+    schema = messages.response(ApiKey.HEARTBEAT, 4)
+    with pytest.raises(ProtocolError, match="cannot write HeartbeatResponse"):
+        schema.encode(schema.build(throttle_time="soon", error_code=ErrorCode.none))

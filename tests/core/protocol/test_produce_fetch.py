@@ -1,0 +1,122 @@
+"""Produce and Fetch are read and written by hand; kio says what the bytes have to be."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from klamm.core.errors import ErrorCode, ProtocolError
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.fetch import Fetched, write_fetch_response
+from klamm.core.protocol.produce import Produced, read_produce_request, write_produce_response
+
+PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
+FETCH = range(SERVED[ApiKey.FETCH][0], SERVED[ApiKey.FETCH][1] + 1)
+
+
+def produce_request(version: int) -> bytes:
+    schema = messages.request(ApiKey.PRODUCE, version)
+    parts = (
+        schema.part("PartitionProduceData", index=3, records=b"abc"),
+        schema.part("PartitionProduceData", index=4, records=None),
+    )
+    topics = (
+        schema.part("TopicProduceData", name="first", partition_data=parts),
+        schema.part("TopicProduceData", name="", partition_data=()),
+    )
+    return schema.encode(
+        schema.build(transactional_id="tx", acks=-1, timeout=timedelta(milliseconds=1500), topic_data=topics)
+    )
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_a_produce_request_is_read_as_kio_writes_it(version: int) -> None:
+    frame = bytearray(b"head" + produce_request(version))
+    request = read_produce_request(frame, 4, version)
+    assert (request.transactional_id, request.acks, request.timeout_ms) == ("tx", -1, 1500)
+    assert [(p.topic, p.partition, p.records) for p in request.partitions] == [("first", 3, b"abc"), ("first", 4, None)]
+    records = request.partitions[0].records
+    assert records is not None
+    records[0] = ord("X")
+    assert b"Xbc" in frame, "a view, not a copy"
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_a_produce_request_that_is_cut_or_goes_on_is_refused(version: int) -> None:
+    data = produce_request(version)
+    for end in range(len(data)):
+        with pytest.raises(ProtocolError):
+            read_produce_request(bytearray(data[:end]), 0, version)
+    with pytest.raises(ProtocolError, match="left over"):
+        read_produce_request(bytearray(data + b"\0"), 0, version)
+
+
+@settings(max_examples=100)
+@given(data=st.binary(max_size=200), version=st.sampled_from(PRODUCE))
+def test_random_bytes_are_a_produce_request_or_a_protocol_error(data: bytes, version: int) -> None:
+    try:
+        read_produce_request(bytearray(data), 0, version)
+    except ProtocolError as error:
+        assert "\n" not in str(error)
+
+
+def test_unknown_tags_in_a_produce_request_are_skipped() -> None:
+    data = produce_request(9)
+    request = read_produce_request(bytearray(data[:-1] + b"\x01\x07\x02ab"), 0, 9)
+    assert len(request.partitions) == 2
+
+
+@pytest.mark.parametrize("version", PRODUCE)
+def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
+    now = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    outcomes = [
+        Produced("a", 0, base_offset=7, log_append_time_ms=int(now.timestamp() * 1000), log_start_offset=2),
+        Produced("a", 1, ErrorCode.corrupt_message, message="bad"),
+        Produced("b", 0, base_offset=0, log_start_offset=0),
+    ]
+    schema = messages.response(ApiKey.PRODUCE, version)
+
+    def part(o: Produced) -> object:
+        return schema.part(
+            "PartitionProduceResponse", index=o.partition, error_code=o.error, base_offset=o.base_offset,
+            log_append_time=now if o.log_append_time_ms >= 0 else None, log_start_offset=o.log_start_offset,
+            record_errors=(), error_message=o.message,
+        )  # fmt: skip
+
+    topics = tuple(
+        schema.part(
+            "TopicProduceResponse", name=t, partition_responses=tuple(part(o) for o in outcomes if o.topic == t)
+        )
+        for t in ("a", "b")
+    )
+    expected = schema.encode(schema.build(responses=topics, throttle_time=timedelta(milliseconds=9)))
+    assert write_produce_response(outcomes, version, throttle_ms=9) == expected
+
+
+@pytest.mark.parametrize("committed", [False, True])
+@pytest.mark.parametrize("version", FETCH)
+def test_a_fetch_response_is_written_as_kio_does(version: int, committed: bool) -> None:
+    answers = [
+        Fetched("a", 0, high_watermark=9, last_stable_offset=8, log_start_offset=1, records=b"batch" * 100),
+        Fetched("a", 1, ErrorCode.offset_out_of_range, high_watermark=3, last_stable_offset=3, log_start_offset=0),
+        Fetched("b", 0, ErrorCode.unknown_topic_or_partition),
+    ]
+    schema = messages.response(ApiKey.FETCH, version)
+
+    def part(a: Fetched) -> object:
+        return schema.part(
+            "PartitionData", partition_index=a.partition, error_code=a.error, high_watermark=a.high_watermark,
+            last_stable_offset=a.last_stable_offset, log_start_offset=a.log_start_offset,
+            aborted_transactions=() if committed else None, records=bytes(a.records),
+        )  # fmt: skip
+
+    topics = tuple(
+        schema.part("FetchableTopicResponse", topic=t, partitions=tuple(part(a) for a in answers if a.topic == t))
+        for t in ("a", "b")
+    )
+    message = schema.build(throttle_time=timedelta(), error_code=ErrorCode.invalid_request, responses=topics)
+    pieces = write_fetch_response(answers, version, committed=committed, error=ErrorCode.invalid_request)
+    assert b"".join(pieces) == schema.encode(message)
