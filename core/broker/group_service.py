@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.config.broker import BrokerConfig
@@ -21,12 +23,13 @@ from klamm.core.groups.classic import GroupCoordinator
 from klamm.core.groups.doors import ClassicDoors, Door, door_of
 from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
 _TICK_S = 0.1
+_LEAVE_ATTEMPTS = 20
 
 
 def limits_of(config: BrokerConfig) -> GroupLimits:
@@ -71,6 +74,8 @@ class GroupService:
         self.coordinator.close()
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=2.0)
+        for task in self._leaving:
+            task.cancel()  # the session's end closes what is left
 
     async def renew_doors(self) -> None:
         """After a new session: enter the doors of live groups again; a group that was taken over is ended."""
@@ -209,8 +214,14 @@ class GroupService:
         task.add_done_callback(self._leaving.discard)
 
     async def _leave_door(self, group: str) -> None:
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(CoordinationUnavailableError),
+            wait=wait_exponential(multiplier=0.5, max=30.0),
+            stop=stop_after_attempt(_LEAVE_ATTEMPTS),
+            reraise=True,
+        )
         try:
-            await self._workers.coordination(self._doors.leave, group)
+            await retrying(self._workers.coordination, self._doors.leave, group)
         except KlammError as error:
             log.warning("the door of group %s stays open until the session ends: %s", group, error)
 

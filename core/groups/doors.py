@@ -11,6 +11,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Literal
 
@@ -168,11 +169,9 @@ class ClassicDoors:
                 wanted = self._joining[group] > 0 or self._populated(group)
             if wanted or group not in self._open:
                 return
-            del self._open[group]
-            try:
+            with suppress(NoNodeError):
                 self._coordination.delete(paths.group_member(group, self._name))
-            except NoNodeError:
-                return
+            del self._open[group]  # only now: a call that failed is to be made again
 
     def renew(self) -> list[str]:
         """Blocking. After the session expired and a new one is up: enter again the doors of groups that have members;
