@@ -70,7 +70,7 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> 
     epochs, whole = _read_epochs(directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
     epochs.truncate_end(end)
     state, at = snapshots.latest() if whole else (ProducerState(), 0)
-    replay(segments, at, state, epochs, now_ms)
+    replay(segments, at, state, now_ms, None if whole else epochs)
     return LoadedLog(segments, epochs, state, snapshots)
 
 
@@ -134,11 +134,18 @@ def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
         return LeaderEpochs(path), False
 
 
-def replay(segments: list[Segment], start: int, state: ProducerState, epochs: LeaderEpochs, now_ms: int) -> None:
-    """Bring both up to the end from the batches at or after offset `start`."""
+def replay(
+    segments: list[Segment], start: int, state: ProducerState, now_ms: int, epochs: LeaderEpochs | None = None
+) -> None:
+    """Bring `state` up to the end from the batches at or after offset `start`.
+
+    `epochs` too where their file was lost; otherwise the file, written before the first batch of an epoch, is better:
+    no CRC covers the epoch in a batch.
+    """
     for segment in segments:
         if segment.next_offset <= start:
             continue
         for _, header in scan(segment.file, segment.locate(start), segment.size):
-            epochs.assign(header.leader_epoch, header.base_offset)
+            if epochs is not None:
+                epochs.assign(header.leader_epoch, header.base_offset)
             state.update(header, now_ms)

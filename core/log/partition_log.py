@@ -483,7 +483,7 @@ class PartitionLog:
             self._epochs.truncate_end(self._end)
             self._snapshots.drop_after(self._end)
             self._producers, at = self._snapshots.latest()
-            replay(self._segments, at, self._producers, self._epochs, self._clock())
+            replay(self._segments, at, self._producers, self._clock())
 
     def close(self, *, clean: bool = True) -> None:
         """Flush, write the producers' snapshot and close. Not `clean`: let go of the files as a crash would."""

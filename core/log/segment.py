@@ -116,6 +116,8 @@ class Segment:
     def _check_order(self, header: BatchHeader) -> None:
         if header.base_offset < self.next_offset or header.last_offset_delta < 0:
             raise CorruptRecordError(f"batch at offset {header.base_offset} follows offset {self.next_offset - 1}")
+        if header.last_offset - self.base_offset > MAX_RELATIVE:
+            raise CorruptRecordError(f"batch at offset {header.base_offset} is too far from {self.base_offset}")
 
     def _follow(self, header: BatchHeader) -> None:
         self._check_order(header)

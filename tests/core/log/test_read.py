@@ -1,0 +1,175 @@
+"""Reading: whole batches, limits, isolation, holes, many segments, many threads."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.log.errors import OffsetOutOfRangeError
+from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.validation import AppendOrigin
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import iter_headers
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> PartitionLog:
+    """Offsets 0-29 in batches of 3."""
+    log = open_log(tmp_path)
+    for n in range(10):
+        append(log, batch([b"%d" % (n * 3 + i) for i in range(3)]))
+    return log
+
+
+SIZE = len(batch([b"00"] * 3))
+
+
+def bases(data: bytes) -> list[int]:
+    return [header.base_offset for _, header in iter_headers(data)]
+
+
+def test_a_fetch_in_the_middle_of_a_batch_gives_the_whole_batch(log: PartitionLog) -> None:
+    assert bases(log.read(4, 1).data) == [3]
+
+
+def test_at_least_one_batch_however_small_the_limit(log: PartitionLog) -> None:
+    for limit in (0, 1, 30, 61, 70):
+        assert bases(log.read(6, limit).data) == [6]
+        assert log.read(6, limit, min_one=False).data == b""
+
+
+def test_only_whole_batches_within_the_limit(log: PartitionLog) -> None:
+    whole = log.read(0, 1 << 20).data
+    first = next(iter_headers(whole))[1].size
+    assert bases(log.read(0, first * 2 + 1).data) == [0, 3]
+    assert bases(log.read(0, 1 << 20).data) == list(range(0, 30, 3))
+
+
+def test_reading_at_the_end_is_empty_and_beyond_is_out_of_range(log: PartitionLog) -> None:
+    assert log.read(30, 100).data == b""
+    for offset in (31, -1):
+        with pytest.raises(OffsetOutOfRangeError, match=r"not in \[0, 30\]"):
+            log.read(offset, 100)
+
+
+def test_isolation(log: PartitionLog) -> None:
+    log.append(batch([b"unseen"]))
+    assert bases(log.read(27, 1 << 20).data) == [27]
+    assert bases(log.read(27, 1 << 20, isolation=ReadIsolation.COMMITTED).data) == [27]
+    assert bases(log.read(27, 1 << 20, isolation=ReadIsolation.LOG_END).data) == [27, 30]
+    assert log.read(30, 1 << 20).data == b""
+    assert log.read(31, 1 << 20).data == b"", "between the watermark and the end there is nothing yet"
+    found = log.read(0, 10)
+    assert (found.high_watermark, found.log_start_offset, found.last_stable_offset) == (30, 0, 30)
+
+
+def test_the_watermark_only_grows_and_stays_within_the_log(log: PartitionLog) -> None:
+    shown = []
+    log.on_visible = shown.append
+    log.append(batch())
+    log.advance_high_watermark(5)
+    assert log.high_watermark == 30
+    assert shown == []
+    log.advance_high_watermark(1000)
+    assert log.high_watermark == 31
+    assert shown == [log.tp]
+
+
+def test_holes_are_passed_over(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=200)
+    for base in (0, 5, 40, 41, 100):
+        raw = bytearray(encode_batch([(START_MS, None, b"x" * 50, ())], base_offset=base))
+        log.append(raw, origin=AppendOrigin.REPLICA)
+    log.advance_high_watermark(log.log_end_offset)
+    assert log.segment_count > 1
+    for offset, base in ((1, 5), (5, 5), (6, 40), (42, 100), (99, 100)):
+        assert bases(log.read(offset, 1).data) == [base]
+    assert [r.offset for r in read_all(log)] == [0, 5, 40, 41, 100]
+
+
+@given(st.lists(st.integers(1, 400), min_size=1, max_size=40), st.integers(0, 3000), st.sampled_from([1500, 10**6]))
+@settings(max_examples=60, deadline=None)
+def test_every_offset_is_found_whatever_the_shape(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], limit: int, segment_bytes: int
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    log = open_log(directory, segment_bytes=segment_bytes, index_interval_bytes=100)
+    for n, size in enumerate(sizes):
+        append(log, batch([b"v" * size] * (n % 3 + 1)))
+    end = log.log_end_offset
+    for offset in range(end):
+        data = log.read(offset, limit).data
+        headers = [header for _, header in iter_headers(data)]
+        assert sum(header.size for header in headers) == len(data)
+        assert headers[0].base_offset <= offset <= headers[0].last_offset
+        assert len(data) <= limit or len(headers) == 1
+    assert [r.offset for r in read_all(log, max_bytes=limit)] == list(range(end))
+    log.close()
+
+
+def test_one_read_goes_over_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    for _ in range(10):
+        append(log, batch([b"x" * 100]))
+    assert log.segment_count >= 5
+    assert bases(log.read(0, 1 << 20).data) == list(range(10))
+    assert len(bases(log.read(2, 500).data)) == 500 // len(batch([b"x" * 100]))
+
+
+def test_cached_reads_are_the_same_or_none(log: PartitionLog) -> None:
+    found = log.read_cached(4, 500)
+    assert found is None or found == log.read(4, 500)
+    empty = log.read_cached(30, 500)
+    assert empty is not None
+    assert empty.data == b""
+
+
+def test_a_damaged_length_in_the_file_is_an_error_not_a_loop(log: PartitionLog) -> None:
+    path = log.directory / f"{0:020d}.log"
+    data = bytearray(path.read_bytes())
+    data[8:12] = (0).to_bytes(4, "big")
+    path.write_bytes(data)
+    with pytest.raises(CorruptRecordError, match="events-0: the batch at offset 0, byte 0"):
+        log.read(0, 100)
+
+
+def test_readers_beside_a_writer_and_retention(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=2000, retention_bytes=10_000, file_delete_delay_ms=0)
+    done = Event()
+
+    def follow() -> int:
+        at, seen = 0, 0
+        while True:
+            last = done.is_set()
+            try:
+                data = log.read(at, 3000).data
+            except OffsetOutOfRangeError:
+                at = log.log_start_offset
+                continue
+            for record in records_of(data):
+                assert record.value == b"%06d" % record.offset
+                seen += 1
+            for _, header in iter_headers(data):
+                at = header.next_offset
+            if last and at >= log.high_watermark:
+                return seen
+
+    with ThreadPoolExecutor(4) as pool:
+        readers = [pool.submit(follow) for _ in range(3)]
+        try:
+            for n in range(1500):
+                append(log, batch([b"%06d" % (n * 2), b"%06d" % (n * 2 + 1)]))
+                if n % 50 == 0:
+                    log.apply_retention(START_MS)
+                    log.remove_expired_files(START_MS)
+        finally:
+            done.set()
+        assert all(reader.result(timeout=60) > 0 for reader in readers)
+    assert log.log_start_offset > 0
