@@ -16,7 +16,7 @@ NO_TIME = datetime.timedelta()
 
 def answer(api: ApiKey, version: int, correlation_id: int, **fields: Any) -> bytes:
     schema = messages.response(api, version)
-    return b"".join(response_frame(api, version, correlation_id, schema.encode(schema.build(**fields))))
+    return b"".join(response_frame(api, version, correlation_id, [schema.encode(schema.build(**fields))]))
 
 
 def versions(correlation_id: int = 0, version: int = 3, **changes: tuple[int, int] | None) -> bytes:
