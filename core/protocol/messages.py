@@ -52,20 +52,20 @@ class Schema:
 
     def decode(self, data: Buffer, offset: int = 0, *, whole: bool = True) -> Any:
         """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
-        read, holds too many elements, or bytes are left over.
+        read, holds too many elements, or (unless `whole` is false) bytes are left over.
 
         Each message is walked first: kio reserves memory for as many elements as an array claims, and a claim that is
         too large ends the process.
         """
-        view: Buffer = memoryview(data).toreadonly()  # kio refuses what could change under it
+        view = memoryview(data).toreadonly()  # kio refuses what could change under it
         found = walk(self.root, view, offset)
         if found.cuts:
-            view, offset = found.remains(offset), 0
+            view, offset = memoryview(found.remains(offset)), 0
         try:
             message, size = self._read(view, offset)
         except _DECODE_ERRORS as error:
             raise ProtocolError(f"cannot read {self.name}: {error}") from error
-        if offset + size != len(view):
+        if whole and offset + size != len(view):
             raise ProtocolError(f"{len(view) - offset - size} bytes left over after {self.name}")
         return message
 

