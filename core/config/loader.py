@@ -193,11 +193,11 @@ class SettingsLoader:
         known = {info.alias: name for name, info in TopicSettings.model_fields.items() if name != "options"}
         own = {name: section.pop(name) for name in list(section) if name not in known}
         section["config"] = {k: _text(v) for k, v in config.items()}
+        if section.get("schema") is not None:
+            section.setdefault("serde", DEFAULT_SERDE)
         topic = self._model(TopicSettings, section, path)
         if "envelope" in section:
             self._plugin(path, host.envelopes, section["envelope"], {}, (*path, "envelope"))
-        if section.get("schema") is not None:
-            section.setdefault("serde", DEFAULT_SERDE)
         if section.get("serde") is None:
             for name in own:
                 self._found((*path, name), unknown("key", name, [k for k in known if k]))
