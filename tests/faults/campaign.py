@@ -52,7 +52,8 @@ class ConfluentSender:
 
         self._producer = Producer(
             {"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 2,
-             "batch.size": 8_192, "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 500}
+             "batch.size": 8_192, "message.timeout.ms": 120_000, "reconnect.backoff.max.ms": 500,
+             "log_level": 2}
         )  # fmt: skip
 
     def send(self, partition: int, value: bytes, done: Callable[[int, Exception | None], None]) -> None:
@@ -173,7 +174,9 @@ def read_back(bootstrap: str) -> dict[TopicPartition, list[tuple[int, str | int]
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Partition
 
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False, "log_level": 2}
+    )
     stored: dict[TopicPartition, list[tuple[int, str | int]]] = {}
     for p in range(PARTITIONS):
         _, end = consumer.get_watermark_offsets(Partition(TOPIC, p), timeout=30)
