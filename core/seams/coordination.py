@@ -43,8 +43,9 @@ class CoordinationUnavailableError(CoordinationError):
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is known of a path. `creation_id` grows over all creations (ZooKeeper's czxid): a broker's epoch or a
-    group's generation. `ephemeral_owner` is the session id, 0 for a persistent path. Times in ms since the epoch."""
+    """What is known of a path. `creation_id` grows over all creations (ZooKeeper's czxid; those of one transaction may
+    share it): a broker's epoch or a group's generation. `ephemeral_owner` is the session id, 0 for a persistent path.
+    Times in ms since the epoch."""
 
     version: int
     creation_id: int
@@ -107,7 +108,8 @@ class Coordination(Protocol):
         ...
 
     def restart(self, timeout_s: float = 10.0) -> None:
-        """A new session after `SessionEvent.EXPIRED`; watches set before are gone."""
+        """A new session after `SessionEvent.EXPIRED`; watches set before are gone. Nothing while a session is live: of
+        several users of one object, the first to hear of the expiry has restarted it."""
         ...
 
     def close(self) -> None:

@@ -154,16 +154,16 @@ class ZooKeeperCoordination:
     def _open(self, timeout_s: float) -> None:
         config = self._config
         session = KazooSession(config.hosts, self.session_timeout_s, config.request_timeout_s, self._tell)
-        session.open(timeout_s)
-        self._session = session
-        self._watches = ZooKeeperWatches(session)
+        # Before it opens: whoever is told that it is connected sees its id.
+        self._session, self._watches = session, ZooKeeperWatches(session)
         self._watches.start()
-        if config.chroot:
-            try:
+        try:
+            session.open(timeout_s)
+            if config.chroot:
                 self._make_parents("/", itself=True)
-            except BaseException:
-                self._drop()
-                raise
+        except BaseException:
+            self._drop()
+            raise
 
     def _drop(self) -> None:
         session, watches = self._session, self._watches

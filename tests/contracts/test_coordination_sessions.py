@@ -32,6 +32,19 @@ def test_start_tells_that_it_is_connected(coordination_case: CoordinationCase) -
     assert coordination.session_timeout_s == 5.0
 
 
+def test_who_is_told_that_it_is_connected_sees_the_new_session(coordination_case: CoordinationCase) -> None:
+    coordination = coordination_case.make()
+    ids: list[int] = []
+    coordination.on_session(lambda event: ids.append(coordination.session_id))
+    coordination.start()
+    eventually(lambda: ids == [coordination.session_id], "the first session's id")
+    assert ids[0] != 0
+    coordination_case.expire(coordination)
+    coordination.restart()
+    eventually(lambda: ids[-1] == coordination.session_id, "the second session's id")
+    assert ids[-1] not in (0, ids[0])
+
+
 def test_close_is_no_expiry(coordination_case: CoordinationCase) -> None:
     coordination = coordination_case.open()
     events = Events(coordination)
