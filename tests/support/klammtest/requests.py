@@ -1,0 +1,124 @@
+"""Requests that broker tests send over a raw socket, in the versions that carry most."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.encode import encode_batch
+from klammtest.wire import WireClient, part
+
+_NAMES = count()
+
+
+def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **fields: Any) -> bytes:
+    """A record batch of these values, without keys; `fields` are those of `encode_batch`."""
+    return encode_batch([(timestamp_ms, None, value, ()) for value in values], **fields)
+
+
+def produce_fields(
+    batches: Mapping[tuple[str, int], bytes | None],
+    acks: int = -1,
+    version: int = 9,
+    transactional_id: str | None = None,
+) -> dict[str, Any]:
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), records in batches.items():
+        data = part(ApiKey.PRODUCE, version, "PartitionProduceData", index=partition, records=records)
+        topics.setdefault(topic, []).append(data)
+    return {
+        "transactional_id": transactional_id,
+        "acks": acks,
+        "timeout": timedelta(seconds=5),
+        "topic_data": tuple(
+            part(ApiKey.PRODUCE, version, "TopicProduceData", name=topic, partition_data=tuple(parts))
+            for topic, parts in topics.items()
+        ),
+    }
+
+
+def produce(
+    wire: WireClient, topic: str, records: bytes | None, partition: int = 0, acks: int = -1, version: int = 9
+) -> Any:
+    """The outcome for the one partition."""
+    answer = wire.call(ApiKey.PRODUCE, version, **produce_fields({(topic, partition): records}, acks, version))
+    return answer.responses[0].partition_responses[0]
+
+
+def fetch_fields(
+    wanted: Mapping[tuple[str, int], int],
+    *,
+    version: int = 12,
+    max_wait_ms: int = 0,
+    min_bytes: int = 1,
+    max_bytes: int = 10_000_000,
+    partition_max_bytes: int = 1_000_000,
+    leader_epoch: int = -1,
+    **more: Any,
+) -> dict[str, Any]:
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), offset in wanted.items():
+        asked = part(
+            ApiKey.FETCH, version, "FetchPartition", partition=partition, fetch_offset=offset,
+            partition_max_bytes=partition_max_bytes, current_leader_epoch=leader_epoch,
+        )  # fmt: skip
+        topics.setdefault(topic, []).append(asked)
+    return {
+        "max_wait": timedelta(milliseconds=max_wait_ms),
+        "min_bytes": min_bytes,
+        "max_bytes": max_bytes,
+        "topics": tuple(
+            part(ApiKey.FETCH, version, "FetchTopic", topic=topic, partitions=tuple(parts))
+            for topic, parts in topics.items()
+        ),
+        "forgotten_topics_data": (),
+        **more,
+    }
+
+
+def fetch(wire: WireClient, topic: str, offset: int, partition: int = 0, version: int = 12, **more: Any) -> Any:
+    """The answer of the one partition."""
+    answer = wire.call(ApiKey.FETCH, version, **fetch_fields({(topic, partition): offset}, version=version, **more))
+    return answer.responses[0].partitions[0]
+
+
+def new_topic(wire: WireClient, partitions: int = 1, **config: Any) -> str:
+    """A topic of its own for a test; config keys with underscores for dots."""
+    name = f"topic-{next(_NAMES)}"
+    answer = create_topic(wire, name, partitions, {key.replace("_", "."): str(value) for key, value in config.items()})
+    assert answer.error_code is ErrorCode.none, answer
+    return name
+
+
+def create_topic(
+    wire: WireClient, name: str, partitions: int = 1, config: Mapping[str, str] | None = None, **more: Any
+) -> Any:
+    configs = tuple(
+        part(ApiKey.CREATE_TOPICS, 7, "CreatableTopicConfig", name=key, value=value)
+        for key, value in (config or {}).items()
+    )
+    fields = {"replication_factor": -1, "assignments": (), **more}
+    validate_only = fields.pop("validate_only", False)
+    topic = part(
+        ApiKey.CREATE_TOPICS, 7, "CreatableTopic", name=name, num_partitions=partitions, configs=configs, **fields
+    )
+    answer = wire.call(
+        ApiKey.CREATE_TOPICS, 7, topics=(topic,), timeout=timedelta(seconds=10), validate_only=validate_only
+    )
+    return answer.topics[0]
+
+
+def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *, create: bool = False) -> Any:
+    asked = (
+        None
+        if topics is None
+        else tuple(part(ApiKey.METADATA, version, "MetadataRequestTopic", name=t) for t in topics)
+    )
+    return wire.call(
+        ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create,
+        include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
+    )  # fmt: skip
