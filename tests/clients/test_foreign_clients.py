@@ -1,0 +1,40 @@
+"""confluent-kafka, kafka-python, aiokafka and kcat, unchanged, with each codec, by hand and as a group.
+
+`make clients` does the same with 100,000 records each, against ZooKeeper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.foreign import CLIENTS, CODECS, ForeignClient
+
+from klamm.core.records.header import iter_headers
+
+CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+RECORDS = 300
+TIMEOUT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    topics = {f"{client}-{codec}": {"partitions": 1} for client in CLIENTS for codec in CODECS}
+    with running_broker(tmp_path_factory.mktemp("broker"), topics=topics) as running:
+        yield running
+        assert " ERROR " not in running.log()
+
+
+@pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # kafka-python reads its own data so
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("client", CLIENTS.values(), ids=lambda client: client.name)
+def test_a_client_produces_and_consumes(broker: RunningBroker, client: ForeignClient, codec: str) -> None:
+    topic = f"{client.name}-{codec}"
+    values = [b"%08d some value that repeats itself itself itself" % i for i in range(RECORDS)]
+    client.produce(broker.bootstrap, topic, codec, values)
+    for group in (None, f"group-{topic}"):
+        got = client.consume(broker.bootstrap, topic, RECORDS, group, TIMEOUT_S)
+        assert got == list(enumerate(values))
+    segments = (broker.log_dir / f"{topic}-0").glob("*.log")
+    assert {h.codec_id for s in segments for _, h in iter_headers(s.read_bytes())} == {CODEC_IDS[codec]}

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from klammtest.broker import RunningBroker
+from klammtest.requests import batch, fetch, new_topic, produce, produce_fields
+from klammtest.wire import WireClient
+
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.records.header import BatchHeader, iter_headers
+
+CODECS = Settings().codec_table()
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1))
+def test_every_version_stores_and_says_where(wire: WireClient, version: int) -> None:
+    topic = new_topic(wire)
+    for base in (0, 2):
+        outcome = produce(wire, topic, batch(b"a", b"b"), version=version)
+        assert (outcome.error_code, outcome.base_offset) == (ErrorCode.none, base)
+    assert outcome.log_append_time is None
+
+
+@pytest.mark.parametrize("acks", [1, -1])
+def test_acks(wire: WireClient, acks: int) -> None:
+    assert produce(wire, new_topic(wire), batch(b"a"), acks=acks).error_code is ErrorCode.none
+
+
+def test_acks_0_has_no_response(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    wire.send(ApiKey.PRODUCE, 9, **produce_fields({(topic, 0): batch(b"a")}, acks=0))
+    assert produce(wire, topic, batch(b"b")).base_offset == 1
+
+
+def test_batches_are_stored_as_they_came_but_for_offset_and_epoch(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    sent = batch(b"a", b"b", codec=CODECS.by_name("zstd"))
+    produce(wire, topic, batch(b"first"))
+    produce(wire, topic, sent)
+    stored = fetch(wire, topic, 1).records
+    header = BatchHeader.parse(stored)
+    assert (header.base_offset, header.leader_epoch) == (1, 0)
+    assert stored[16:] == sent[16:]
+
+
+def test_a_retry_gets_its_first_offset_also_after_kill_9(broker: RunningBroker) -> None:
+    with WireClient(broker.bootstrap) as wire:
+        topic = new_topic(wire)
+        first = wire.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=timedelta())
+        ids = {"producer_id": first.producer_id, "producer_epoch": 0}
+        produce(wire, topic, batch(b"before"))
+        sent = [batch(b"a", b"b", **ids, base_sequence=0), batch(b"c", **ids, base_sequence=2)]
+        offsets = [produce(wire, topic, data).base_offset for data in sent]
+        assert offsets == [1, 3]
+        assert [produce(wire, topic, data).base_offset for data in sent] == offsets
+    broker.kill()
+    broker.start()
+    with WireClient(broker.bootstrap) as wire:
+        assert [produce(wire, topic, data).base_offset for data in sent] == offsets
+        gap = batch(b"e", **ids, base_sequence=7)
+        assert produce(wire, topic, gap).error_code is ErrorCode.out_of_order_sequence_number
+        assert produce(wire, topic, batch(b"d", **ids, base_sequence=3)).base_offset == 4
+        stale = batch(b"x", producer_id=first.producer_id, producer_epoch=-1, base_sequence=0)
+        assert produce(wire, topic, stale).error_code is not ErrorCode.none
+
+
+def test_pipelined_requests_are_answered_in_order(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    large = batch(*[b"x" * 1000] * 900)
+    for number in range(60):
+        records = large if number % 20 == 0 else batch(b"small")
+        wire.send(ApiKey.PRODUCE, 9, **produce_fields({(topic, 0): records}))
+    expected = 0
+    for number in range(60):
+        answer = wire.receive(ApiKey.PRODUCE, 9)
+        assert answer.responses[0].partition_responses[0].base_offset == expected
+        expected += 900 if number % 20 == 0 else 1
+
+
+def test_log_append_time(wire: WireClient) -> None:
+    topic = new_topic(wire, message_timestamp_type="LogAppendTime")
+    outcome = produce(wire, topic, batch(b"a", timestamp_ms=5))
+    assert outcome.log_append_time.year >= 2020
+    header = BatchHeader.parse(fetch(wire, topic, 0).records)
+    assert header.log_append_time
+    assert header.max_timestamp == int(outcome.log_append_time.timestamp() * 1000)
+
+
+def test_a_topic_with_a_codec_stores_everything_in_it(wire: WireClient) -> None:
+    topic = new_topic(wire, compression_type="gzip")
+    produce(wire, topic, batch(b"a", b"b"))
+    produce(wire, topic, batch(b"c", codec=CODECS.by_name("zstd")))
+    stored = fetch(wire, topic, 0).records
+    assert [(h.codec_id, h.base_offset, h.record_count) for _, h in iter_headers(stored)] == [(1, 0, 2), (1, 2, 1)]
+
+
+def test_min_insync_replicas_applies_to_acks_all_only(wire: WireClient) -> None:
+    topic = new_topic(wire, min_insync_replicas=2)
+    assert produce(wire, topic, batch(b"a"), acks=-1).error_code is ErrorCode.not_enough_replicas
+    assert produce(wire, topic, batch(b"a"), acks=1).error_code is ErrorCode.none
+
+
+def test_a_compacted_topic_refuses_records_without_a_key(wire: WireClient) -> None:
+    topic = new_topic(wire, cleanup_policy="compact")
+    outcome = produce(wire, topic, batch(b"a"))
+    assert outcome.error_code is ErrorCode.invalid_record
+    assert "key" in outcome.error_message
+
+
+def test_flush_messages_makes_records_visible_once_they_are_on_disk(wire: WireClient) -> None:
+    topic = new_topic(wire, flush_messages=1)
+    assert produce(wire, topic, batch(b"a", b"b")).error_code is ErrorCode.none
+    assert fetch(wire, topic, 0).high_watermark == 2
