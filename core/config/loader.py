@@ -160,9 +160,10 @@ class SettingsLoader:
         config = self._with_plugins(ConsumerConfig, "consumer", "interceptors", host.consumer_interceptors, host)
         if config is None or config.group_protocol is not None:
             return config
-        # design D6: registry is the default where the coordination is ZooKeeper; a file without one cannot reach it
+        # registry is the default where the file names a coordination of ours (design D6); without one there is no
+        # reaching it
         said = self._section(("coordination",)) if "coordination" in self._tree else {"plugin": ""}
-        protocol = "registry" if said.get("plugin", "zookeeper") == "zookeeper" else "classic"
+        protocol = "registry" if said.get("plugin", "zookeeper") in ("zookeeper", "embedded") else "classic"
         return config.model_copy(update={"group_protocol": protocol})
 
     def _serdes(self, host: PluginHost) -> dict[str, PluginChoice]:
