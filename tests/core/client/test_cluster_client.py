@@ -183,15 +183,17 @@ def test_many_threads_use_one_client(client: ClusterClient) -> None:
 
 
 def test_a_restarted_broker_is_found_again(tmp_path: Path, codecs: CodecTable) -> None:
-    with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
-        with ClusterClient(broker.bootstrap, codecs=codecs) as client:
-            (tp,) = client.partitions("t")
-            assert client.produce({tp: batch(b"a")})[tp].base_offset == 0
-            broker.kill()
-            restarting = threading.Thread(target=broker.start)
-            restarting.start()
-            assert client.produce({tp: batch(b"b")})[tp].base_offset == 1
-            restarting.join()
+    with (
+        running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker,
+        ClusterClient(broker.bootstrap, codecs=codecs) as client,
+    ):
+        (tp,) = client.partitions("t")
+        assert client.produce({tp: batch(b"a")})[tp].base_offset == 0
+        broker.kill()
+        restarting = threading.Thread(target=broker.start)
+        restarting.start()
+        assert client.produce({tp: batch(b"b")})[tp].base_offset == 1
+        restarting.join()
 
 
 def test_an_unreachable_cluster_says_where_and_what_to_do(codecs: CodecTable) -> None:
@@ -224,9 +226,11 @@ def test_a_server_that_is_no_broker(codecs: CodecTable) -> None:
         thread = threading.Thread(target=serve)
         thread.start()
         port = server.getsockname()[1]
-        with ClusterClient(f"127.0.0.1:{port}", codecs=codecs, request_timeout_s=5) as client:
-            with pytest.raises(ProtocolError, match=rf"127.0.0.1:{port}: a frame of \d+ bytes is over the limit"):
-                client.metadata()
+        with (
+            ClusterClient(f"127.0.0.1:{port}", codecs=codecs, request_timeout_s=5) as client,
+            pytest.raises(ProtocolError, match=rf"127.0.0.1:{port}: a frame of \d+ bytes is over the limit"),
+        ):
+            client.metadata()
         thread.join()
 
 
@@ -238,9 +242,11 @@ def scripted(codecs: CodecTable) -> Iterator[ScriptedBroker]:
 
 def test_an_answer_that_does_not_come_is_a_time_out(scripted: ScriptedBroker, codecs: CodecTable) -> None:
     scripted.faults.append("silent")
-    with ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client:
-        with pytest.raises(RequestTimeoutError, match=f"no answer to PRODUCE from {scripted.bootstrap} in time"):
-            client.produce({TopicPartition("t", 0): batch(b"x")}, timeout_s=0.2)
+    with (
+        ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client,
+        pytest.raises(RequestTimeoutError, match=f"no answer to PRODUCE from {scripted.bootstrap} in time"),
+    ):
+        client.produce({TopicPartition("t", 0): batch(b"x")}, timeout_s=0.2)
 
 
 def test_a_connection_that_breaks_is_made_again(scripted: ScriptedBroker, codecs: CodecTable) -> None:
@@ -260,9 +266,11 @@ def test_an_idle_connection_that_was_closed_is_not_used(scripted: ScriptedBroker
 
 def test_an_error_that_cannot_go_away_is_raised_at_once(scripted: ScriptedBroker, codecs: CodecTable) -> None:
     scripted.faults.append(ErrorCode.topic_authorization_failed)
-    with ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client:
-        with pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: partition t-0 at broker 1") as caught:
-            client.produce({TopicPartition("t", 0): batch(b"x")})
+    with (
+        ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client,
+        pytest.raises(BrokerError, match="TOPIC_AUTHORIZATION_FAILED: partition t-0 at broker 1") as caught,
+    ):
+        client.produce({TopicPartition("t", 0): batch(b"x")})
     assert caught.value.code == ErrorCode.topic_authorization_failed
 
 
@@ -318,6 +326,8 @@ def test_closing_ends_a_call_under_way(scripted: ScriptedBroker, codecs: CodecTa
 
 
 def test_acks_0_has_no_answer_to_wait_for(scripted: ScriptedBroker, codecs: CodecTable) -> None:
-    with ClusterClient(scripted.bootstrap, codecs=codecs) as client:
-        with pytest.raises(ValueError, match="acks is 1 or -1"):
-            client.produce({TopicPartition("t", 0): batch(b"x")}, acks=0)
+    with (
+        ClusterClient(scripted.bootstrap, codecs=codecs) as client,
+        pytest.raises(ValueError, match="acks is 1 or -1"),
+    ):
+        client.produce({TopicPartition("t", 0): batch(b"x")}, acks=0)

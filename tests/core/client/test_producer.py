@@ -168,7 +168,7 @@ def test_an_unreachable_cluster_is_told_after_max_block() -> None:
     options = {"bootstrap.servers": "127.0.0.1:1", "max.block.ms": 100, "request.timeout.ms": 100}
     with (
         Producer({"producer": options}) as producer,
-        pytest.raises(Exception, match="no broker answers at 127.0.0.1:1"),
+        pytest.raises(Exception, match=r"no broker answers at 127\.0\.0\.1:1"),
     ):
         producer.send("t", b"v")
 
@@ -226,9 +226,9 @@ def test_a_full_buffer_blocks_and_then_raises(broker: RunningBroker, topic: str)
     try:
         slow = Producer(settings(broker, buffer_memory=1000, max_block_ms=100, request_timeout_ms=60_000))
         slow._writers[topic] = producer._writers[topic]
-        with pytest.raises(BufferFullError, match="buffer.memory"):
-            for _ in range(20):
-                slow.send(topic, b"x" * 100)
+        slow.send(topic, b"x" * 900)
+        with pytest.raises(BufferFullError, match=r"buffer\.memory"):
+            slow.send(topic, b"x" * 900)
     finally:
         broker.resume()
         slow.close(0)
