@@ -104,15 +104,12 @@ class BrokerConfig(Section):
         _TOPIC.message_timestamp_before_max_ms, "Default of message.timestamp.before.max.ms.", ge=0
     )
     log_message_timestamp_type: TimestampType = key("CreateTime", "Default of message.timestamp.type.")
-    log_preallocate: bool = key(False, "Default of preallocate.")
     log_retention_bytes: Long = key(_TOPIC.retention_bytes, "Default of retention.bytes.", ge=-1)
     log_retention_ms: Long | None = key(None, "Default of retention.ms.", ge=-1)
     log_retention_minutes: Int | None = key(None, "The same in minutes, when log.retention.ms is not set.", ge=-1)
     log_retention_hours: Int = key(168, "The same in hours, when neither is set.", ge=-1)
     log_roll_ms: Long | None = key(None, "Default of segment.ms.", ge=1)
     log_roll_hours: Int = key(168, "The same in hours, when log.roll.ms is not set.", ge=1)
-    log_roll_jitter_ms: Long | None = key(None, "Default of segment.jitter.ms.", ge=0)
-    log_roll_jitter_hours: Int = key(0, "The same in hours, when log.roll.jitter.ms is not set.", ge=0)
     log_segment_bytes: Int = key(_TOPIC.segment_bytes, "Default of segment.bytes.", ge=14)
     log_segment_delete_delay_ms: Long = key(_TOPIC.file_delete_delay_ms, "Default of file.delete.delay.ms.", ge=0)
 

@@ -27,7 +27,7 @@ class ConsumerConfig(ClientConfig):
         None, "The group; without one, partitions are assigned by hand and nothing is committed."
     )
     group_protocol: GroupProtocol | None = key(
-        None, "registry: through the coordination; classic: through the broker. registry where ZooKeeper is configured."
+        None, "registry: through the coordination; classic: through the broker. registry where a coordination is set."
     )
     auto_offset_reset: OffsetReset = key("latest", "Where to start without a stored offset; smallest, largest also do.")
     enable_auto_commit: bool = key(True, "Whether positions are committed while polling and at close.")
@@ -43,7 +43,6 @@ class ConsumerConfig(ClientConfig):
     partition_assignment_strategy: Names = key(("range",), "classic: range, roundrobin, in order of preference.")
     rebalance_max_retries: Int = key(10, "registry: tries to claim partitions before the member gives up.", ge=1)
     rebalance_backoff_ms: Int = key(2_000, "registry: wait between two tries.", ge=0)
-    check_crcs: bool = key(True, "Whether the CRC of each batch is checked.")
     isolation_level: Literal["read_uncommitted", "read_committed"] = key(
         "read_uncommitted", "Whether records of open and aborted transactions are read."
     )

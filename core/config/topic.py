@@ -42,7 +42,9 @@ TimestampType = Literal["CreateTime", "LogAppendTime"]
 class TopicConfig(Section):
     """The log settings of one topic. Times in ms, sizes in bytes."""
 
-    cleanup_policy: CleanupPolicy = key("delete", "Old segments are deleted, or compacted by key, or both.")
+    cleanup_policy: CleanupPolicy = key(
+        "delete", "delete, compact or both; what is not deleted is kept whole until logs are compacted."
+    )
     compression_type: str = key(
         "producer", "The codec of stored batches: `producer` keeps the sender's; a third party's codec must be named."
     )
@@ -65,12 +67,10 @@ class TopicConfig(Section):
     )
     min_compaction_lag_ms: Long = key(0, "A record is not compacted before this time.", ge=0)
     min_insync_replicas: Int = key(1, "In-sync replicas that acks=all needs.", ge=1)
-    preallocate: bool = key(False, "Whether a new segment's file gets its full size at once.")
     retention_bytes: Long = key(-1, "Size of a partition over which old segments go; -1: any size.", ge=-1)
     retention_ms: Long = key(604_800_000, "Age at which a segment goes; -1: never.", ge=-1)
     segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
     segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and the segment rolled.", ge=4)
-    segment_jitter_ms: Long = key(0, "Most that segment.ms is shortened by chance, so that not all roll at once.", ge=0)
     segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
     unclean_leader_election_enable: bool = key(False, "Whether a replica that lacks records may become leader.")
 
@@ -125,7 +125,6 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
     "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
     "min.insync.replicas": (("min.insync.replicas", 1),),
-    "preallocate": (("log.preallocate", 1),),
     "retention.bytes": (("log.retention.bytes", 1),),
     "retention.ms": (
         ("log.retention.ms", 1),
@@ -134,7 +133,6 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     ),
     "segment.bytes": (("log.segment.bytes", 1),),
     "segment.index.bytes": (("log.index.size.max.bytes", 1),),
-    "segment.jitter.ms": (("log.roll.jitter.ms", 1), ("log.roll.jitter.hours", _HOUR_MS)),
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
     "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }

@@ -1,0 +1,45 @@
+"""`klamm sink`: the records of topics into one of the file's sinks."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
+from klamm.core.client.sink_runner import SinkProgress, SinkRunner
+from klamm.core.config.settings import load_settings
+
+
+def sink(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A key of the file's `sinks` section.")],
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there now has been written.")] = False,
+    config: ConfigFile = DEFAULT_CONFIG,
+) -> None:
+    """Write the records of the sink's topics, until SIGTERM or Ctrl-C; several processes share the work."""
+    runner = SinkRunner(load_settings(config), name)
+    stop = threading.Event()
+    told: list[int] = []
+
+    def tell(number: int, _: object) -> None:
+        told.append(number)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, tell)
+    columns = (SpinnerColumn(), TextColumn(f"sink {name}: {{task.fields[records]}} records"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(name, total=None, records=0)
+
+        def report(progress: SinkProgress) -> None:
+            bar.update(task, records=progress.records)
+
+        progress = runner.run(stop, once=once, report=report)
+    typer.echo(f"sink {name}: {progress.records} records, {progress.flushes} flushes")
+    if signal.SIGINT in told:
+        raise KeyboardInterrupt

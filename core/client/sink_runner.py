@@ -1,0 +1,161 @@
+"""A sink at work: a group's records are written, flushed, and only then committed.
+
+Rules:
+- The sink is called from the thread that calls `run`, and from no other.
+- Offsets are committed after `flush` has returned. A sink or a record that fails ends the run before that: what was not
+  flushed is delivered again.
+- Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
+  `HANDOVER_S`; otherwise their new owner writes those records again, which an idempotent sink does not double.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from klamm.core.client.cluster_client import LATEST, ClusterClient
+from klamm.core.client.consumer import Consumer
+from klamm.core.client.typed import bootstrap_text
+from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.settings import Settings
+from klamm.core.groups.member import LostOwnershipError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import ConsumerRecord
+from klamm.core.seams.sink import Sink
+
+HANDOVER_S = 10.0
+POLL_S = 0.2
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class SinkProgress:
+    """Records written so far, and flushes that ended in a commit."""
+
+    records: int = 0
+    flushes: int = 0
+
+
+class SinkRunner:
+    """One task of the sink `name`; more of them, in other processes, share the work as a group."""
+
+    def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
+        """`ConfigError` when the file has no such sink."""
+        self._options = settings.sink(name)
+        self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
+        self._sink: Sink = settings.make_sink(name)
+        self._clock = clock
+        self._handover = _Handover()
+        self._unflushed = 0
+        self._flushed_at = clock()
+        self.progress = SinkProgress()
+
+    def run(
+        self,
+        stop: threading.Event,
+        *,
+        once: bool = False,
+        report: Callable[[SinkProgress], None] = lambda _: None,
+    ) -> SinkProgress:
+        """Until `stop` is set or, with `once`, until the group has everything that the topics held at the start.
+        `report` is called after each round."""
+        targets = self._ends() if once else {}
+        self._sink.open()
+        try:
+            with Consumer(self._settings, topics=self._options.topics, listener=self._handover) as consumer:
+                complete = once and not targets
+                while not stop.is_set() and not complete:
+                    idle = self._round(consumer)
+                    complete = once and idle and self._reached(consumer, targets)
+                    report(self.progress)
+                self._flush(consumer)
+        finally:
+            self._sink.close()
+            self._handover.done()
+        return self.progress
+
+    def _round(self, consumer: Consumer) -> bool:
+        """Whether there was nothing to do."""
+        handover = self._handover.asked()
+        records = consumer.poll(POLL_S)
+        if records:
+            self._write(records)
+        if self._unflushed and (handover or self._is_due()):
+            self._flush(consumer)
+        if handover:
+            self._handover.done()
+        return not records
+
+    def _write(self, records: Sequence[ConsumerRecord]) -> None:
+        if not self._unflushed:
+            self._flushed_at = self._clock()
+        self._sink.write(records)
+        self._unflushed += len(records)
+        self.progress.records += len(records)
+
+    def _is_due(self) -> bool:
+        late = self._clock() - self._flushed_at >= self._options.flush_interval_ms / 1000
+        return late or self._unflushed >= self._options.flush_records
+
+    def _flush(self, consumer: Consumer) -> None:
+        if self._unflushed:
+            self._sink.flush()
+            self._unflushed = 0
+            self.progress.flushes += 1
+        try:
+            consumer.commit()
+        except LostOwnershipError as error:  # another member has them, and writes from the last commit on
+            _log.warning("%s", error)
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        """Where the partitions that hold records end now."""
+        config = self._settings.consumer
+        with ClusterClient(bootstrap_text(config), codecs=self._settings.codec_table()) as client:
+            partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
+            ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        return {tp: end for tp, (end, _) in ends.items() if end > 0}
+
+    def _reached(self, consumer: Consumer, targets: dict[TopicPartition, int]) -> bool:
+        """Own partitions by their position, those of other members by what they committed."""
+        if self._unflushed:
+            self._flush(consumer)
+        stored = consumer.committed(targets)
+        return all(tp in stored and stored[tp].offset >= end for tp, end in targets.items())
+
+
+class _Handover:
+    """Lets the group's thread wait until the sink's thread has flushed what is to be let go."""
+
+    def __init__(self) -> None:
+        self._wanted = threading.Event()
+        self._idle = threading.Event()
+
+    def asked(self) -> bool:
+        return self._wanted.is_set()
+
+    def done(self) -> None:
+        self._wanted.clear()
+        self._idle.set()
+
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002  (the seam's name)
+        return
+
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002
+        self._idle.clear()
+        self._wanted.set()
+        if not self._idle.wait(HANDOVER_S):
+            _log.warning("the sink did not flush within %.0f s; records will be written again", HANDOVER_S)
+
+    def on_lost(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002
+        return
+
+
+def _consumer_config(settings: Settings, group: str) -> ConsumerConfig:
+    """The file's, with the sink's group, explicit commits, and from the beginning unless the file says otherwise."""
+    changes: dict[str, object] = {"group_id": group, "enable_auto_commit": False}
+    if "auto_offset_reset" not in settings.consumer.model_fields_set:
+        changes["auto_offset_reset"] = "earliest"
+    return settings.consumer.model_copy(update=changes)

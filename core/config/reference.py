@@ -1,0 +1,88 @@
+"""The reference of all keys, `docs/configuration.md`, made from the models so that it cannot say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.producer import ProducerConfig
+from klamm.core.config.section import LONG_MAX, Definition, definitions, to_string
+from klamm.core.config.sink import SinkSettings
+from klamm.core.config.topic import BROKER_SYNONYMS, TopicConfig
+from klamm.core.config.topic_settings import TopicSettings
+from klamm.core.plugins import PluginHost, Providers
+
+BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a test compares. -->"
+
+
+def reference(host: PluginHost) -> str:
+    """Markdown: a table for each section, then one for each plugin that has keys."""
+    return "\n".join(_lines(host)) + "\n"
+
+
+def _lines(host: PluginHost) -> Iterator[str]:
+    yield BEGIN
+    yield from _section("broker", "A broker.", BrokerConfig)
+    yield from _section(
+        "topics.NAME", "A topic: how it is created, and how its values are written. Further keys are the serde's.",
+        TopicSettings,
+    )  # fmt: skip
+    yield from _section("topics.NAME.config", "The topic's log, by Kafka's topic configs.", TopicConfig)
+    yield from _synonyms()
+    yield from _section("producer", "A producer.", ProducerConfig)
+    yield from _section("consumer", "A consumer.", ConsumerConfig)
+    yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)
+    for title, providers in _seams(host):
+        for name in providers.names():
+            provider = providers.get(name)
+            if provider.config.model_fields:
+                yield from _section(f"{title} `{name}`", f"{provider.summary}.", provider.config)
+
+
+def _seams(host: PluginHost) -> list[tuple[str, Providers[object]]]:
+    found: list[tuple[str, Providers[object]]] = []
+    for title, providers in (
+        ("coordination", host.coordinations),
+        ("offsets", host.offset_stores),
+        ("serde", host.serdes),
+        ("envelope", host.envelopes),
+        ("audit", host.audits),
+        ("sink", host.sinks),
+        ("topic validator", host.topic_validators),
+        ("producer interceptor", host.producer_interceptors),
+        ("consumer interceptor", host.consumer_interceptors),
+    ):
+        found.append((title, providers))  # type: ignore[arg-type]  # only names and models are read
+    return found
+
+
+def _section(title: str, says: str, model: type[BaseModel]) -> Iterator[str]:
+    yield f"\n## {title}\n\n{says[:1].upper()}{says[1:]}\n"
+    yield "| Key | Type | Default | Valid | |\n| --- | --- | --- | --- | --- |"
+    excluded = {info.alias or name for name, info in model.model_fields.items() if info.exclude}
+    required = {info.alias or name for name, info in model.model_fields.items() if info.is_required()}
+    for key in definitions(model):
+        if key.name not in excluded:
+            default = "*required*" if key.name in required else _default(key)
+            cells = (f"`{key.name}`", key.type.name.lower(), default, key.valid.replace("|", "\\|"), key.doc)
+            yield "| " + " | ".join(cells).replace("\n", " ") + " |"
+
+
+def _default(key: Definition) -> str:
+    if key.default is None:
+        return ""
+    if key.default == LONG_MAX:
+        return "2⁶³−1"
+    text = to_string(key.default)
+    return f"`{text}`" if text else ""
+
+
+def _synonyms() -> Iterator[str]:
+    yield "\nA topic config that neither topic nor file sets has the default above. The broker's file sets it for all"
+    yield "topics with these keys, the first that is set:\n"
+    yield "| Topic config | Broker keys |\n| --- | --- |"
+    for name, keys in BROKER_SYNONYMS.items():
+        yield f"| `{name}` | {', '.join(f'`{broker_key}`' for broker_key, _ in keys)} |"

@@ -1,0 +1,139 @@
+"""`klamm sink` end to end: each record once, whatever happens between flush and commit; work shared and handed over."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from klammtest.broker import KLAMM, RunningBroker, running_broker
+from klammtest.zookeeper import eventually
+
+from klamm import Producer
+from klamm.core.client.sink_runner import SinkRunner
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import ConfigError, StorageError
+
+RECORDS = 500
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    topics = {name: {"partitions": 3} for name in ("once", "crash", "share", "stop")}
+    with running_broker(tmp_path_factory.mktemp("sinks"), topics=topics) as running:
+        text = running.config_path.read_text()
+        for name in topics:
+            text += (
+                f"{'sinks:' if name == 'once' else ''}\n  {name}: {{plugin: files, topics: [{name}], path: ./{name}}}"
+            )
+        for section in ("producer", "consumer"):
+            text += f"\n{section}: {{bootstrap.servers: '{running.bootstrap}'}}"
+        running.config_path.write_text(text)
+        yield running
+
+
+def produce(broker: RunningBroker, topic: str, count: int = RECORDS) -> None:
+    with Producer(broker.config_path) as producer:
+        for i in range(count):
+            producer.send(topic, f"v{i}".encode(), key=f"k{i}".encode())
+
+
+def written(folder: Path) -> Counter[str]:
+    """The values in all files, each with how often it is there."""
+    lines = [line for path in folder.rglob("*.jsonl") for line in path.read_text().splitlines()]
+    return Counter(json.loads(line)["value"] for line in lines)
+
+
+def expected(count: int = RECORDS) -> Counter[str]:
+    return Counter(f"v{i}" for i in range(count))
+
+
+def run_once(settings: Settings, name: str) -> int:
+    return SinkRunner(settings, name).run(threading.Event(), once=True).records
+
+
+def test_all_of_a_topic_and_then_only_what_is_new(broker: RunningBroker) -> None:
+    produce(broker, "once")
+    settings = load_settings(broker.config_path)
+    assert run_once(settings, "once") == RECORDS
+    assert run_once(settings, "once") == 0
+    assert written(broker.folder / "once") == expected()
+
+
+def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(
+    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(broker, "crash")
+    settings = load_settings(broker.config_path)
+    runner = SinkRunner(settings, "crash")
+    flush = runner._sink.flush
+
+    def flush_and_die() -> None:
+        flush()
+        raise StorageError("the process dies between flush and commit")
+
+    monkeypatch.setattr(runner._sink, "flush", flush_and_die)
+    with pytest.raises(StorageError):
+        runner.run(threading.Event(), once=True)
+    assert sum(written(broker.folder / "crash").values()) > 0
+    assert run_once(settings, "crash") == RECORDS
+    assert written(broker.folder / "crash") == expected()
+
+
+def test_two_tasks_share_the_work_and_hand_it_over(broker: RunningBroker) -> None:
+    settings = load_settings(broker.config_path)
+    stop, first_stop = threading.Event(), threading.Event()
+    runners = [SinkRunner(settings, "share"), SinkRunner(settings, "share")]
+    errors: list[BaseException] = []
+
+    def run(runner: SinkRunner, until: threading.Event) -> None:
+        try:
+            runner.run(until)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=run, args=arguments) for arguments in zip(runners, (first_stop, stop), strict=True)
+    ]
+    produce(broker, "share", 200)
+    threads[0].start()
+    _until(lambda: runners[0].progress.records == 200)
+    threads[1].start()
+    produce(broker, "share", 200)
+    _until(lambda: sum(r.progress.records for r in runners) >= 400)
+    first_stop.set()
+    threads[0].join(30)
+    produce(broker, "share", 200)
+    _until(lambda: sum(r.progress.records for r in runners) >= 600)
+    stop.set()
+    threads[1].join(30)
+    assert errors == []
+    assert written(broker.folder / "share") == Counter({f"v{i}": 3 for i in range(200)})
+
+
+def _until(condition: Callable[[], object]) -> None:
+    eventually(condition, "records in the sink", 60.0)
+
+
+def test_the_command_ends_cleanly_when_told(broker: RunningBroker) -> None:
+    produce(broker, "stop")
+    done = subprocess.run(
+        [KLAMM, "sink", "stop", "--once"], cwd=broker.folder, capture_output=True, text=True, timeout=90
+    )
+    assert (done.returncode, done.stdout) == (0, f"sink stop: {RECORDS} records, 1 flushes\n"), done.stderr
+    process = subprocess.Popen([KLAMM, "sink", "stop"], cwd=broker.folder, stdout=subprocess.PIPE, text=True)
+    produce(broker, "stop", 1)
+    _until(lambda: (broker.folder / "stop").exists())
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_an_unknown_sink_is_one_line(broker: RunningBroker) -> None:
+    with pytest.raises(ConfigError, match=r"klamm.yaml: sinks.nope: there is no such sink \(there are: crash, once, "):
+        SinkRunner(load_settings(broker.config_path), "nope")
