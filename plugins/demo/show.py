@@ -38,7 +38,7 @@ class Show:
 
     def say(self, text: str) -> None:
         """A step, above the bars."""
-        self._console.print(f"{self.seconds:6.1f} s  {text}", highlight=False, markup=False)
+        self._console.print(f"{self.seconds:6.1f} s  {text}", highlight=False, markup=False, soft_wrap=True)
 
     def print(self, text: str) -> None:
         """As it is."""

@@ -30,11 +30,11 @@ from klamm.plugins.demo.verdict import Verdict, acknowledged_keys, differences
 from klamm.plugins.demo.workspace import Workspace
 
 STEP_S = 0.2
-MONTH_S = 1.5
-"""Pause between two months while loads run."""
-MONTHS_BEFORE = (3, 5, 7, 9, MONTHS)
-"""How many months may be asked for before the first load, and while the first, the second, … runs: the last month waits
-for the fourth start of the job, its third increment."""
+MONTH_S = 2.0
+"""Pause between two months: producing goes on while the first loads run."""
+MONTHS_ALLOWED = (2, 5, 7, 9, MONTHS)
+"""How many months may be asked for by the time of each start of the load job: every increment finds something new, and
+the last months wait for its fourth start, the third increment."""
 PATIENCE_S = 120.0
 AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
 
@@ -66,6 +66,7 @@ class Story:
         self._limit = limit
         self._size = size
         self._acknowledged = 0
+        self._starts = 0
         self._ended = threading.Event()
 
     def run(self) -> Verdict:
@@ -104,14 +105,18 @@ class Story:
 
     def _load(self, producers: Producers, loads: Loads) -> None:
         """The increments, in a thread of their own: three while producing goes on, one of them killed first."""
-        self._await(1)
+        self._await_news(loads)
         self._loaded(loads.run())
+        self._await_news(loads)
         left = loads.run_killed()
         self._show.say(f"a load is killed with -9 between staging and publishing: {left} staged, nothing published")
+        self._await_news(loads)
         self._loaded(loads.run(), ", which loads what the killed one staged")
+        self._await_news(loads)
         self._loaded(loads.run())
         self._await(self._size.in_time)
-        self._loaded(loads.run())
+        if loads.rows() < self._size.in_time:
+            self._loaded(loads.run())
         producers.release()
         self._await(self._size.all)
         self._show.say(f"the {self._size.late} flights of 3 January have arrived late")
@@ -119,6 +124,11 @@ class Story:
             self._show.say(f"planted: the broker stores {double_one(self._workspace, self._limit)} a second time")
         self._loaded(loads.run(), ", the late day")
         producers.finish()
+
+    def _await_news(self, loads: Loads) -> None:
+        """Until there is something to load, for which more months may be sent."""
+        self._starts += 1
+        self._await(loads.rows() + 1)
 
     def _await(self, count: int) -> None:
         """Until so many flights are acknowledged."""
@@ -138,7 +148,7 @@ class Story:
         while True:
             self._acknowledged = producers.acknowledged() + planted
             consumed = group.consumed()
-            self._show.counts(self._acknowledged, consumed, sum(load.rows for load in loads.published()))
+            self._show.counts(self._acknowledged, consumed, loads.rows())
             now = time.monotonic()
             if loading.done():
                 loading.result()
@@ -148,7 +158,7 @@ class Story:
             else:
                 producers.check()
             group.check()
-            if producers.released < months_allowed(loads.started) and now - month_at > MONTH_S:
+            if producers.released < MONTHS_ALLOWED[self._starts] and now - month_at > MONTH_S:
                 producers.release()
                 month_at = now
             if group.killed is None and consumed > self._size.all // 5:
@@ -173,8 +183,3 @@ class Story:
             audited=audited,
             seconds=self._show.seconds,
         )
-
-
-def months_allowed(loads_started: int) -> int:
-    """So many months may have been asked for when the job was started so often."""
-    return MONTHS_BEFORE[min(loads_started, len(MONTHS_BEFORE) - 1)]

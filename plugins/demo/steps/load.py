@@ -57,6 +57,10 @@ class Loads:
             found.append(Published(said["load"], said["rows"], said["files"]))
         return found
 
+    def rows(self) -> int:
+        """Of all loads that are visible now."""
+        return sum(load.rows for load in self.published())
+
     def _start(self, environment: dict[str, str], expected: int = 0) -> None:
         self.started += 1
         name = f"load-{self.started}"
