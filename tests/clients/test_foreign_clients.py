@@ -26,7 +26,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         assert " ERROR " not in running.log()
 
 
-@pytest.mark.filterwarnings("ignore:read_text is deprecated:DeprecationWarning")  # kafka-python reads its own data so
+@pytest.mark.filterwarnings("ignore:(read|open)_text is deprecated:DeprecationWarning")  # kafka-python's own imports
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("client", CLIENTS.values(), ids=lambda client: client.name)
 def test_a_client_produces_and_consumes(broker: RunningBroker, client: ForeignClient, codec: str) -> None:

@@ -1,0 +1,284 @@
+"""The group APIs on the wire; the rules of a group are tested where they are, in tests/core/groups."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from klammtest.broker import RunningBroker
+from klammtest.requests import new_topic
+from klammtest.wire import WireClient, part
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import SERVED, ApiKey
+
+_GROUPS = count()
+SESSION = timedelta(seconds=10)
+OFFSET_COMMIT = range(SERVED[ApiKey.OFFSET_COMMIT][0], SERVED[ApiKey.OFFSET_COMMIT][1] + 1)
+OFFSET_FETCH = range(SERVED[ApiKey.OFFSET_FETCH][0], SERVED[ApiKey.OFFSET_FETCH][1] + 1)
+
+
+@pytest.fixture
+def group() -> str:
+    return f"group-{next(_GROUPS)}"
+
+
+def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", instance_id: str | None = None) -> Any:
+    protocol = part(ApiKey.JOIN_GROUP, version, "JoinGroupRequestProtocol", name="range", metadata=b"topics")
+    return wire.call(
+        ApiKey.JOIN_GROUP, version, group_id=group, session_timeout=SESSION, rebalance_timeout=SESSION,
+        member_id=member_id, group_instance_id=instance_id, protocol_type="consumer", protocols=(protocol,),
+    )  # fmt: skip
+
+
+def joined(wire: WireClient, group: str, version: int = 7) -> Any:
+    answer = join(wire, group, version)
+    if answer.error_code is ErrorCode.member_id_required:
+        answer = join(wire, group, version, answer.member_id)
+    assert answer.error_code is ErrorCode.none
+    return answer
+
+
+def sync(wire: WireClient, group: str, member: Any, version: int = 5) -> Any:
+    mine = part(ApiKey.SYNC_GROUP, version, "SyncGroupRequestAssignment", member_id=member.member_id, assignment=b"all")
+    return wire.call(
+        ApiKey.SYNC_GROUP, version, group_id=group, generation_id=member.generation_id, member_id=member.member_id,
+        protocol_type="consumer", protocol_name="range", assignments=(mine,),
+    )  # fmt: skip
+
+
+def heartbeat(wire: WireClient, group: str, member: Any, version: int = 4) -> ErrorCode:
+    who = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id}
+    code = wire.call(ApiKey.HEARTBEAT, version, **who).error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def leave(wire: WireClient, group: str, member_id: str, version: int = 4) -> Any:
+    members = (part(ApiKey.LEAVE_GROUP, version, "MemberIdentity", member_id=member_id),) if version >= 3 else ()
+    return wire.call(ApiKey.LEAVE_GROUP, version, group_id=group, member_id=member_id, members=members)
+
+
+def commit(
+    wire: WireClient,
+    group: str,
+    offsets: dict[tuple[str, int], int],
+    member: Any = None,
+    version: int = 8,
+    metadata: str = "",
+) -> dict[tuple[str, int], ErrorCode]:
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), offset in offsets.items():
+        asked = part(
+            ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestPartition",
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=metadata,
+        )  # fmt: skip
+        topics.setdefault(topic, []).append(asked)
+    answer = wire.call(
+        ApiKey.OFFSET_COMMIT, version, group_id=group,
+        generation_id_or_member_epoch=member.generation_id if member else -1,
+        member_id=member.member_id if member else "",
+        topics=tuple(
+            part(ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestTopic", name=topic, partitions=tuple(parts))
+            for topic, parts in topics.items()
+        ),
+    )  # fmt: skip
+    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+
+
+def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:
+    if version >= 8:
+        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopics", name=topic, partition_indexes=partitions)
+        one = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestGroup", group_id=group, topics=(asked,))
+        answer = wire.call(ApiKey.OFFSET_FETCH, version, groups=(one,)).groups[0]
+    else:
+        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopic", name=topic, partition_indexes=partitions)
+        answer = wire.call(ApiKey.OFFSET_FETCH, version, group_id=group, topics=(asked,))
+    return {p.partition_index: p for t in answer.topics for p in t.partitions}
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.FIND_COORDINATOR][1] + 1))
+def test_the_broker_is_the_coordinator(broker: RunningBroker, wire: WireClient, version: int) -> None:
+    keys = {"coordinator_keys": ("g", "h")} if version >= 4 else {"key": "g"}
+    answer = wire.call(ApiKey.FIND_COORDINATOR, version, **keys)
+    for found in answer.coordinators if version >= 4 else (answer,):
+        assert found.error_code is ErrorCode.none
+        assert (found.node_id, found.host, found.port) == (0, "127.0.0.1", broker.port)
+
+
+def test_there_is_no_coordinator_of_transactions(wire: WireClient) -> None:
+    answer = wire.call(ApiKey.FIND_COORDINATOR, 3, key="tx", key_type=1)
+    assert answer.error_code is ErrorCode.invalid_request
+    assert "transactions" in answer.error_message
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.JOIN_GROUP][1] + 1))
+def test_a_member_joins_with_every_version(wire: WireClient, group: str, version: int) -> None:
+    member = joined(wire, group, version)
+    assert member.leader == member.member_id
+    assert [m.metadata for m in member.members] == [b"topics"]
+    assert sync(wire, group, member).assignment == b"all"
+    assert heartbeat(wire, group, member) is ErrorCode.none
+    assert leave(wire, group, member.member_id).members[0].error_code is ErrorCode.none
+    assert heartbeat(wire, group, member) is ErrorCode.unknown_member_id
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.SYNC_GROUP][1] + 1))
+def test_every_version_of_sync_heartbeat_and_leave(wire: WireClient, group: str, version: int) -> None:
+    member = joined(wire, group)
+    assert sync(wire, group, member, version).error_code is ErrorCode.none
+    assert heartbeat(wire, group, member, min(version, 4)) is ErrorCode.none
+    assert leave(wire, group, member.member_id, min(version, 4)).error_code is ErrorCode.none
+
+
+def test_a_second_member_makes_the_first_join_again(broker: RunningBroker, wire: WireClient, group: str) -> None:
+    first = joined(wire, group)
+    sync(wire, group, first)
+    with WireClient(broker.bootstrap) as other:
+        promised = join(other, group)
+        other.send(
+            ApiKey.JOIN_GROUP, 7, group_id=group, session_timeout=SESSION, rebalance_timeout=SESSION,
+            member_id=promised.member_id, protocol_type="consumer",
+            protocols=(part(ApiKey.JOIN_GROUP, 7, "JoinGroupRequestProtocol", name="range", metadata=b"b"),),
+        )  # fmt: skip
+        while heartbeat(wire, group, first) is not ErrorCode.rebalance_in_progress:
+            pass
+        again = join(wire, group, member_id=first.member_id)
+        second = other.receive(ApiKey.JOIN_GROUP, 7)
+        assert again.generation_id == second.generation_id == first.generation_id + 1
+        assert sorted(m.member_id for m in again.members) == sorted([first.member_id, promised.member_id])
+
+
+def test_bad_joins(wire: WireClient, group: str) -> None:
+    assert join(wire, "").error_code is ErrorCode.invalid_group_id
+    assert join(wire, group, member_id="nobody").error_code is ErrorCode.unknown_member_id
+    protocol = part(ApiKey.JOIN_GROUP, 7, "JoinGroupRequestProtocol", name="range", metadata=b"")
+    answer = wire.call(
+        ApiKey.JOIN_GROUP, 7, group_id=group, session_timeout=timedelta(milliseconds=1), rebalance_timeout=SESSION,
+        member_id="", protocol_type="consumer", protocols=(protocol,),
+    )  # fmt: skip
+    assert answer.error_code is ErrorCode.invalid_session_timeout
+
+
+@pytest.mark.parametrize("version", OFFSET_COMMIT)
+def test_offsets_are_committed_with_every_version(wire: WireClient, group: str, version: int) -> None:
+    topic = new_topic(wire, partitions=2)
+    codes = commit(wire, group, {(topic, 0): 5, (topic, 1): 6, (topic, 2): 7, ("nowhere", 0): 8}, version=version)
+    unknown = ErrorCode.unknown_topic_or_partition
+    assert list(codes.values()) == [ErrorCode.none, ErrorCode.none, unknown, unknown]
+    found = stored(wire, group, topic, (0, 1, 2))
+    assert [found[p].committed_offset for p in (0, 1, 2)] == [5, 6, -1]
+
+
+@pytest.mark.parametrize("version", OFFSET_FETCH)
+def test_offsets_are_fetched_with_every_version(wire: WireClient, group: str, version: int) -> None:
+    topic = new_topic(wire)
+    commit(wire, group, {(topic, 0): 5}, metadata="a note")
+    found = stored(wire, group, topic, (0,), version)[0]
+    assert (found.error_code, found.committed_offset, found.metadata) == (ErrorCode.none, 5, "a note")
+    assert version < 5 or found.committed_leader_epoch == 3
+
+
+@pytest.mark.parametrize("version", [2, 5, 7])
+def test_all_offsets_of_a_group(wire: WireClient, group: str, version: int) -> None:
+    topics = [new_topic(wire), new_topic(wire)]
+    commit(wire, group, {(topic, 0): 5 for topic in topics})
+    answer = wire.call(ApiKey.OFFSET_FETCH, version, group_id=group, topics=None)
+    assert sorted(t.name for t in answer.topics) == sorted(topics)
+    several = part(ApiKey.OFFSET_FETCH, 8, "OffsetFetchRequestGroup", group_id=group, topics=None)
+    answer = wire.call(ApiKey.OFFSET_FETCH, 8, groups=(several,))
+    assert sorted(t.name for t in answer.groups[0].topics) == sorted(topics)
+
+
+def test_a_commit_of_a_lost_generation_is_refused(wire: WireClient, group: str) -> None:
+    topic = new_topic(wire)
+    member = joined(wire, group)
+    sync(wire, group, member)
+    assert commit(wire, group, {(topic, 0): 1}, member) == {(topic, 0): ErrorCode.none}
+    again = join(wire, group, member_id=member.member_id)
+    assert again.generation_id > member.generation_id
+    assert commit(wire, group, {(topic, 0): 2}, member) == {(topic, 0): ErrorCode.illegal_generation}
+    outsider = commit(wire, group, {(topic, 0): 3})
+    assert outsider[topic, 0] is not ErrorCode.none
+    leave(wire, group, member.member_id)
+    assert commit(wire, group, {(topic, 0): 4}, again)[topic, 0] is not ErrorCode.none
+    assert stored(wire, group, topic, (0,))[0].committed_offset == 1
+
+
+def test_long_metadata_is_refused(wire: WireClient, group: str) -> None:
+    topic = new_topic(wire)
+    codes = commit(wire, group, {(topic, 0): 1}, metadata="x" * 5000)
+    assert codes == {(topic, 0): ErrorCode.offset_metadata_too_large}
+
+
+def test_offsets_outlive_kill_9(broker: RunningBroker, group: str) -> None:
+    with WireClient(broker.bootstrap) as wire:
+        topic = new_topic(wire)
+        commit(wire, group, {(topic, 0): 7})
+    broker.kill()
+    broker.start()
+    with WireClient(broker.bootstrap) as wire:
+        assert stored(wire, group, topic, (0,))[0].committed_offset == 7
+
+
+def describe(wire: WireClient, group: str, version: int = 5) -> Any:
+    return wire.call(ApiKey.DESCRIBE_GROUPS, version, groups=(group,), include_authorized_operations=False).groups[0]
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.DESCRIBE_GROUPS][1] + 1))
+def test_groups_are_described(wire: WireClient, group: str, version: int) -> None:
+    assert describe(wire, group, version).group_state == "Dead"
+    member = joined(wire, group)
+    sync(wire, group, member)
+    found = describe(wire, group, version)
+    assert (found.group_state, found.protocol_type, found.protocol_data) == ("Stable", "consumer", "range")
+    (described,) = found.members
+    assert (described.client_id, described.client_host) == ("wire", "/127.0.0.1")
+    assert (described.member_metadata, described.member_assignment) == (b"topics", b"all")
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.LIST_GROUPS][1] + 1))
+def test_groups_are_listed(wire: WireClient, group: str, version: int) -> None:
+    sync(wire, group, joined(wire, group))
+    only_offsets = f"{group}-offsets"
+    commit(wire, only_offsets, {(new_topic(wire), 0): 1})
+    listed = {g.group_id: g for g in wire.call(ApiKey.LIST_GROUPS, version).groups}
+    assert {group, only_offsets} <= set(listed)
+    assert listed[group].protocol_type == "consumer"
+    if version >= 4:
+        stable = wire.call(ApiKey.LIST_GROUPS, version, states_filter=("Stable",)).groups
+        assert only_offsets not in {g.group_id for g in stable}
+        assert listed[only_offsets].group_state == "Empty"
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.DELETE_GROUPS][1] + 1))
+def test_groups_are_deleted_once_they_are_empty(wire: WireClient, group: str, version: int) -> None:
+    topic = new_topic(wire)
+    member = joined(wire, group)
+    sync(wire, group, member)
+    commit(wire, group, {(topic, 0): 7}, member)
+
+    def delete() -> list[ErrorCode]:
+        answer = wire.call(ApiKey.DELETE_GROUPS, version, groups_names=(group, "nobody"))
+        return [result.error_code for result in answer.results]
+
+    assert delete() == [ErrorCode.non_empty_group, ErrorCode.group_id_not_found]
+    leave(wire, group, member.member_id)
+    assert delete() == [ErrorCode.none, ErrorCode.group_id_not_found]
+    assert stored(wire, group, topic, (0,))[0].committed_offset == -1
+    assert group not in {g.group_id for g in wire.call(ApiKey.LIST_GROUPS, 4).groups}
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.INIT_PRODUCER_ID][1] + 1))
+def test_producer_ids_are_never_given_twice(broker: RunningBroker, wire: WireClient, version: int) -> None:
+    answers = [
+        wire.call(ApiKey.INIT_PRODUCER_ID, version, transactional_id=None, transaction_timeout=SESSION)
+        for _ in range(3)
+    ]
+    ids = [answer.producer_id for answer in answers]
+    assert len(set(ids)) == 3
+    assert {answer.producer_epoch for answer in answers} == {0}
+    refused = wire.call(ApiKey.INIT_PRODUCER_ID, version, transactional_id="tx", transaction_timeout=SESSION)
+    assert refused.error_code is ErrorCode.transactional_id_authorization_failed

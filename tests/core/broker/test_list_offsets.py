@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from klammtest.requests import new_topic, produce
+from klammtest.wire import WireClient, part
+
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.records.encode import encode_batch
+
+LATEST, EARLIEST, LARGEST = -1, -2, -3
+
+
+def ask(wire: WireClient, topic: str, timestamp: int, version: int = 7, **more: Any) -> Any:
+    asked = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsPartition", partition_index=0, timestamp=timestamp, **more)
+    of = part(ApiKey.LIST_OFFSETS, version, "ListOffsetsTopic", name=topic, partitions=(asked,))
+    return (
+        wire.call(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=(of,)).topics[0].partitions[0]
+    )
+
+
+@pytest.fixture
+def topic(wire: WireClient) -> str:
+    """Offsets 0 to 5 at the times 100, 300, 200, 400, 350, 500, in batches of two, the second one compressed."""
+    name = new_topic(wire, retention_ms=-1)
+    zstd = Settings().codec_table().by_name("zstd")
+    for times, codec in (((100, 300), None), ((200, 400), zstd), ((350, 500), None)):
+        produce(wire, name, encode_batch([(time, None, b"x", ()) for time in times], codec=codec))
+    return name
+
+
+@pytest.mark.parametrize("version", range(SERVED[ApiKey.LIST_OFFSETS][0], SERVED[ApiKey.LIST_OFFSETS][1] + 1))
+def test_every_version(wire: WireClient, topic: str, version: int) -> None:
+    assert ask(wire, topic, EARLIEST, version).offset == 0
+    assert ask(wire, topic, LATEST, version).offset == 6
+    found = ask(wire, topic, 350, version)
+    assert (found.error_code, found.offset, found.timestamp) == (ErrorCode.none, 3, 400)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "offset", "at"),
+    [(0, 0, 100), (100, 0, 100), (101, 1, 300), (301, 3, 400), (401, 5, 500), (500, 5, 500), (501, -1, -1)],
+)
+def test_the_first_record_at_a_time_or_later(
+    wire: WireClient, topic: str, timestamp: int, offset: int, at: int
+) -> None:
+    found = ask(wire, topic, timestamp)
+    assert (found.offset, found.timestamp) == (offset, at)
+
+
+def test_the_largest_timestamp_from_version_7(wire: WireClient, topic: str) -> None:
+    found = ask(wire, topic, LARGEST)
+    assert (found.offset, found.timestamp) == (5, 500)
+    assert ask(wire, topic, LARGEST, 6).error_code is ErrorCode.unsupported_version
+    assert ask(wire, topic, -9).error_code is ErrorCode.unsupported_version
+
+
+def test_an_empty_log(wire: WireClient) -> None:
+    name = new_topic(wire)
+    assert [ask(wire, name, timestamp).offset for timestamp in (EARLIEST, LATEST, LARGEST, 5)] == [0, 0, -1, -1]
+
+
+def test_errors(wire: WireClient, topic: str) -> None:
+    assert ask(wire, "nowhere", LATEST).error_code is ErrorCode.unknown_topic_or_partition
+    assert ask(wire, topic, LATEST, current_leader_epoch=9).error_code is ErrorCode.unknown_leader_epoch
