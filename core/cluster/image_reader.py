@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.cluster import paths
-from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
+from klamm.core.cluster.image import BrokerNode, ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.nodes import (
     BrokerIdNode,
     ClusterIdNode,
@@ -91,8 +91,3 @@ def read_topic(coordination: Coordination, name: str) -> TopicImage:
         state = PartitionStateNode.decode(state_path, coordination.get(state_path)[0])
         partitions[number] = PartitionImage(state.leader, state.leader_epoch, replicas, state.isr)
     return TopicImage(name, node.topic_id, partitions, config.config)
-
-
-def has_leader(image: ClusterImage, partition: PartitionImage) -> bool:
-    """Whether the leader is set and live."""
-    return partition.leader != NO_LEADER and partition.leader in image.brokers

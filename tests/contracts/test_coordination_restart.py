@@ -120,7 +120,7 @@ def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer
 
 def test_a_server_away_for_longer_than_the_session(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
     """A restarted server gives every session a whole time-out, so the session is ended from outside meanwhile."""
-    coordination, other = case.open(), case.open()
+    coordination, other = case.open(20_000), case.open(20_000)
     events = Events(coordination)
     coordination.create("/ephemeral", ephemeral=True)
     case.expire(coordination)

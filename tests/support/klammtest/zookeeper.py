@@ -84,11 +84,11 @@ class CoordinationCase(Protocol):
 
     name: str
 
-    def make(self, session_timeout_ms: int = 4000) -> Coordination:
+    def make(self, session_timeout_ms: int = 10_000) -> Coordination:
         """Not started."""
         ...
 
-    def open(self, session_timeout_ms: int = 4000) -> Coordination: ...
+    def open(self, session_timeout_ms: int = 10_000) -> Coordination: ...
 
     def expire(self, coordination: Coordination) -> None:
         """End its session behind its back, as the service does; its ephemeral paths are gone when this returns."""
@@ -105,7 +105,7 @@ class EmbeddedCase:
         self._made: list[EmbeddedCoordination] = []
         self._stopped: set[int] = set()
 
-    def make(self, session_timeout_ms: int = 4000) -> EmbeddedCoordination:
+    def make(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
         number = len(self._made)
         config = EmbeddedConfig(path=self._file, session_timeout_ms=session_timeout_ms)
         # A clock that has stopped long ago: heartbeats by it are late for everyone else.
@@ -113,7 +113,7 @@ class EmbeddedCase:
         self._made.append(made)
         return made
 
-    def open(self, session_timeout_ms: int = 4000) -> EmbeddedCoordination:
+    def open(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
         made = self.make(session_timeout_ms)
         made.start()
         return made
@@ -148,7 +148,7 @@ class ZooKeeperCase:
         self._request_timeout_ms = request_timeout_ms
         self._made: list[ZooKeeperCoordination] = []
 
-    def make(self, session_timeout_ms: int = 4000) -> ZooKeeperCoordination:
+    def make(self, session_timeout_ms: int = 10_000) -> ZooKeeperCoordination:
         config = ZooKeeperConfig(
             connect=self._connect,
             session_timeout_ms=session_timeout_ms,
@@ -158,7 +158,7 @@ class ZooKeeperCase:
         self._made.append(made)
         return made
 
-    def open(self, session_timeout_ms: int = 4000) -> ZooKeeperCoordination:
+    def open(self, session_timeout_ms: int = 10_000) -> ZooKeeperCoordination:
         made = self.make(session_timeout_ms)
         made.start()
         return made
