@@ -58,9 +58,7 @@ class LeaderEpochs:
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at this offset, unless it or a later one has begun."""
         if epoch > self.latest:
-            self._epochs.append(epoch)
-            self._starts.append(start_offset)
-            self._write()
+            self._replace([*self._epochs, epoch], [*self._starts, start_offset])
 
     def epoch_at(self, offset: int) -> int:
         """The epoch under which an offset was written; -1 when not known."""
@@ -80,17 +78,17 @@ class LeaderEpochs:
         """Forget epochs that begin at or after `offset`."""
         keep = sum(start < offset for start in self._starts)
         if keep < len(self._starts):
-            del self._epochs[keep:], self._starts[keep:]
-            self._write()
+            self._replace(self._epochs[:keep], self._starts[:keep])
 
     def truncate_start(self, offset: int) -> None:
         """Forget what ended before `offset`: the epoch that holds it now begins there."""
         index = bisect_right(self._starts, offset) - 1
         if (index >= 0 and self._starts[index] != offset) or index > 0:
-            del self._epochs[:index], self._starts[:index]
-            self._starts[0] = max(self._starts[0], offset)
-            self._write()
+            first = max(self._starts[index], offset)
+            self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
 
-    def _write(self) -> None:
-        rows = "".join(f"{epoch} {start}\n" for epoch, start in self.entries())
-        write_atomically(self._path, f"{_VERSION}\n{len(self._epochs)}\n{rows}".encode())
+    def _replace(self, epochs: list[int], starts: list[int]) -> None:
+        """On disk first: what could not be written is not believed."""
+        rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
+        write_atomically(self._path, f"{_VERSION}\n{len(epochs)}\n{rows}".encode())
+        self._epochs, self._starts = epochs, starts

@@ -108,8 +108,8 @@ class LogManager:
             return dict(self._logs)
 
     def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
-        """The partition's log, made if it is not there. One of another topic id (deleted and created anew while this
-        broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
+        """The partition's log, made if it is not there, with this configuration. One of another topic id (deleted and
+        created anew while this broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
         partition_directory(tp)  # refuses a name that cannot be a directory, before anything is done
         with self._lock:
             log = self._logs.get(tp)
@@ -119,6 +119,8 @@ class LogManager:
                 log = None
             if log is None:
                 log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True))
+            elif log.config != config:
+                log.reconfigure(config)
             return log
 
     def remove(self, tp: TopicPartition) -> None:

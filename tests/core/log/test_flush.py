@@ -1,0 +1,152 @@
+"""Flush policy: what consumers see, when a flush is due, and what a failed write or fsync does."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from klammtest.logs import ManualClock, append, batch, open_log, read_all
+
+from klamm.core import faults
+from klamm.core.errors import StorageError
+from klamm.core.faults import ScriptedFaults
+from klamm.core.log.errors import LogClosedError
+
+
+@pytest.fixture
+def script() -> Iterator[object]:
+    """Install rules, gone after the test."""
+
+    def install(rules: str) -> ScriptedFaults:
+        hook = ScriptedFaults(rules)
+        faults.install(hook)
+        return hook
+
+    yield install
+    faults.install(None)
+
+
+def test_without_a_policy_records_are_seen_at_once(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, batch())
+    assert (log.high_watermark, log.recovery_point) == (1, 0)
+    log.flush()
+    assert log.recovery_point == 1
+
+
+def test_flush_messages_flushes_within_the_append(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_messages=3)
+    shown = []
+    log.on_visible = shown.append
+    assert log.append_may_block(batch())
+    append(log, batch([b"a", b"b"]))
+    assert (log.recovery_point, log.high_watermark, shown) == (0, 0, [])
+    append(log, batch([b"c"]))
+    assert (log.recovery_point, log.high_watermark, set(shown)) == (3, 3, {log.tp})
+
+
+def test_flush_ms_holds_records_back_until_flushed(tmp_path: Path) -> None:
+    clock = ManualClock()
+    log = open_log(tmp_path, clock, flush_ms=1000)
+    shown = []
+    log.on_visible = shown.append
+    append(log, batch([b"a"]))
+    assert log.read(0, 1000).data == b""
+    assert not log.flush_is_due(clock.now_ms + 999)
+    assert log.flush_is_due(clock.now_ms + 1000)
+    clock.advance(1000)
+    log.flush()
+    assert (log.high_watermark, shown) == (1, [log.tp])
+    assert log.read(0, 1000).data
+    clock.advance(5000)
+    assert not log.flush_is_due(clock()), "nothing new"
+
+
+def test_a_flush_does_not_show_what_replicas_lack(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_ms=1000)
+    log.append(batch())
+    log.flush()
+    assert log.high_watermark == 0
+
+
+def test_sealed_segments_are_flushed_whatever_the_policy(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    append(log, batch([b"x" * 100]))
+    assert not log.flush_is_due(0)
+    append(log, batch([b"x" * 200]))
+    assert log.segment_count == 2
+    assert log.flush_is_due(0)
+
+
+def test_a_full_disk_stores_nothing_and_the_log_goes_on(tmp_path: Path, script: object) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]))
+    for point in ("log.append.before_write", "log.append.after_write"):
+        script(f"{point}=ENOSPC")  # type: ignore[operator]
+        with pytest.raises(StorageError, match="No space left"):
+            log.append(batch([b"b"], producer=(1, 0, 0)))
+        assert (log.log_end_offset, log.offline) == (1, None)
+    result = log.append(batch([b"c"], producer=(1, 0, 0)))
+    assert (result.base_offset, result.duplicate) == (1, False)
+    assert [r.value for r in read_all(log)] == [b"a", b"c"]
+
+
+def test_a_write_that_cannot_be_undone_takes_the_log_offline(
+    tmp_path: Path, script: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]))
+
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    script("log.append.after_write=EIO")  # type: ignore[operator]
+    monkeypatch.setattr("klamm.core.log.segment.os.ftruncate", refuse)
+    with pytest.raises(StorageError):
+        log.append(batch([b"b"]))
+    assert log.offline is not None
+    with pytest.raises(LogClosedError, match="offline"):
+        log.append(batch([b"c"]))
+    monkeypatch.undo()
+    log.close()
+    again = open_log(tmp_path)
+    assert [r.value for r in read_all(again)] == [b"a", b"b"], "unknown to the producer, whole on disk"
+
+
+def test_a_failed_fsync_takes_the_log_offline(tmp_path: Path, script: object) -> None:
+    log = open_log(tmp_path, flush_ms=10)
+    append(log, batch())
+    script("files.fsync=EIO")  # type: ignore[operator]
+    with pytest.raises(StorageError, match=r"cannot flush events-0: .*Input/output error"):
+        log.flush()
+    assert log.recovery_point == 0
+    assert log.high_watermark == 0
+    with pytest.raises(LogClosedError, match="a flush failed"):
+        log.append(batch())
+    log.close()
+    assert open_log(tmp_path).log_end_offset == 1
+
+
+@pytest.mark.parametrize("point", ["files.write", "files.rename", "files.fsync"])
+def test_a_new_epoch_that_cannot_be_noted_stores_nothing(tmp_path: Path, script: object, point: str) -> None:
+    log = open_log(tmp_path)
+    append(log, batch([b"a"]), leader_epoch=1)
+    script(f"{point}=ENOSPC")  # type: ignore[operator]
+    with pytest.raises(StorageError):
+        log.append(batch([b"b"]), leader_epoch=2)
+    assert (log.log_end_offset, log.leader_epoch) == (1, 1)
+    assert append(log, batch([b"b"]), leader_epoch=2) == (1, 1)
+    log.close(clean=False)
+    assert open_log(tmp_path).end_offset_for_epoch(1) == (1, 1)
+
+
+def test_a_roll_that_fails_is_tried_again(tmp_path: Path, script: object) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    append(log, batch([b"x" * 100]))
+    script("files.write=ENOSPC")  # type: ignore[operator]
+    with pytest.raises(StorageError):
+        log.append(batch([b"x" * 200]))
+    assert append(log, batch([b"x" * 200])) == (1, 1)
+    assert log.segment_count == 2
