@@ -51,9 +51,9 @@ class ClassicMember:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.group = settings.group
-        self.member_id = ""
-        self.generation = -1
         self.rebalances = 0
+        # Member id and generation; replaced as a whole, so that no thread sees one of each.
+        self._identity = ("", -1)
         self._client = client
         self._settings = settings
         self._calls = ClassicCalls(client, settings)
@@ -71,6 +71,14 @@ class ClassicMember:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._heart = threading.Thread(target=self._beat, name=f"{name}-heart", daemon=True)
 
+    @property
+    def member_id(self) -> str:
+        return self._identity[0]
+
+    @property
+    def generation(self) -> int:
+        return self._identity[1]
+
     def start(self) -> None:
         self._thread.start()
         self._heart.start()
@@ -84,12 +92,13 @@ class ClassicMember:
         foreign = [str(p) for p in offsets if p not in self._owned]
         if foreign:
             raise LostOwnershipError(f"group {self.group!r}: not owned by this member: {', '.join(foreign[:5])}")
+        identity = self._identity
         try:
-            self._client.commit_offsets(self.group, offsets, member_id=self.member_id, generation=self.generation)
+            self._client.commit_offsets(self.group, offsets, member_id=identity[0], generation=identity[1])
         except BrokerError as error:
             if error.code not in _REJOIN:
                 raise
-            self._judge(error.code)
+            self._judge(error.code, identity)
             raise LostOwnershipError(f"group {self.group!r}: {error}", error.code) from error
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
@@ -114,27 +123,32 @@ class ClassicMember:
             self._joined.wait(60)
             if self._closing.wait(self._settings.heartbeat_s) or not self._joined.is_set():
                 continue
+            identity = self._identity
             try:
-                self._calls.heartbeat(self.member_id, self.generation)
+                self._calls.heartbeat(*identity)
                 self._heard = self._clock()
             except BrokerError as error:
-                self._judge(error.code)
+                self._judge(error.code, identity)
             except KlammError as error:
                 _log.warning("heartbeat of %r: %s", self.group, error)
-            self._watch_time()
+            self._watch_time(identity)
 
-    def _watch_time(self) -> None:
+    def _watch_time(self, identity: tuple[str, int]) -> None:
         if self._clock() - self._heard > self._settings.session_timeout_s:
-            self._judge(ErrorCode.unknown_member_id)
+            self._judge(ErrorCode.unknown_member_id, identity)
         if self._idle_s() > self._settings.max_poll_interval_s:
-            self._judge(ErrorCode.unknown_member_id)
+            _log.warning("member %s of %r leaves: not polled for max.poll.interval.ms", identity[0], self.group)
+            self._send_leave()
+            self._judge(ErrorCode.unknown_member_id, identity)
 
-    def _judge(self, code: ErrorCode) -> None:
-        if code in _REJOIN:
+    def _judge(self, code: ErrorCode, identity: tuple[str, int]) -> None:
+        """`identity` is the one that the answer was about: one about a former membership says nothing of this one,
+        and to give up a good membership for it would make the group wait for its session's end."""
+        if code not in _REJOIN:
+            _log.warning("heartbeat of %r: %s", self.group, code.name)
+        elif identity == self._identity and self._joined.is_set():
             self._verdict = code
             self._wake.set()
-        else:
-            _log.warning("heartbeat of %r: %s", self.group, code.name)
 
     # The member's own thread
 
@@ -171,7 +185,7 @@ class ClassicMember:
 
     def _join(self) -> None:
         joined = self._calls.join(self.member_id, self._told_id)
-        self.member_id, self.generation = joined.member_id, joined.generation
+        self._identity = (joined.member_id, joined.generation)
         share = self._calls.sync(joined, self._assign(joined) if joined.leads else {})
         self._owned = self._by_stream(decode_assignment(share), joined.generation)
         self._heard = self._clock()
@@ -183,7 +197,7 @@ class ClassicMember:
         self._listener.on_assigned(list(self._owned.values()))
 
     def _told_id(self, member_id: str) -> None:
-        self.member_id = member_id
+        self._identity = (member_id, -1)
 
     def _assign(self, joined: Joined) -> dict[str, bytes]:
         """What the leader owes the group."""
@@ -214,7 +228,7 @@ class ClassicMember:
 
     def _lose(self) -> None:
         lost, self._owned = list(self._owned), {}
-        self.member_id, self.generation = "", -1
+        self._identity = ("", -1)
         if lost:
             self._listener.on_lost(lost)
 
