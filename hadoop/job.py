@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 from pyspark.errors import PySparkException
@@ -97,7 +98,7 @@ class LoadJob:
 
     def __init__(
         self,
-        spark: SparkSession,
+        spark: Callable[[], SparkSession],
         topics: Topics,
         publisher: Publisher,
         spec: LoadSpec,
@@ -107,7 +108,7 @@ class LoadJob:
         now_s: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self._session = load_session(spark, spec.files.target_size)
+        self._spark = spark
         self._topics = topics
         self._publisher = publisher
         self._spec = spec
@@ -115,6 +116,11 @@ class LoadJob:
         self._progress = progress or Progress()
         self._now_s = now_s
         self._new_id = new_id
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        """Made when there is something to load: starting Spark takes seconds."""
+        return load_session(self._spark(), self._spec.files.target_size)
 
     def run(self, topic: str) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first."""

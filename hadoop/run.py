@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
+from pyspark.sql import SparkSession
 from rich.console import Console
 
 from klamm.core.config.settings import Settings
@@ -32,9 +33,12 @@ class Loader:
         bootstrap, plugins = self._topics.bootstrap, settings.plugins
         auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None
         progress = BarProgress(console) if console.is_terminal else Progress()
-        spark = start_session(
-            f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
-        )
+
+        def spark() -> SparkSession:
+            return start_session(
+                f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
+            )
+
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
         self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress)
 

@@ -6,7 +6,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -26,7 +28,11 @@ _QUIET: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "16",
 }
-_LOG_CONFIG: Final = Path(__file__).with_name("log4j2.xml")
+# A local Spark lives for one load: compiling its code well costs more than it saves (measured: 45 s of processor time
+# for a year of flights, 23 s with the first compiler alone).
+_JAVA_OPTIONS: Final = (
+    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml')} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+)
 # Of the lines of a Python worker's traceback, the one that says what happened.
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:pyspark\.\S+: )?(klamm\.[\w.]+(?:Error|Loss)): (.+)$", re.MULTILINE)
 _ANY_ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -58,18 +64,48 @@ def start_session(name: str, master: str, driver_memory: str, extra: Mapping[str
     if not _submitted():
         builder = builder.master(master).config("spark.driver.memory", driver_memory)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for key, value in {
-            **_QUIET,
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG_CONFIG}",
-        }.items():
+        for key, value in {**_QUIET, "spark.driver.extraJavaOptions": _JAVA_OPTIONS}.items():
             builder = builder.config(key, value)
     for key, value in extra.items():
         builder = builder.config(key, value)
-    try:
-        session = builder.getOrCreate()
-    except (PySparkException, RuntimeError, OSError) as error:
-        raise SparkFailedError(f"Spark did not start: {_one_line(str(error))}") from error
+    with tempfile.TemporaryFile() as said:
+        try:
+            with nullcontext() if _submitted() else _stderr_to(said.fileno()):
+                session = builder.getOrCreate()
+        except (PySparkException, RuntimeError, OSError) as error:
+            said.seek(0)
+            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
+            raise SparkFailedError(f"Spark did not start: {_one_line(reason)} {_last(said.read())}".rstrip()) from error
+    if (session.sparkContext.master or "").startswith("local"):
+        _no_checksum_files(session)
     return session
+
+
+def _no_checksum_files(session: SparkSession) -> None:
+    """Hadoop's local file system writes a .crc beside each file, and forks a `chmod` for it; Parquet has its own
+    checksums, and executors of a local Spark share this object."""
+    context = session.sparkContext
+    local = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
+    local.setWriteChecksum(False)
+
+
+@contextmanager
+def _stderr_to(descriptor: int) -> Iterator[None]:
+    """The JVM keeps the stderr that it was started with: its warnings are nothing that a user can act on."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    os.dup2(descriptor, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
+def _last(said: bytes) -> str:
+    """What the JVM said last, for an error."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if "incubator" not in line]
+    return next((line for line in reversed(lines) if line), "")
 
 
 def _submitted() -> bool:

@@ -23,10 +23,10 @@ def _lake(value: Any, info: ValidationInfo) -> Any:
     """A URI as it is; a path from the folder of the YAML file."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a path or a URI such as file:///data/lake")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value):
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value) and not re.match(r"file:[^/]", value):
         return value.rstrip("/")
     base = (info.context or {}).get(BASE_DIR, ".")
-    return str(Path(base, value).expanduser().absolute())
+    return str(Path(base, Path(value.removeprefix("file:")).expanduser()).absolute())
 
 
 def _directories(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -112,7 +112,7 @@ def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) ->
     given = {name: changes.pop(name) for name in ("new_id", "auditor", "publisher") if name in changes}
     files = FileFormat("parquet", topics.row_format.partition_by, changes.pop("target_size", 128 * 2**20))
     spec = replace(LoadSpec(root=root, files=files, owner="lake"), **changes)
-    return LoadJob(spark, topics, given.pop("publisher", LocalPublisher()), spec, **given)
+    return LoadJob(lambda: spark, topics, given.pop("publisher", LocalPublisher()), spec, **given)
 
 
 def coordinates(spark: SparkSession, root: str, topic: str = TOPIC) -> list[tuple[int, int]]:
