@@ -22,6 +22,9 @@ from klammtest.wire import WireClient, part
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
 READY_TIMEOUT_S = 60.0
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+"""Of the broker's process; it can import plugins from `klammtest`."""
+
 _HIGHEST_PORT = 32_000  # below the range that the system takes ports of outgoing connections from
 
 
@@ -63,7 +66,7 @@ class RunningBroker:
             begin = out.tell()
             self._process = subprocess.Popen(
                 [KLAMM, "broker", "--config", str(self.config_path)],
-                cwd=self.folder, env={**os.environ, "PYTHONUNBUFFERED": "1"}, stdout=out, stderr=subprocess.STDOUT,
+                cwd=self.folder, env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         deadline = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline:

@@ -122,3 +122,12 @@ def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *
         ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create,
         include_cluster_authorized_operations=False, include_topic_authorized_operations=False,
     )  # fmt: skip
+
+
+def alter_topic(wire: WireClient, topic: str, key: str, value: str) -> None:
+    """Set one config of a topic."""
+    api = ApiKey.INCREMENTAL_ALTER_CONFIGS
+    change = part(api, 1, "AlterableConfig", name=key, config_operation=0, value=value)
+    resource = part(api, 1, "AlterConfigsResource", resource_type=2, resource_name=topic, configs=(change,))
+    answer = wire.call(api, 1, resources=(resource,), validate_only=False).responses[0]
+    assert answer.error_code is ErrorCode.none, answer
