@@ -166,12 +166,9 @@ class RegistryMember:
         self._wake.set()
 
     def _session_event(self, event: SessionEvent) -> None:
+        self._suspended_since = self._clock() if event is SessionEvent.SUSPENDED else None
         if event is SessionEvent.EXPIRED:
             self._expired = True
-        elif event is SessionEvent.SUSPENDED:
-            self._suspended_since = self._clock()
-        else:
-            self._suspended_since = None
         self._wake.set()
 
     # The member's own thread
