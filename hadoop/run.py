@@ -39,8 +39,11 @@ class Loader:
                 f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
             )
 
+        def warn(text: str) -> None:
+            console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)
+
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
-        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress)
+        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress, warn=warn)
 
     def __enter__(self) -> Loader:
         return self

@@ -109,7 +109,7 @@ class MemoryTopics:
 
 def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) -> LoadJob:
     """A load job on a lake at `root`; `changes` are fields of its spec, or `new_id`."""
-    given = {name: changes.pop(name) for name in ("new_id", "auditor", "publisher") if name in changes}
+    given = {name: changes.pop(name) for name in ("new_id", "auditor", "publisher", "warn") if name in changes}
     files = FileFormat("parquet", topics.row_format.partition_by, changes.pop("target_size", 128 * 2**20))
     spec = replace(LoadSpec(root=root, files=files, owner="lake"), **changes)
     return LoadJob(lambda: spark, topics, given.pop("publisher", LocalPublisher()), spec, **given)
