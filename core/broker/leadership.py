@@ -115,6 +115,7 @@ class Leadership:
                 found = self._logs.create(name, assignment.topic_id, assignment.config)
                 if found.config != assignment.config:
                     found.reconfigure(assignment.config)
+                found.begin_leader_epoch(assignment.state.leader_epoch)
                 opened[name] = found
             except KlammError as error:
                 log.error("partition %s cannot be served: %s", name, error)

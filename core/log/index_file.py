@@ -11,6 +11,7 @@ from pathlib import Path
 from struct import Struct
 
 from klamm.core.errors import StorageError
+from klamm.core.faults import fault_point
 from klamm.core.log.files import remove, storage
 
 _MODE = 0o644
@@ -43,6 +44,11 @@ class IndexFile:
         """Whether the segment must be rolled; one entry is kept free for the last one, made when it is."""
         return self._count >= self._max_entries - 1
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether a search needs no file."""
+        return self._data is not None or not self._count
+
     def well_formed(self) -> bool:
         """Whether the file is there and holds whole entries."""
         return self.path.is_file() and self._file_size() % self._entry.size == 0
@@ -63,6 +69,7 @@ class IndexFile:
             with storage(f"cannot open {self.path}"):
                 self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
         with storage(f"cannot write {self.path}"):
+            fault_point("log.index.write")
             if os.write(self._fd, raw) != len(raw):
                 raise StorageError(f"cannot write {self.path}: a short write")
         self._data += raw
@@ -133,5 +140,5 @@ class IndexFile:
 
     def remove(self) -> None:
         self.seal()
-        remove(self.path)
         self._count = 0
+        remove(self.path)

@@ -1,7 +1,7 @@
 """Opening a partition's directory: what a clean stop left is believed, what a crash left is checked.
 
 After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is cut
-at the first batch that is not whole or not in order. Segments behind a cut one are renamed `….corrupt` and left.
+at the first batch that is not whole or not in order. Segments behind a cut one are renamed `….<ms>.corrupt` and left.
 Indexes and the producers' state are made anew from batch headers where they are missing or do not fit.
 """
 
@@ -61,16 +61,17 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> 
     segments = [Segment(directory, base, config, now_ms) for base in bases]
     if not segments:
         segments = [Segment(directory, known.log_start_offset, config, now_ms)]
-    segments = _check(directory, segments, known)
+    segments = _check(directory, segments, known, now_ms)
     end = segments[-1].next_offset
-    for segment in segments[:-1]:
-        segment.seal()
     snapshots = Snapshots(directory)
     snapshots.drop_after(end)
     epochs, whole = _read_epochs(directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
     epochs.truncate_end(end)
     state, at = snapshots.latest() if whole else (ProducerState(), 0)
     replay(segments, at, state, now_ms, None if whole else epochs)
+    for segment in segments[:-1]:
+        segment.seal()
+        segment.let_go()
     return LoadedLog(segments, epochs, state, snapshots)
 
 
@@ -94,7 +95,7 @@ def _sweep(directory: Path) -> list[int]:
     return sorted(bases)
 
 
-def _check(directory: Path, segments: list[Segment], known: OpenFrom) -> list[Segment]:
+def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
     """Load or recover each; the segments that the log consists of."""
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
@@ -104,7 +105,7 @@ def _check(directory: Path, segments: list[Segment], known: OpenFrom) -> list[Se
             error = CorruptRecordError(f"it reaches beyond the next segment's base offset {later[0].base_offset}")
         if error is not None:
             _log.warning("%s was cut at offset %d: %s", segment.path, segment.next_offset, error)
-            _set_aside(directory, later)
+            _set_aside(directory, later, f".{now_ms}{CORRUPT}")
             return segments[: index + 1]
     return segments
 
@@ -118,9 +119,9 @@ def _load(segment: Segment) -> CorruptRecordError | None:
     return None
 
 
-def _set_aside(directory: Path, segments: list[Segment]) -> None:
+def _set_aside(directory: Path, segments: list[Segment], suffix: str) -> None:
     for segment in segments:
-        moved = segment.set_aside(CORRUPT)
+        moved = segment.set_aside(suffix)
         names = ", ".join(path.name for path in moved)
         _log.warning("%s: segment behind a damaged one set aside as %s", directory, names)
 

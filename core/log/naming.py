@@ -22,7 +22,8 @@ REMOVED: Final = ".deleted"
 """Appended to a file that is removed after `file.delete.delay.ms`, or at the next start."""
 
 CORRUPT: Final = ".corrupt"
-"""Appended to a segment that recovery found behind a damaged one: out of the log, left to be looked at."""
+"""Ends, after a time in ms, the names of a segment's files that recovery found behind a damaged one: out of the log,
+left to be looked at."""
 
 TEMPORARY: Final = ".tmp"
 PARTITION_METADATA: Final = "partition.metadata"

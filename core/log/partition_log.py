@@ -28,6 +28,7 @@ from klamm.core.log.files import OpenFile, remove, storage, sync_directory
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
 from klamm.core.log.reading import Extent, read_extents
 from klamm.core.log.retention import expired
+from klamm.core.log.scan import NotCachedError
 from klamm.core.log.segment import Segment
 from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
 from klamm.core.log.topic_id import claim_directory
@@ -39,6 +40,7 @@ from klamm.core.records.recompress import recompress
 
 _log = logging.getLogger(__name__)
 _NO_TIME: Final = NO_TIMESTAMP
+_MAX_OPEN: Final = 8
 
 
 class ReadIsolation(Enum):
@@ -103,6 +105,7 @@ class PartitionLog:
         self._replicated = min(max(known.high_watermark, self._start), self._end)
         self._last_flush_ms = clock()
         self._directory_dirty = True
+        self._open_files: dict[int, Segment] = {}
         self._removed: list[tuple[int, Path]] = []
         self._set_config(config)
 
@@ -122,7 +125,10 @@ class PartitionLog:
         known = known or OpenFrom()
         claim_directory(directory, topic_partition, topic_id)
         loaded = load(directory, config, known, clock())
-        return cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs)
+        log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs)
+        if log._held_back and log._end > log._flushed:
+            log.flush()  # what a crash left unflushed has been checked, and may be seen
+        return log
 
     # -- configuration -------------------------------------------------------------------------------------------
 
@@ -196,6 +202,12 @@ class PartitionLog:
         with self._lock:
             return self._epochs.end_offset(epoch, self._end)
 
+    def begin_leader_epoch(self, epoch: int) -> None:
+        """This broker leads from here on under `epoch`: note it now, on disk, so that the first append need not."""
+        with self._lock:
+            self._check_open()
+            self._epochs.assign(epoch, self._end)
+
     def advance_high_watermark(self, offset: int) -> None:
         """All replicas have what lies below `offset`. It never falls but by `truncate_to`."""
         with self._lock:
@@ -237,6 +249,7 @@ class PartitionLog:
             elif header.producer_id != NO_PRODUCER_ID:
                 stored = self._producers.check(header)
                 if stored:
+                    append_time = append_time if append_time == _NO_TIME else stored.timestamp_ms
                     return AppendResult(stored.base_offset, stored.last_offset, append_time, duplicate=True)
             if origin is not AppendOrigin.REPLICA:
                 rewrite_base(batch, 0, self._end, leader_epoch)
@@ -274,7 +287,7 @@ class PartitionLog:
         try:
             active.append(batch, header)
         except StorageError as error:
-            if active.file.size() != active.size:
+            if active.next_offset != self._end or active.file.size() != active.size:
                 self._fail(f"a write failed ({error})")
             raise
         self._producers.update(header, now_ms)
@@ -287,10 +300,12 @@ class PartitionLog:
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
         """Begin a new segment; the old one is flushed by maintenance."""
-        self._segments[-1].seal()
+        sealed = self._segments[-1]
+        sealed.seal()
         self._snapshots.write(self._producers, base_offset, durable=False)
         segment = Segment(self.directory, base_offset, self._config, now_ms)
         self._segments.append(segment)
+        self._used(sealed)
         self._bases.append(base_offset)
         self._directory_dirty = True
         return segment
@@ -323,12 +338,17 @@ class PartitionLog:
         min_one: bool = True,
     ) -> LogRead | None:
         """As `read`, without ever waiting for the disk: None when not all is in the page cache."""
-        extents, bounds = self._plan(offset, max_bytes, isolation)
+        try:
+            extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
+        except NotCachedError:
+            return None
         with storage(f"cannot read {self.tp}"):
             data = read_extents(extents, max_bytes, min_one, self.tp, cached_only=True)
         return None if data is None else LogRead(data, *bounds)
 
-    def _plan(self, offset: int, max_bytes: int, isolation: ReadIsolation) -> tuple[list[Extent], tuple[int, int, int]]:
+    def _plan(
+        self, offset: int, max_bytes: int, isolation: ReadIsolation, *, cached_only: bool = False
+    ) -> tuple[list[Extent], tuple[int, int, int]]:
         """Which bytes of which files; the files are held open by the extents."""
         with self._lock:
             self._check_open()
@@ -341,14 +361,25 @@ class PartitionLog:
             wanted = 0
             while offset < bound and index < len(self._segments) and wanted < max(max_bytes, 1):
                 segment = self._segments[index]
-                start = segment.locate(offset)
-                end = segment.size if bound >= segment.next_offset else segment.locate(bound)
+                start = segment.locate(offset, cached_only=cached_only)
+                end = segment.size
+                if bound < segment.next_offset:
+                    end = segment.locate(bound, cached_only=cached_only)
                 if end > start:
                     extents.append(segment.extent(start, end))
+                    self._used(segment)
                     wanted += end - start
                 index += 1
                 offset = max(offset, segment.next_offset)
             return extents, bounds
+
+    def _used(self, segment: Segment) -> None:
+        """Of the segments that are only read, keep few files open: the last ones used."""
+        if segment is not self._segments[-1]:
+            self._open_files.pop(segment.base_offset, None)
+            self._open_files[segment.base_offset] = segment
+            if len(self._open_files) > _MAX_OPEN:
+                self._open_files.pop(next(iter(self._open_files))).let_go()
 
     def _bound(self, isolation: ReadIsolation) -> int:
         if isolation is ReadIsolation.LOG_END:
@@ -386,6 +417,8 @@ class PartitionLog:
         while True:
             with self._lock:
                 batch = next(found, None)
+                if batch:
+                    self._used(batch.segment)
             if batch is None:
                 return None
             record = first_record_since(batch, timestamp_ms, start, bound, self._codecs, self.tp)
@@ -401,7 +434,10 @@ class PartitionLog:
             with self._lock:
                 self._check_open()
                 target, directory = self._end, self._directory_dirty
-                files = [s.file for s in self._segments if s.next_offset > self._flushed]
+                segments = [s for s in self._segments if s.next_offset > self._flushed]
+                files = [s.file for s in segments]
+                for segment in segments:
+                    self._used(segment)
             if target > self._flushed or directory:
                 self._sync(files, directory)
             with self._lock:
@@ -442,6 +478,7 @@ class PartitionLog:
             if count == len(self._segments):
                 self._roll(self._end, now_ms)
             for segment in self._segments[:count]:
+                self._open_files.pop(segment.base_offset, None)
                 due = now_ms + self._config.file_delete_delay_ms
                 self._removed += [(due, path) for path in segment.mark_removed()]
             if count:
@@ -474,8 +511,9 @@ class PartitionLog:
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
             while len(self._segments) > 1 and self._bases[-1] >= offset:
-                self._bases.pop()
+                self._open_files.pop(self._bases.pop(), None)
                 self._segments.pop().discard()
+            self._open_files.pop(self._bases[-1], None)
             self._segments[-1].truncate_to(offset)
             self._end = self._segments[-1].next_offset
             self._flushed = min(self._flushed, self._end)

@@ -15,18 +15,24 @@ _HEADERS_WINDOW: Final = 16 * 1024
 _VERIFY_WINDOW: Final = 512 * 1024
 
 
-def scan(file: OpenFile, start: int, end: int, *, verify: bool = False) -> Iterator[tuple[int, BatchHeader]]:
+class NotCachedError(Exception):
+    """The bytes are not in the page cache, and the caller does not want to wait for the disk."""
+
+
+def scan(
+    file: OpenFile, start: int, end: int, *, verify: bool = False, cached_only: bool = False
+) -> Iterator[tuple[int, BatchHeader]]:
     """Position and header of each batch from `start`, which must be a batch's, to `end`.
 
     `CorruptRecordError` at the first batch that is cut off, impossible or, with `verify`, fails its CRC; it lies where
-    the last batch yielded ends.
+    the last batch yielded ends. `NotCachedError` only when `cached_only`.
     """
     size = _VERIFY_WINDOW if verify else _HEADERS_WINDOW
     window, window_at = b"", start
     pos = start
     while pos < end:
         if pos + HEADER_SIZE > window_at + len(window):
-            window, window_at = file.read(min(size, end - pos), pos), pos
+            window, window_at = _window(file, min(size, end - pos), pos, cached_only), pos
         header = BatchHeader.parse(window, pos - window_at)
         if header.size > end - pos:
             raise CorruptRecordError(
@@ -36,6 +42,15 @@ def scan(file: OpenFile, start: int, end: int, *, verify: bool = False) -> Itera
             raise CorruptRecordError(f"batch at offset {header.base_offset} fails its CRC")
         yield pos, header
         pos += header.size
+
+
+def _window(file: OpenFile, size: int, pos: int, cached_only: bool) -> bytes:
+    if not cached_only:
+        return file.read(size, pos)
+    found = file.read_cached(size, pos)
+    if found is None:
+        raise NotCachedError
+    return found
 
 
 def _whole(file: OpenFile, pos: int, header: BatchHeader, window: bytes, window_at: int) -> bool:

@@ -6,6 +6,7 @@ the last segment of a log grows. Not thread-safe: the log's lock guards all but 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,9 +19,11 @@ from klamm.core.log.files import OpenFile, remove, storage
 from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
 from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
 from klamm.core.log.reading import MAX_HINTS, Extent
-from klamm.core.log.scan import scan
+from klamm.core.log.scan import NotCachedError, scan
 from klamm.core.log.time_index import TimeIndex
 from klamm.core.records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,9 @@ class Segment:
         last = self._offsets.last()
         position = last[1] if last else 0
         largest = self._times.largest()
+        if last and not largest:
+            self.rebuild()
+            return
         if largest:
             self.largest = LargestTimestamp(*largest)
         self.next_offset = self.base_offset
@@ -152,10 +158,24 @@ class Segment:
             self._first_timestamp = header.max_timestamp
         self._follow(header)
         if self._unindexed > self._config.index_interval_bytes:
-            self._offsets.add(header.last_offset, position)
-            self._times.add(self.largest.timestamp_ms, self.largest.offset)
+            self._enter(header.last_offset, position)
             self._unindexed = 0
         self._unindexed += header.size
+
+    def _enter(self, last_offset: int, position: int) -> None:
+        try:
+            self._offsets.add(last_offset, position)
+            self._times.add(self.largest.timestamp_ms, self.largest.offset)
+        except StorageError as error:
+            self._drop_indexes(error)
+
+    def _drop_indexes(self, error: StorageError) -> None:
+        """Without an index reads are slower and right; a batch that is stored is not refused for it. The next start
+        makes them anew."""
+        _log.warning("%s; the indexes of this segment begin anew", error)
+        with storage(f"cannot remove the indexes of {self.path}"):
+            self._offsets.remove()
+            self._times.remove()
 
     def should_roll(self, header: BatchHeader, now_ms: int) -> bool:
         """Whether this batch belongs into a new segment (Kafka's rule); never for an empty one."""
@@ -186,7 +206,10 @@ class Segment:
 
     def _close_time_index(self) -> None:
         if self.largest.timestamp_ms >= 0:
-            self._times.add(self.largest.timestamp_ms, self.largest.offset)
+            try:
+                self._times.add(self.largest.timestamp_ms, self.largest.offset)
+            except StorageError as error:
+                self._drop_indexes(error)
 
     def sync(self) -> None:
         with storage(f"cannot flush {self.path}"):
@@ -194,8 +217,11 @@ class Segment:
 
     # -- finding -------------------------------------------------------------------------------------------------
 
-    def locate(self, offset: int) -> int:
-        """Position of the first batch that ends at or after `offset`; `size` when there is none."""
+    def locate(self, offset: int, *, cached_only: bool = False) -> int:
+        """Position of the first batch that ends at or after `offset`; `size` when there is none.
+
+        `NotCachedError` when `cached_only` and it takes the disk to say.
+        """
         hint = self._hints.get(offset)
         if hint is not None:
             return hint
@@ -203,18 +229,20 @@ class Segment:
             return 0
         if offset >= self.next_offset:
             return self.size
+        if cached_only and not self._offsets.in_memory:
+            raise NotCachedError
         start = self._offsets.position(offset)
         try:
-            return self._find(offset, start)
+            return self._find(offset, start, cached_only)
         except CorruptRecordError:
             if not start:
                 raise
         self.rebuild()  # the index led astray
-        return self._find(offset, 0)
+        return self._find(offset, 0, cached_only)
 
-    def _find(self, offset: int, start: int) -> int:
+    def _find(self, offset: int, start: int, cached_only: bool) -> int:
         first = True
-        for position, header in scan(self.file, start, self.size):
+        for position, header in scan(self.file, start, self.size, cached_only=cached_only):
             if first and start and not self.base_offset <= header.base_offset <= offset:
                 raise CorruptRecordError(f"the index of {self.path} points to offset {header.base_offset} for {offset}")
             first = False
@@ -277,10 +305,15 @@ class Segment:
             self._times.remove()
 
     def modified_ms(self) -> int:
-        return self.path.stat().st_mtime_ns // 1_000_000
+        with storage(f"cannot read {self.path}"):
+            return self.path.stat().st_mtime_ns // 1_000_000
 
     def release(self) -> None:
         """Let go of the files; what was written stays as it is."""
         self._offsets.seal()
         self._times.seal()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Close the log file, once its last reader is done; the next use opens it."""
         self._file = None

@@ -30,6 +30,10 @@ class TimeIndex(IndexFile):
             self.append(timestamp_ms, offset - self._base)
             self._largest = timestamp_ms
 
+    def remove(self) -> None:
+        super().remove()
+        self._largest = -1
+
     def largest(self) -> tuple[int, int] | None:
         """The last entry: timestamp and offset."""
         entry = self.last()

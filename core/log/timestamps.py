@@ -22,6 +22,7 @@ class TimestampedOffset(NamedTuple):
 class FoundBatch(NamedTuple):
     """A batch to be opened; the file is held open."""
 
+    segment: Segment
     file: OpenFile
     position: int
     header: BatchHeader
@@ -36,7 +37,7 @@ def batches_since(segments: Iterable[Segment], timestamp_ms: int, start: int, bo
             if header.base_offset >= bound:
                 return
             if header.max_timestamp >= timestamp_ms and header.last_offset >= start and not header.is_control:
-                yield FoundBatch(segment.file, position, header)
+                yield FoundBatch(segment, segment.file, position, header)
 
 
 def first_record_since(

@@ -174,6 +174,15 @@ def test_an_older_leader_is_fenced(log: PartitionLog) -> None:
     append(log, batch(), leader_epoch=5)
 
 
+def test_an_epoch_may_begin_before_its_first_batch(log: PartitionLog) -> None:
+    append(log, batch())
+    log.begin_leader_epoch(4)
+    log.begin_leader_epoch(3)
+    assert (log.leader_epoch, log.end_offset_for_epoch(4)) == (4, (4, 1))
+    with pytest.raises(FencedLeaderEpochError):
+        log.append(batch(), leader_epoch=3)
+
+
 def test_a_replica_keeps_the_leader_s_offsets(log: PartitionLog) -> None:
     raw = bytearray(encode_batch([(START_MS, None, b"v", ())], base_offset=10, leader_epoch=2))
     log.append(raw, origin=AppendOrigin.REPLICA, leader_epoch=2)

@@ -64,6 +64,16 @@ def test_flush_ms_holds_records_back_until_flushed(tmp_path: Path) -> None:
     assert not log.flush_is_due(clock()), "nothing new"
 
 
+def test_what_a_crash_left_unflushed_is_seen_after_the_start(tmp_path: Path) -> None:
+    log = open_log(tmp_path, flush_messages=100)
+    append(log, batch([b"a", b"b"]))
+    assert log.high_watermark == 0
+    log.close(clean=False)
+    again = open_log(tmp_path, flush_messages=100)
+    again.advance_high_watermark(again.log_end_offset)
+    assert (again.recovery_point, again.high_watermark) == (2, 2)
+
+
 def test_a_flush_does_not_show_what_replicas_lack(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_ms=1000)
     log.append(batch())

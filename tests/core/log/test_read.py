@@ -131,6 +131,41 @@ def test_cached_reads_are_the_same_or_none(log: PartitionLog) -> None:
     assert empty.data == b""
 
 
+def test_cached_reads_follow_a_reader_through_old_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=3000, index_interval_bytes=100)
+    for n in range(60):
+        append(log, batch([b"x" * 100], timestamp_ms=START_MS + n))
+    log.close(clean=False)
+    log = open_log(tmp_path, segment_bytes=3000, index_interval_bytes=100)
+    log.advance_high_watermark(60)
+    assert log.read_cached(10, 100) is None, "an old segment's index is on disk"
+    at = 10
+    while at < 60:
+        found = log.read_cached(at, 500) or log.read(at, 500)
+        assert bases(found.data)[0] == at
+        at = bases(found.data)[-1] + 1
+
+
+def test_few_files_are_open_however_many_segments(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_bytes=300)
+    for n in range(60):
+        append(log, batch([b"x" * 100], timestamp_ms=START_MS + n))
+    assert log.segment_count >= 30
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for offset in range(60):
+        assert bases(log.read(offset, 1).data) == [offset]
+        found = log.offset_for_timestamp(START_MS + offset)
+        assert found is not None
+        assert found.offset == offset
+    log.flush()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    log.close(clean=False)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before - 8
+    again = open_log(tmp_path)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+    assert len(read_all(again)) == 60
+
+
 def test_a_damaged_length_in_the_file_is_an_error_not_a_loop(log: PartitionLog) -> None:
     path = log.directory / f"{0:020d}.log"
     data = bytearray(path.read_bytes())

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all
 
+from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.loader import OpenFrom
@@ -62,8 +63,9 @@ def test_a_tail_cut_anywhere_keeps_the_whole_batches(
     log.close(clean=False)
     cut = data.draw(st.integers(0, len(raw)))
     junk = data.draw(st.sampled_from([b"", b"\0" * 100, b"\xff" * 100, raw[:50]]))
-    log_file(log).write_bytes(raw[:cut] + junk)
-    kept = sum(end <= cut for end in ends)
+    left = raw[:cut] + junk
+    log_file(log).write_bytes(left)
+    kept = sum(left[:end] == raw[:end] for end in ends)  # the junk may happen to complete a batch
     again = open_log(directory)
     assert values(again) == WANTED[:kept]
     assert again.size == ([0, *ends])[kept]
@@ -109,7 +111,8 @@ def test_segments_behind_a_damaged_one_are_set_aside(tmp_path: Path, caplog: pyt
         again = open_log(tmp_path, segment_bytes=700)
     assert again.log_end_offset == bases[3] - 1
     assert values(again) == WANTED[: bases[3] - 1]
-    assert sorted(p.name for p in log.directory.glob("*.log.corrupt")) == [f"{b:020d}.log.corrupt" for b in bases[3:]]
+    kept = sorted(p.name for p in log.directory.glob("*.log.*.corrupt"))
+    assert kept == [f"{base:020d}.log.{START_MS}.corrupt" for base in bases[3:]]
     assert "fails its CRC" in caplog.text
     assert "set aside" in caplog.text
     append(again, batch([b"x"]), leader_epoch=2)
@@ -170,6 +173,22 @@ def test_an_index_that_leads_into_the_middle_of_a_batch_is_replaced(tmp_path: Pa
     path.write_bytes(raw)
     again = open_log(tmp_path, known=clean_start(log))
     assert [next(iter_headers(again.read(n, 1).data))[1].base_offset for n in range(COUNT)] == list(range(COUNT))
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_disk_too_full_for_the_index_refuses_no_batch(tmp_path: Path, clean: bool) -> None:
+    faults.install(faults.ScriptedFaults("log.index.write@4=ENOSPC,log.index.write@9+=ENOSPC"))
+    try:
+        log = fill(tmp_path)
+        for n in range(COUNT):
+            assert next(iter_headers(log.read(n, 1).data))[1].base_offset == n
+        log.close(clean=clean)
+    finally:
+        faults.install(None)
+    again = open_log(tmp_path, known=clean_start(log) if clean else None)
+    again.advance_high_watermark(COUNT)
+    assert values(again) == WANTED
+    assert again.offset_of_largest_timestamp() == (START_MS + COUNT - 1, COUNT - 1, 2)
 
 
 def test_epochs_are_taken_from_the_batches_when_their_file_is_lost(tmp_path: Path) -> None:
