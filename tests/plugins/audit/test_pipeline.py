@@ -1,0 +1,191 @@
+"""The audit on a real broker: real producers and consumers, killed, replayed and bypassed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from klammtest.broker import RunningBroker, running_broker
+from typer.testing import CliRunner
+
+from klamm import Consumer, Producer
+from klamm.core.cli.main import app
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.config.settings import load_settings
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klamm.plugins.audit.question import audit_config, completeness_watermark
+from klamm.plugins.audit.windows import parse_instant
+
+TOPIC = "trips"
+WAIT_S = "20"
+START = parse_instant("2013-01-01")
+MINUTE = 60_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[RunningBroker]:
+    with running_broker(
+        tmp_path,
+        topics={TOPIC: {"partitions": 3, "config": {"retention.ms": -1}}},
+        audit={"plugin": "klamm", "topics": [TOPIC], "publish.interval.ms": 500, "broker.interval.ms": 50},
+    ) as running:
+        said = running.config_path.read_text()
+        clients = "".join(f"{name}:\n  bootstrap.servers: {running.bootstrap}\n" for name in ("producer", "consumer"))
+        running.config_path.write_text(said + clients + "  auto.offset.reset: earliest\n  group.protocol: classic\n")
+        yield running
+
+
+def produce(broker: RunningBroker, count: int, begin: int = 0) -> None:
+    with Producer(broker.config_path) as producer:
+        for n in range(begin, begin + count):
+            producer.send(TOPIC, b"value", key=str(n).encode(), timestamp_ms=START + n * MINUTE)
+
+
+def consume(broker: RunningBroker, count: int, group: str = "readers") -> None:
+    seen: set[tuple[int, int]] = set()
+    deadline = time.monotonic() + 60
+    with Consumer(broker.config_path, group=group, topics=[TOPIC]) as consumer:
+        while len(seen) < count and time.monotonic() < deadline:
+            seen.update((record.partition, record.offset) for record in consumer.poll(0.2, 1000))
+    assert len(seen) == count
+
+
+def audit(broker: RunningBroker, *options: str, wait: str = WAIT_S) -> tuple[int, dict[str, Any]]:
+    command = ["audit", "--config", str(broker.config_path), "--json", "--wait", wait, *options]
+    result = CliRunner().invoke(app, command)
+    [topic] = json.loads(result.stdout)["topics"]
+    return result.exit_code, topic
+
+
+def kinds(topic: dict[str, Any]) -> list[str]:
+    return [problem["kind"] for problem in topic["problems"]]
+
+
+def test_all_tiers_agree_and_the_watermark_is_the_end(broker: RunningBroker) -> None:
+    produce(broker, 100)
+    produce(broker, 100, begin=100)
+    consume(broker, 200)
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["complete"], topic["lowest"], topic["problems"]) == (0, True, 1.0, [])
+    assert len(topic["rows"]) == 20
+    assert all(row["tiers"]["producer"]["attempted"] == 10 for row in topic["rows"])
+    assert topic["watermark_ms"] == START + 200 * MINUTE
+    settings = load_settings(broker.config_path)
+    with ClusterClient(broker.bootstrap, codecs=settings.codec_table()) as client:
+        assert completeness_watermark(client, audit_config(settings), TOPIC) == START + 200 * MINUTE
+
+
+def test_a_table_is_printed_and_its_windows_can_be_chosen(broker: RunningBroker) -> None:
+    produce(broker, 100)
+    audit(broker)
+    command = ["audit", "--config", str(broker.config_path), "--by", "hour", "--until", "2013-01-01T01:00"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0
+    assert "2013-01-01 00:00" in result.stdout
+    assert "2013-01-01 01:00" not in result.stdout
+    assert "watermark): 2013-01-01T01:40Z" in result.stdout
+
+
+def test_a_tier_that_was_expected_and_has_told_nothing_is_unknown(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    status, topic = audit(broker, "--expect", "hadoop/lake", wait="0")
+    assert status == 1
+    assert "absent" in kinds(topic)
+    assert topic["lowest"] is None
+
+
+def test_a_record_that_nobody_counted_going_in_shows_as_one_too_many(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    audit(broker)
+    with ClusterClient(broker.bootstrap, codecs=load_settings(broker.config_path).codec_table()) as client:
+        client.produce({TopicPartition(TOPIC, 0): encode_batch([(START, b"0", b"value", ())])})
+    status, topic = until(broker, "duplicated")
+    assert status == 1
+    assert topic["rows"][0]["state"] == "duplicated"
+    assert topic["rows"][0]["tiers"]["broker"]["records"] == 11
+
+
+def test_a_group_that_has_not_read_all_is_missing_records(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    consume(broker, 30)
+    produce(broker, 30, begin=30)
+    status, topic = until(broker, "missing", rows=6)
+    assert status == 1
+    assert [row["state"] for row in topic["rows"]] == ["complete"] * 3 + ["missing"] * 3
+
+
+def until(broker: RunningBroker, state: str, rows: int = 0) -> tuple[int, dict[str, Any]]:
+    """Ask until a row is in this state, and the broker has caught up with so many windows."""
+    deadline = time.monotonic() + 30
+    while True:
+        status, topic = audit(broker, wait="0")
+        broker_rows = [row for row in topic["rows"] if row["tiers"]["broker"]["records"]]
+        states = [row["state"] for row in topic["rows"]]
+        if state in states and "unknown" not in states and len(broker_rows) >= rows:
+            return status, topic
+        assert time.monotonic() < deadline, states
+        time.sleep(0.1)
+
+
+KILLED = """
+import sys, time
+from klamm import Producer
+producer = Producer(sys.argv[1])
+for n in range(50):
+    producer.send("trips", b"value", key=b"k", timestamp_ms=1357000000000).result(30)
+print("sent", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_producer_killed_with_9_is_unknown(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(broker.config_path)], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"sent\n"
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait(10)
+    child.stdout.close()
+    deadline = time.monotonic() + 30
+    while "killed" not in kinds(audit(broker, wait="0")[1]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    status, topic = audit(broker, wait="0")
+    assert status == 1
+    assert topic["lowest"] is None
+    assert all(row["state"] == "unknown" for row in topic["rows"])
+
+
+def test_a_broker_killed_with_9_goes_on_counting_where_it_stopped(broker: RunningBroker) -> None:
+    produce(broker, 100)
+    broker.kill()
+    broker.start()
+    produce(broker, 100, begin=100)
+    consume(broker, 200)
+    status, topic = audit(broker)
+    assert (status, topic["problems"]) == (0, [])
+
+
+def test_reading_again_after_a_seek_back_is_not_summed(broker: RunningBroker) -> None:
+    produce(broker, 90)
+    seen = 0
+    with Consumer(broker.config_path, group="readers", topics=[TOPIC]) as consumer:
+        deadline = time.monotonic() + 60
+        while seen < 90 and time.monotonic() < deadline:
+            seen += len(consumer.poll(0.2, 1000))
+        consumer.commit()
+        for partition in consumer.assignment():
+            consumer.seek(partition, 0)
+        while seen < 180 and time.monotonic() < deadline:
+            seen += len(consumer.poll(0.2, 1000))
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["lowest"]) == (0, 1.0)
