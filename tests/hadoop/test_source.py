@@ -1,0 +1,103 @@
+"""The `klamm` source on a real broker."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+
+import pytest
+from klammtest.broker import RunningBroker, running_broker
+from pyspark.sql import DataFrame, SparkSession
+
+from klamm.core.client.producer import Producer
+from klamm.hadoop.session import reason_of
+from klamm.hadoop.source import COLUMNS, KlammDataSource
+
+START_MS = 1_357_016_400_000
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    topics = {"t": {"partitions": 3, "config": {"retention.ms": -1}}, "empty": {"partitions": 1}}
+    with running_broker(tmp_path_factory.mktemp("broker"), topics=topics) as running:
+        config = {"producer": {"bootstrap.servers": running.bootstrap, "compression.type": "zstd", "linger.ms": 1}}
+        with Producer(config) as producer:
+            for number in range(ROWS):
+                producer.send(
+                    "t", str(number).encode(), key=b"k" if number % 2 else None, partition=number % 3,
+                    timestamp_ms=START_MS + number, headers=(("h", b"\x01"), ("n", None)),
+                )  # fmt: skip
+        yield running
+
+
+def read(spark: SparkSession, broker: RunningBroker, **options: str) -> DataFrame:
+    spark.dataSource.register(KlammDataSource)
+    reader = spark.read.format("klamm").option("kafka.bootstrap.servers", broker.bootstrap)
+    return reader.options(**options).load()
+
+
+def values(frame: DataFrame) -> list[int]:
+    return sorted(int(row["value"]) for row in frame.select("value").collect())
+
+
+def test_columns_and_rows_are_those_of_sparks_kafka_source(spark: SparkSession, broker: RunningBroker) -> None:
+    frame = read(spark, broker, subscribe="t", maxRecordsPerPartition="400")
+    assert [f"{f.name} {f.dataType.simpleString()}".replace("bigint", "long") for f in frame.schema] == COLUMNS.split(
+        ", "
+    )
+    rows = frame.orderBy("timestamp").collect()
+    assert len(rows) == ROWS
+    assert [int(row["value"]) for row in rows] == list(range(ROWS))
+    row = rows[1001]
+    assert (row["topic"], row["partition"], row["offset"]) == ("t", 1001 % 3, 1001 // 3)
+    assert (row["key"], row["timestampType"]) == (b"k", 0)
+    assert row["timestamp"] == dt.datetime.fromtimestamp((START_MS + 1001) / 1000)  # noqa: DTZ006 - Spark's Row has no zone
+    assert rows[1000]["key"] is None
+    assert frame.rdd.getNumPartitions() == 9
+
+
+def test_headers_come_when_asked_for(spark: SparkSession, broker: RunningBroker) -> None:
+    frame = read(spark, broker, subscribe="t", includeHeaders="true", maxOffsetsPerTrigger="10")
+    found = {tuple((h["key"], h["value"]) for h in row["headers"]) for row in frame.collect()}
+    assert found == {(("h", b"\x01"), ("n", None))}
+    assert frame.count() == 10
+
+
+def test_offsets_are_taken_as_given(spark: SparkSession, broker: RunningBroker) -> None:
+    frame = read(
+        spark, broker, assign='{"t":[0,2]}',
+        startingOffsets='{"t":{"0":10,"2":-2}}', endingOffsets='{"t":{"0":20,"2":1}}',
+    )  # fmt: skip
+    assert values(frame) == sorted([*range(30, 60, 3), 2])
+
+
+def test_an_empty_topic_has_columns_and_no_rows(spark: SparkSession, broker: RunningBroker) -> None:
+    assert read(spark, broker, subscribe="empty").collect() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"subscribe": "nowhere"}, "there is no topic 'nowhere'"),
+        ({"assign": '{"t":[7]}'}, "there is no partition 7"),
+        ({"subscribe": "t", "startingOffsets": '{"t":{"0":0}}'}, "says nothing of t-1"),
+        ({"subscribe": "t", "endingOffsets": '{"t":{"0":0,"1":0,"2":99999}}'}, "the log has 0 to 1000"),
+        ({"subscribe": "t", "minPartition": "3"}, "did you mean 'minPartitions'"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_one_line(
+    spark: SparkSession, broker: RunningBroker, options: dict[str, str], why: str
+) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark has several kinds for a failing Python source
+        read(spark, broker, **options).collect()
+    assert why in reason_of(caught.value)
+    assert "\n" not in reason_of(caught.value)
+
+
+def test_sql_over_a_topic(spark: SparkSession, broker: RunningBroker) -> None:
+    read(spark, broker, subscribe="t").createOrReplaceTempView("t")
+    found = spark.sql(
+        "select partition, count(*) n, max(offset) m from t group by partition order by partition"
+    ).collect()
+    assert [tuple(row) for row in found] == [(0, 1000, 999), (1, 1000, 999), (2, 1000, 999)]
