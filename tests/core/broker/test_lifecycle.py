@@ -1,0 +1,269 @@
+"""Start, stop, kill, restart: what a broker says, keeps and refuses; and two brokers as one cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
+from klammtest.wire import WireClient, part
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ApiKey
+
+
+def refusal(folder: Path, **sections: Any) -> str:
+    """The one line with which a broker of this file does not start."""
+    folder.mkdir(parents=True, exist_ok=True)
+    broker = RunningBroker(folder, {"coordination": {"plugin": "embedded", "path": "./own.db"}, **sections}, 0)
+    with pytest.raises(RuntimeError):
+        broker.start()
+    said = [line for line in broker.log().splitlines() if " INFO " not in line and " WARNING " not in line]
+    assert len(said) == 1, broker.log()
+    return said[0]
+
+
+def test_a_port_in_use(broker: RunningBroker, tmp_path: Path) -> None:
+    listeners = f"PLAINTEXT://127.0.0.1:{broker.port}"
+    line = refusal(tmp_path, broker={"listeners": listeners, "log.dirs": "./data"})
+    assert f"127.0.0.1:{broker.port}" in line
+    assert "in use" in line
+
+
+def test_a_log_directory_that_another_broker_has_open(broker: RunningBroker, tmp_path: Path) -> None:
+    own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(broker.log_dir)}
+    line = refusal(tmp_path, broker=own)
+    assert str(broker.log_dir) in line
+    assert "another broker" in line
+
+
+@pytest.mark.parametrize("changed", ["broker.id", "cluster"])
+def test_a_log_directory_of_another_broker_or_cluster(tmp_path: Path, changed: str) -> None:
+    with running_broker(tmp_path / "first") as first:
+        assert first.stop() == 0
+        config = yaml.safe_load(first.config_path.read_text())
+        if changed == "broker.id":
+            config["broker"]["broker.id"] = 7
+            config["coordination"]["path"] = str(tmp_path / "first" / "coordination.db")
+        else:
+            config["coordination"]["path"] = "./another.db"
+        config["broker"]["log.dirs"] = str(first.log_dir)
+        line = refusal(tmp_path / "second", **config)
+        assert "meta.properties" in line or str(first.log_dir) in line
+        first.start()
+
+
+def test_a_coordination_that_is_not_there(tmp_path: Path) -> None:
+    port = free_port()
+    line = refusal(
+        tmp_path,
+        broker={"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "./data"},
+        coordination={"plugin": "zookeeper", "zookeeper.connect": f"127.0.0.1:{port}/klamm"},
+    )
+    assert f"127.0.0.1:{port}" in line
+
+
+def test_a_broker_id_that_is_taken(tmp_path: Path) -> None:
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 400}
+    with running_broker(tmp_path / "first", coordination=tree) as first:
+        own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "./data"}
+        line = refusal(tmp_path / "second", broker=own, coordination=tree)
+        assert f"broker id 0 is taken by the live broker at 127.0.0.1:{first.port}" in line
+
+
+def test_sigterm_answers_what_is_parked_and_leaves_clean_logs(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker, WireClient(broker.bootstrap) as wire:
+        topic = new_topic(wire)
+        produce(wire, topic, batch(b"a", b"b"))
+        wire.send(ApiKey.FETCH, 12, **fetch_fields({(topic, 0): 2}, max_wait_ms=60_000))
+        with WireClient(broker.bootstrap) as other:
+            metadata(other, None)  # by now the fetch is parked
+        assert broker.stop() == 0
+        assert wire.receive(ApiKey.FETCH, 12).responses[0].partitions[0].records == b""
+        assert wire.closed()
+        assert (broker.log_dir / ".kafka_cleanshutdown").exists()
+        broker.start()
+        with WireClient(broker.bootstrap) as again:
+            assert fetch(again, topic, 0).high_watermark == 2
+            assert produce(again, topic, batch(b"c")).base_offset == 2
+
+
+def test_records_that_were_acknowledged_outlive_kill_9(tmp_path: Path) -> None:
+    with running_broker(tmp_path) as broker:
+        with WireClient(broker.bootstrap) as wire:
+            topic = new_topic(wire, segment_bytes=10_000)
+            for _ in range(50):
+                produce(wire, topic, batch(b"x" * 1000))
+        for _ in range(2):
+            broker.kill()
+            broker.start()
+            with WireClient(broker.bootstrap) as wire:
+                assert fetch(wire, topic, 49).high_watermark == 50
+
+
+def test_a_directory_that_the_cluster_does_not_know_is_set_aside(tmp_path: Path) -> None:
+    with running_broker(tmp_path, topics={"known": {"partitions": 1}}) as broker:
+        broker.stop()
+        shutil.copytree(broker.log_dir / "known-0", broker.log_dir / "ghost-0")
+        broker.start()
+        names = {path.name for path in broker.log_dir.iterdir() if path.is_dir()}
+        assert "ghost-0" not in names
+        assert [name for name in names if name.startswith("ghost-0.") and name.endswith("-stray")]
+        assert "ghost-0 was set aside" in broker.log()
+        with WireClient(broker.bootstrap) as wire:
+            assert produce(wire, "known", batch(b"a")).error_code is ErrorCode.none
+
+
+def test_port_0_is_advertised_as_the_port_that_was_bound(tmp_path: Path) -> None:
+    with running_broker(tmp_path, broker={"listeners": "PLAINTEXT://127.0.0.1:0"}) as broker:
+        ready = next(line for line in broker.log().splitlines() if "klamm broker ready" in line)
+        host, _, port = ready.rpartition("//")[2].rpartition(":")
+        assert int(port) > 0
+        with WireClient(f"127.0.0.1:{port}") as wire:
+            (node,) = metadata(wire, None).brokers
+        assert (node.host, node.port) == (host, int(port))
+
+
+def test_all_interfaces_need_an_address_to_tell(tmp_path: Path) -> None:
+    for number, listeners in enumerate(("PLAINTEXT://:0", "PLAINTEXT://0.0.0.0:0")):
+        assert "advertised.listeners" in refusal(tmp_path / str(number), broker={"listeners": listeners})
+
+
+def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
+    inside, outside = free_port(), free_port() + 1
+    config = {
+        "listeners": f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}",
+        "advertised.listeners": f"INSIDE://127.0.0.1:{inside},OUTSIDE://localhost:{outside}",
+        "listener.security.protocol.map": "INSIDE:PLAINTEXT,OUTSIDE:PLAINTEXT",
+    }
+    with running_broker(tmp_path, broker=config):
+        for port, host in ((inside, "127.0.0.1"), (outside, "localhost")):
+            with WireClient(f"127.0.0.1:{port}") as wire:
+                (node,) = metadata(wire, None).brokers
+                assert (node.host, node.port) == (host, port)
+
+
+def test_idle_and_superfluous_connections_are_closed(tmp_path: Path) -> None:
+    limits = {"max.connections": 3, "connections.max.idle.ms": 500}
+    with running_broker(tmp_path, broker=limits) as broker:
+        clients = [WireClient(broker.bootstrap) for _ in range(3)]
+        assert metadata(clients[2], None).brokers
+        with WireClient(broker.bootstrap) as superfluous:
+            assert superfluous.closed()
+        assert all(client.closed() for client in clients)
+        with WireClient(broker.bootstrap) as late:
+            assert metadata(late, None).brokers
+        assert "max.connections=3 are open" in broker.log()
+        assert broker.log().count("closed idle connection") == 3
+        for client in clients:
+            client.close()
+
+
+# -- two brokers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
+    """Brokers 0 (the controller) and 1 on one embedded coordination with short sessions."""
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 1000}
+    with (
+        running_broker(tmp_path / "zero", coordination=tree) as zero,
+        running_broker(tmp_path / "one", coordination=tree, broker={"broker.id": 1}) as one,
+    ):
+        for broker in (zero, one):
+            with WireClient(broker.bootstrap) as wire:
+                until(lambda wire=wire: len(metadata(wire, []).brokers) == 2, "each knows the other")
+        yield zero, one
+
+
+def until(condition: Any, what: str, timeout_s: float = 30.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
+        time.sleep(0.02)
+
+
+def leaders(broker: RunningBroker, topic: str) -> dict[int, int]:
+    with WireClient(broker.bootstrap) as wire:
+        return {p.partition_index: p.leader_id for p in metadata(wire, [topic]).topics[0].partitions}
+
+
+def test_each_broker_leads_its_own_partitions(two: tuple[RunningBroker, RunningBroker]) -> None:
+    with WireClient(two[0].bootstrap) as zero, WireClient(two[1].bootstrap) as one:
+        assert create_topic(one, "t").error_code is ErrorCode.not_controller
+        assert create_topic(zero, "t", 4).error_code is ErrorCode.none
+        led = leaders(two[0], "t")
+        assert sorted(led.values()) == [0, 0, 1, 1]
+        until(lambda: leaders(two[1], "t") == led, "broker 1 knows the topic")
+        for partition, leader in led.items():
+            mine, other = (zero, one) if leader == 0 else (one, zero)
+            assert produce(mine, "t", batch(b"x"), partition).base_offset == 0
+            assert produce(other, "t", batch(b"x"), partition).error_code is ErrorCode.not_leader_or_follower
+            assert fetch(other, "t", 0, partition).error_code is ErrorCode.not_leader_or_follower
+        assert sorted(b.node_id for b in metadata(one, []).brokers) == [0, 1]
+        found = {}
+        for wire in (zero, one):
+            answer = wire.call(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=tuple("abcdefgh"))
+            found[wire] = [c.node_id for c in answer.coordinators]
+        assert found[zero] == found[one]
+        assert set(found[zero]) == {0, 1}
+        strange = "abcdefgh"[found[zero].index(1)]
+        who = {"group_id": strange, "generation_id": 1, "member_id": "m"}
+        assert zero.call(ApiKey.HEARTBEAT, 4, **who).error_code is ErrorCode.not_coordinator
+
+
+def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, RunningBroker]) -> None:
+    zero, one = two
+    with WireClient(zero.bootstrap) as wire:
+        create_topic(wire, "t", 2)
+        mine = next(p for p, leader in leaders(zero, "t").items() if leader == 0)
+        produce(wire, "t", batch(b"before"), mine)
+    zero.pause()
+    until(lambda: leaders(one, "t")[mine] == -1, "broker 1 sees that broker 0 has gone")
+    with WireClient(one.bootstrap) as wire:
+        until(lambda: metadata(wire, []).controller_id == 1, "broker 1 is the controller")
+        assert create_topic(wire, "meanwhile").error_code is ErrorCode.none
+    zero.resume()
+    until(lambda: leaders(zero, "t")[mine] == 0 == leaders(one, "t")[mine], "broker 0 leads again")
+    with WireClient(zero.bootstrap) as wire:
+        until(lambda: produce(wire, "t", batch(b"after"), mine).error_code is ErrorCode.none, "it takes records")
+        assert fetch(wire, "t", 0, mine, leader_epoch=0).error_code is ErrorCode.fenced_leader_epoch
+        assert metadata(wire, ["meanwhile"]).topics[0].error_code is ErrorCode.none
+
+
+def test_members_stay_in_their_group_over_a_new_session(two: tuple[RunningBroker, RunningBroker]) -> None:
+    zero, _ = two
+    with WireClient(zero.bootstrap) as wire:
+        answer = wire.call(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=tuple("abcdefgh"))
+        group = next(c.key for c in answer.coordinators if c.node_id == 0)
+        protocol = part(ApiKey.JOIN_GROUP, 3, "JoinGroupRequestProtocol", name="range", metadata=b"")
+        wait = timedelta(seconds=30)
+        member = wire.call(
+            ApiKey.JOIN_GROUP, 3, group_id=group, session_timeout=wait, rebalance_timeout=wait, member_id="",
+            protocol_type="consumer", protocols=(protocol,),
+        )  # fmt: skip
+        who = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id}
+        mine = part(ApiKey.SYNC_GROUP, 3, "SyncGroupRequestAssignment", member_id=member.member_id, assignment=b"")
+        wire.call(ApiKey.SYNC_GROUP, 3, **who, assignments=(mine,))
+        zero.pause()
+        time.sleep(2.5)
+        zero.resume()
+        until(lambda: "has rejoined" in zero.log(), "broker 0 is back")
+        until(lambda: wire.call(ApiKey.HEARTBEAT, 3, **who).error_code is ErrorCode.none, "the member is known")
+
+
+def test_the_embedded_tree_names_the_cluster(broker: RunningBroker) -> None:
+    meta = dict(
+        line.split("=", 1) for line in (broker.log_dir / "meta.properties").read_text().splitlines() if "=" in line
+    )
+    with WireClient(broker.bootstrap) as wire:
+        assert meta["cluster.id"] == metadata(wire, []).cluster_id
+    assert json.loads(meta["broker.id"]) == 0
