@@ -30,11 +30,19 @@ VARINT: Final = tuple(encode_varint(value) for value in range(SMALL))
 
 def read_varint(data: bytes, pos: int) -> tuple[int, int]:
     """A signed 32-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    low = data[pos]
+    if low >= 0x80 and (high := data[pos + 1]) < 0x80:  # two bytes: most lengths, and no loop for them
+        value = low & 0x7F | high << 7
+        return (value >> 1) ^ -(value & 1), pos + 2
     return _read(data, pos, _MAX_SHIFT_32, 32)
 
 
 def read_varlong(data: bytes, pos: int) -> tuple[int, int]:
     """A signed 64-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
+    low = data[pos]
+    if low >= 0x80 and (high := data[pos + 1]) < 0x80:
+        value = low & 0x7F | high << 7
+        return (value >> 1) ^ -(value & 1), pos + 2
     return _read(data, pos, _MAX_SHIFT_64, 64)
 
 
