@@ -1,0 +1,274 @@
+"""Consumers in groups, by both doors, against a real broker: members come, go and are killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.readers import Reader, client_config, produce, read, wait_until
+
+import klamm
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.groups.member import LostOwnershipError
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
+
+NUMBER = itertools.count()
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    coordination = {"plugin": "embedded", "path": "./coordination.db", "session.timeout.ms": 2_000}
+    with running_broker(tmp_path_factory.mktemp("groups"), coordination=coordination) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
+    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: ClusterClient) -> str:
+    name = f"shared-{next(NUMBER)}"
+    client.create_topics({name: NewTopic(COUNT)})
+    return name
+
+
+def group_config(broker: RunningBroker, protocol: str, **more: Any) -> dict[str, Any]:
+    return client_config(
+        broker,
+        group_id=f"group-{next(NUMBER)}",
+        group_protocol=protocol,
+        heartbeat_interval_ms=100,
+        session_timeout_ms=6_000,
+        **more,
+    )
+
+
+def some(count: int, tag: str) -> dict[int, list[bytes]]:
+    return {n: [f"{tag}-{i}".encode() for i in range(count)] for n in range(COUNT)}
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_each_record_once_while_members_join_and_leave(broker: RunningBroker, topic: str, protocol: str) -> None:
+    config = group_config(broker, protocol)
+    readers = [Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.02)]
+    for turn in range(3):
+        produce(config, topic, some(50, f"turn{turn}"))
+        readers.append(Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.02))
+        wait_until(lambda: all(r.consumer.assignment() for r in readers), "each has a share")
+    wait_until(lambda: sum(len(r.consumer.assignment()) for r in readers) == COUNT, "all partitions are owned")
+    readers[0].stop()
+    produce(config, topic, some(50, "last"))
+    wait_until(lambda: sum(len(r.seen) for r in readers) >= COUNT * 200, "everything is read")
+    for reader in readers[1:]:
+        reader.stop()
+    times = Counter(record for reader in readers for record in reader.seen)
+    assert len(times) == COUNT * 200
+    assert set(times.values()) == {1}, "nobody failed, so nothing is read twice"
+    with klamm.Consumer(config) as outside:
+        outside.assign([TopicPartition(topic, n) for n in range(COUNT)])
+        assert {c.offset for c in outside.committed(outside.assignment()).values()} == {200}
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_a_revocation_waits_for_what_the_application_has_in_hand(
+    broker: RunningBroker, topic: str, protocol: str
+) -> None:
+    config = group_config(broker, protocol)
+    produce(config, topic, some(1, "a"))
+    with klamm.Consumer(config, topics=[topic]) as first:
+        held = read(first, COUNT)
+        second = Reader(klamm.Consumer(config, topics=[topic]))
+        time.sleep(0.5)
+        assert second.seen == [], "still in the first one's hands"
+        assert len(first.assignment()) == COUNT
+        first.poll(0)
+        wait_until(lambda: len(first.assignment()) == COUNT // 2, "let go")
+        wait_until(lambda: len(second.consumer.assignment()) == COUNT // 2, "taken")
+        first.poll(0.3)
+        second.stop()
+    assert len(held) == COUNT
+    assert second.seen == [], "the first committed them before it let go"
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_a_commit_from_a_lost_owner_is_refused(broker: RunningBroker, topic: str, protocol: str) -> None:
+    config = group_config(broker, protocol, enable_auto_commit=False)
+    produce(config, topic, some(1, "a"))
+    with klamm.Consumer(config, topics=[topic]) as first:
+        read(first, COUNT)
+        mine = dict.fromkeys(first.assignment(), 1)
+        second = Reader(klamm.Consumer(config, topics=[topic]))
+
+        def shared() -> bool:
+            first.poll(0.05)
+            return len(first.assignment()) == COUNT // 2 and len(second.consumer.assignment()) == COUNT // 2
+
+        wait_until(shared, "each has half")
+        with pytest.raises(LostOwnershipError):
+            first.commit(mine)
+        assert first.committed(mine) == {}, "all or none"
+        first.commit(dict.fromkeys(first.assignment(), 1))
+        second.stop()
+
+
+def test_old_generations_and_outsiders_are_refused_at_the_classic_door(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    config = group_config(broker, "classic")
+    group = config["consumer"]["group.id"]
+    offsets = {TopicPartition(topic, 0): CommittedOffset(1)}
+    with klamm.Consumer(config, topics=[topic]) as consumer:
+        wait_until(lambda: len(consumer.assignment()) == COUNT, "joined")
+        member = consumer._member
+        assert member is not None
+        for member_id, generation, code in [
+            (member.member_id, member.generation - 1, ErrorCode.illegal_generation),
+            ("ghost", member.generation, ErrorCode.unknown_member_id),
+            ("", -1, ErrorCode.unknown_member_id),
+        ]:
+            with pytest.raises(BrokerError) as raised:
+                client.commit_offsets(group, offsets, member_id=member_id, generation=generation)
+            assert raised.value.code is code
+
+
+def test_a_group_is_entered_by_one_door_at_a_time(broker: RunningBroker, topic: str, client: ClusterClient) -> None:
+    registry = group_config(broker, "registry")
+    group = registry["consumer"]["group.id"]
+    classic = {**registry, "consumer": {**registry["consumer"], "group.protocol": "classic"}}
+    with klamm.Consumer(registry, topics=[topic]):
+        with klamm.Consumer(classic, topics=[topic]) as refused:
+            with pytest.raises(BrokerError) as raised:
+                read(refused, 1)
+            assert raised.value.code is ErrorCode.inconsistent_group_protocol
+        with pytest.raises(BrokerError) as raised:
+            client.commit_offsets(group, {TopicPartition(topic, 0): CommittedOffset(1)})
+        assert raised.value.code is ErrorCode.inconsistent_group_protocol
+    with klamm.Consumer(classic, topics=[topic]) as consumer:
+        wait_until(lambda: len(consumer.assignment()) == COUNT, "joined by the other door, since nobody is inside")
+        with pytest.raises(BrokerError, match="has members of the classic kind"):
+            klamm.Consumer(registry, topics=[topic])
+
+    def back() -> bool:
+        try:
+            klamm.Consumer(registry, topics=[topic]).close()
+        except BrokerError:
+            return False
+        return True
+
+    wait_until(back, "the registry door opens once the broker has left")
+
+
+def test_both_doors_share_one_offset_store(broker: RunningBroker, topic: str) -> None:
+    registry = group_config(broker, "registry")
+    classic = {**registry, "consumer": {**registry["consumer"], "group.protocol": "classic"}}
+    produce(registry, topic, some(2, "a"))
+    with klamm.Consumer(registry, topics=[topic]) as consumer:
+        read(consumer, 2 * COUNT)
+    produce(registry, topic, {0: [b"new"]})
+    with klamm.Consumer(classic, topics=[topic]) as consumer:
+        assert [r.value for r in read(consumer, 1)] == [b"new"]
+
+
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python's own
+def test_a_classic_group_is_shared_with_kafka_python_and_librdkafka(broker: RunningBroker, topic: str) -> None:
+    from confluent_kafka import Consumer as ConfluentConsumer
+    from kafka import KafkaConsumer
+
+    config = group_config(broker, "classic")
+    group = config["consumer"]["group.id"]
+    ours = Reader(klamm.Consumer(config, topics=[topic]))
+    seen: set[tuple[int, int]] = set()
+    python = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, group_id=group, auto_offset_reset="earliest",
+                           session_timeout_ms=6_000, heartbeat_interval_ms=100)  # fmt: skip
+    native = ConfluentConsumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "heartbeat.interval.ms": 100,
+            "partition.assignment.strategy": "range",
+        }
+    )
+    native.subscribe([topic])
+
+    def turn() -> None:
+        for records in python.poll(50).values():
+            seen.update((r.partition, r.offset) for r in records)
+        for message in native.consume(50, 0.05):
+            assert message.error() is None, message.error()
+            seen.add((message.partition(), message.offset()))
+
+    def shared() -> bool:
+        turn()
+        shares = [len(ours.consumer.assignment()), len(python.assignment()), len(native.assignment())]
+        return shares == [2, 2, 2]
+
+    wait_until(shared, "three kinds of member share six partitions")
+    produce(config, topic, some(20, "a"))
+
+    def all_read() -> bool:
+        turn()
+        mine = {(p.partition, offset) for p, offset in ours.seen}
+        return len(mine | seen) == 20 * COUNT and bool(mine) and bool(seen)
+
+    wait_until(all_read, "everything is read by somebody")
+    python.close()
+    native.close()
+    wait_until(lambda: len(ours.consumer.assignment()) == COUNT, "the last one has all")
+    ours.stop()
+
+
+PROCESS = """
+import json, sys
+import klamm
+config, topic, path = json.loads(sys.argv[1])
+with klamm.Consumer(config, topics=[topic]) as consumer, open(path, "a", buffering=1) as out:
+    while True:
+        for record in consumer.poll(0.1, 10):
+            print(record.partition, record.offset, file=out)
+"""
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_kill_9_of_a_member_loses_nothing(broker: RunningBroker, topic: str, protocol: str, tmp_path: Path) -> None:
+    config = group_config(broker, protocol, auto_commit_interval_ms=100)
+    written = tmp_path / "victim"
+    written.touch()
+    survivor = Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.01)
+    with subprocess.Popen([sys.executable, "-c", PROCESS, json.dumps([config, topic, str(written)])]) as victim:
+        try:
+            wait_until(lambda: len(survivor.consumer.assignment()) == COUNT // 2, "two share")
+            produce(config, topic, some(100, "a"))
+            wait_until(lambda: written.read_text().count("\n") > 20, "the victim reads")
+        finally:
+            victim.kill()
+    produce(config, topic, some(100, "b"))
+
+    def read_by(reader: Reader) -> set[tuple[int, int]]:
+        return {(p.partition, offset) for p, offset in reader.seen}
+
+    def all_read() -> bool:
+        lines = [line.split() for line in written.read_text().splitlines()]
+        theirs = {(int(line[0]), int(line[1])) for line in lines if len(line) == 2}
+        return read_by(survivor) | theirs == {(p, i) for p in range(COUNT) for i in range(200)}
+
+    wait_until(all_read, "nothing is lost")
+    assert len(survivor.consumer.assignment()) == COUNT
+    survivor.stop()
