@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
@@ -57,6 +57,28 @@ _MEANINGS: dict[type[CoordinationError], str] = {
     NotEmptyError: "has children",
     SessionExpiredError: "is out of reach: the session has expired",
 }
+
+
+_TRIES_A_SESSION = 4
+"""A server that is starting up accepts connections and may never answer on them (seen with 3.9). kazoo gives such a
+connection the session's time-out divided by the number of hosts, so with one host the session would be lost by waiting
+once. Here it is a fourth at most, of the time-out for connecting too."""
+
+
+def _repeated(hosts: str) -> str:
+    """The same hosts, so often that there are `_TRIES_A_SESSION` or more."""
+    return ",".join([hosts] * -(-_TRIES_A_SESSION // (hosts.count(",") + 1)))
+
+
+class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
+    """Waits at most `connect_timeout_s` for a connection, for which kazoo would wait a whole session time-out."""
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().create_connection(*args, **{**kwargs, "timeout": self._connect_timeout_s})
 
 
 class UnknownOutcomeError(CoordinationUnavailableError):
@@ -102,8 +124,9 @@ class KazooSession:
         self._session_id = 0
         self._stopping = threading.Lock()
         self._client = KazooClient(
-            hosts=hosts,
+            hosts=_repeated(hosts),
             timeout=session_timeout_s,
+            handler=_ImpatientHandler(session_timeout_s / _TRIES_A_SESSION),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             logger=_kazoo_log,
         )

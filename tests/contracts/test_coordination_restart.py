@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +78,7 @@ def test_watches_come_back_with_the_server(server: ZooKeeperServer, case: ZooKee
 
 
 def test_a_watch_set_while_the_server_is_away(server: ZooKeeperServer, case: ZooKeeperCase) -> None:
-    coordination = ZooKeeperCase(server, request_timeout_ms=300).open(session_timeout_ms=20_000)
+    coordination = ZooKeeperCase(server, request_timeout_ms=2000).open(session_timeout_ms=20_000)
     events = Events(coordination)
     server.kill()
     events.wait_for(SessionEvent.SUSPENDED)
@@ -101,8 +103,47 @@ def test_a_call_waits_for_the_server_to_come_back(server: ZooKeeperServer, case:
     starter.join()
 
 
+class _Mute:
+    """Accepts connections, as a starting server does, and never says a word."""
+
+    def __init__(self, port: int) -> None:
+        self._listening = socket.create_server(("127.0.0.1", port))
+        self._thread = threading.Thread(target=self._accept)
+        self.accepted: list[socket.socket] = []
+        self._thread.start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self.accepted.append(self._listening.accept()[0])
+
+    def close(self) -> None:
+        """The listener first; those accepted stay open, and silent, to the end."""
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join()
+
+
+def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: ZooKeeperServer) -> None:
+    case = ZooKeeperCase(server)
+    coordination = case.open(session_timeout_ms=12_000)
+    events = Events(coordination)
+    coordination.create("/ephemeral", ephemeral=True)
+    server.kill()
+    mute = _Mute(server.port)
+    eventually(lambda: mute.accepted, "a connection to the mute server")
+    mute.close()
+    server.start()
+    events.wait_for(SessionEvent.CONNECTED)
+    assert SessionEvent.EXPIRED not in events.seen
+    assert coordination.exists("/ephemeral") is not None
+    case.close()
+    for connection in mute.accepted:
+        connection.close()
+
+
 def test_calls_fail_in_one_line_while_the_server_is_away(server: ZooKeeperServer) -> None:
-    case = ZooKeeperCase(server, request_timeout_ms=300)
+    case = ZooKeeperCase(server, request_timeout_ms=1500)
     coordination = case.open(session_timeout_ms=20_000)
     events = Events(coordination)
     server.kill()

@@ -19,7 +19,7 @@ OTHER_PROCESS = """
 import sys, time
 from pathlib import Path
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
-coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=1000))
+coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=4000))
 coordination.start()
 coordination.create("/ephemeral", ephemeral=True)
 coordination.watch("/ask", lambda: print("asked", flush=True))
