@@ -13,6 +13,7 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.audit.config import AuditConfig, expected_tier
+from klamm.plugins.audit.event import TIERS
 from klamm.plugins.audit.question import Answer, Question, ask, audit_config
 from klamm.plugins.audit.report import as_json, print_report
 from klamm.plugins.audit.tiling import TierKey
@@ -24,6 +25,9 @@ WAIT_STEP_S = 0.5
 def audit_command(
     config: ConfigFile = DEFAULT_CONFIG,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
+    tier: Annotated[
+        list[str] | None, typer.Option("--tier", help="Only this tier: producer, broker, consumer, consumer/GROUP, …")
+    ] = None,
     by: Annotated[Span, typer.Option("--by", help="How windows are grouped.")] = Span.WINDOW,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
@@ -40,7 +44,11 @@ def audit_command(
     settings = load_settings(config)
     audit = audit_config(settings)
     question = Question(
-        tuple(topic or ()), tuple(map(_tier, expect or ())), _instant("--since", since), _instant("--until", until)
+        tuple(topic or ()),
+        tuple(map(_known, tier or ())),
+        tuple(map(_expected, expect or ())),
+        _instant("--since", since),
+        _instant("--until", until),
     )
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
@@ -62,7 +70,13 @@ def _ask_until(client: ClusterClient, config: AuditConfig, question: Question, w
         time.sleep(WAIT_STEP_S)
 
 
-def _tier(text: str) -> TierKey:
+def _known(text: str) -> str:
+    if text.partition("/")[0] not in TIERS:
+        raise ConfigError(f"--tier: expected one of {', '.join(TIERS)}, perhaps with /GROUP or /JOB, got {text!r}")
+    return text
+
+
+def _expected(text: str) -> TierKey:
     try:
         return TierKey(*expected_tier(text))
     except ValueError as error:

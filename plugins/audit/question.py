@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
-from klamm.plugins.audit.compare import TopicAudit, compare
+from klamm.plugins.audit.compare import TopicAudit, WindowAudit, compare, watermark
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.tiling import TierKey
@@ -16,9 +16,11 @@ from klamm.plugins.audit.windows import clock_ms
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: topics (all when empty), tiers that must have counted, instants in ms (None: no bound)."""
+    """What is asked: topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
+    counted, instants in ms (None: no bound)."""
 
     topics: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
     expect: tuple[TierKey, ...] = ()
     since_ms: int | None = None
     until_ms: int | None = None
@@ -41,7 +43,20 @@ def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answe
     events = [event for event in log.events if not question.topics or event.topic in question.topics]
     configured = tuple(TierKey(*expected_tier(name)) for name in config.expect)
     audits = compare(events, clock_ms(), (*configured, *question.expect), wanted)
-    return Answer(tuple(_between(audit, question) for audit in audits), log.unreadable)
+    return Answer(tuple(_between(_only(audit, question.tiers), question) for audit in audits), log.unreadable)
+
+
+def _only(audit: TopicAudit, names: tuple[str, ...]) -> TopicAudit:
+    """Only the tiers asked for, each measured as before."""
+    if not names:
+        return audit
+    tiers = tuple(tier for tier in audit.tiers if tier.tier in names or str(tier) in names)
+    windows = tuple(
+        WindowAudit(window.start_ms, {tier: window.cells[tier] for tier in tiers}) for window in audit.windows
+    )
+    problems = tuple(problem for problem in audit.problems if problem.tier in tiers)
+    mark = watermark(windows, audit.window_ms) if tiers else None
+    return replace(audit, tiers=tiers, windows=windows if tiers else (), problems=problems, watermark_ms=mark)
 
 
 def _between(audit: TopicAudit, question: Question) -> TopicAudit:

@@ -20,6 +20,7 @@ from klamm import Consumer, Producer
 from klamm.core.cli.main import app
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.question import audit_config, completeness_watermark
@@ -95,6 +96,14 @@ def test_a_table_is_printed_and_its_windows_can_be_chosen(broker: RunningBroker)
     assert "watermark): 2013-01-01T01:40Z" in result.stdout
 
 
+@pytest.mark.parametrize("options", [("--tier", "tailor"), ("--expect", "broker"), ("--since", "soon")])
+def test_a_wrong_option_is_one_line(broker: RunningBroker, options: tuple[str, str]) -> None:
+    result = CliRunner().invoke(app, ["audit", "--config", str(broker.config_path), *options])
+    assert isinstance(result.exception, ConfigError)
+    assert str(result.exception).startswith(options[0])
+    assert "\n" not in str(result.exception)
+
+
 def test_a_tier_that_was_expected_and_has_told_nothing_is_unknown(broker: RunningBroker) -> None:
     produce(broker, 30)
     status, topic = audit(broker, "--expect", "hadoop/lake", wait="0")
@@ -121,6 +130,11 @@ def test_a_group_that_has_not_read_all_is_missing_records(broker: RunningBroker)
     status, topic = until(broker, "missing", rows=6)
     assert status == 1
     assert [row["state"] for row in topic["rows"]] == ["complete"] * 3 + ["missing"] * 3
+    status, topic = audit(broker, "--tier", "producer", "--tier", "broker")
+    assert (status, topic["complete"]) == (0, True)
+    assert list(topic["rows"][0]["tiers"]) == ["producer", "broker"]
+    assert audit(broker, "--tier", "consumer/readers", wait="0")[0] == 1
+    assert audit(broker, "--tier", "consumer/nobody", wait="0")[0] == 1
 
 
 def until(broker: RunningBroker, state: str, rows: int = 0) -> tuple[int, dict[str, Any]]:
