@@ -61,8 +61,8 @@ def _load(path: Path) -> Document:
     if len(text) > MAX_SIZE:
         raise ConfigError(f"{path}: is larger than {MAX_SIZE} characters")
     document = Document(path.name, path.absolute().parent, None)
-    loader = yaml.SafeLoader(text)
     try:
+        loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
         document.tree = {} if node is None else _construct(loader, node, (), document)
     except yaml.MarkedYAMLError as error:
@@ -70,8 +70,8 @@ def _load(path: Path) -> Document:
         raise ConfigError(f"{path.name}:{line}: not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path.name}: not YAML: {' '.join(str(error).split())}") from error
-    finally:
-        loader.dispose()
+    except RecursionError as error:
+        raise ConfigError(f"{path.name}: not YAML: nested too deep") from error
     return document
 
 

@@ -98,7 +98,8 @@ class SettingsLoader:
         for name in section:
             if name != "modules":
                 self._found(("plugins", name), unknown("key", name, ["modules"]))
-        modules = section.get("modules") or []
+        modules = section.get("modules")
+        modules = [] if modules is None else modules
         if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
             self._found(("plugins", "modules"), "expected a list of module names")
             return ()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -13,7 +15,7 @@ from klamm.core.config.section import LONG_MAX, Definition, definitions, to_stri
 from klamm.core.config.sink import SinkSettings
 from klamm.core.config.topic import BROKER_SYNONYMS, TopicConfig
 from klamm.core.config.topic_settings import TopicSettings
-from klamm.core.plugins import PluginHost, Providers
+from klamm.core.plugins import PluginHost, Providers, plugin_host
 
 BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a test compares. -->"
 
@@ -86,3 +88,13 @@ def _synonyms() -> Iterator[str]:
     yield "| Topic config | Broker keys |\n| --- | --- |"
     for name, keys in BROKER_SYNONYMS.items():
         yield f"| `{name}` | {', '.join(f'`{broker_key}`' for broker_key, _ in keys)} |"
+
+
+def main(page: Path) -> None:
+    """Put the tables in place of those on the page."""
+    head = page.read_text(encoding="utf-8").partition(BEGIN)[0]
+    page.write_text(head + reference(plugin_host()), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,182 @@
+"""One file, validated before anything starts: what is right is typed, what is wrong is a line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.offsets import OffsetStore
+
+FULL = """
+broker: {broker.id: 3, listeners: "PLAINTEXT://127.0.0.1:19092", log.dirs: ./data, log.retention.hours: 24}
+coordination: {plugin: zookeeper, zookeeper.connect: "${KLAMM_TEST_ZK:-127.0.0.1:2181}/klamm"}
+offsets: {plugin: coordination}
+topics:
+  flights: {partitions: 6, replication.factor: 1, config: {retention.ms: -1, cleanup.policy: [compact, delete]},
+            schema: flights.avsc, envelope: linkedin, compatibility: FULL}
+  raw: {partitions: 1}
+producer: {bootstrap.servers: "127.0.0.1:9092", acks: all, compression.type: zstd, linger.ms: 5, batch.size: 65536}
+consumer: {bootstrap.servers: [127.0.0.1:9092, 127.0.0.2:9092], group.id: g, auto.offset.reset: smallest}
+audit: {plugin: klamm, topics: [flights]}
+sinks: {archive: {plugin: files, topics: [flights], path: out, flush.records: 7}}
+serdes: {avro: {schemas.topic: _other}}
+plugins: {modules: []}
+"""
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Path:
+    (tmp_path / "flights.avsc").write_text('{"type": "record", "name": "F", "fields": []}')
+    path = tmp_path / "klamm.yaml"
+    path.write_text(FULL)
+    return path
+
+
+def test_every_section_is_typed(full: Path) -> None:
+    settings = load_settings(full)
+    assert (settings.broker.broker_id, settings.broker.topic_defaults().retention_ms) == (3, 24 * 3_600_000)
+    assert settings.coordination.plugin == "zookeeper"
+    assert settings.topics["flights"].partitions == 6
+    assert settings.topics["flights"].topic_config().cleanup_policy == "compact,delete"
+    assert settings.topics["flights"].topic_config().retention_ms == -1
+    assert (settings.producer.acks, settings.producer.compression_type) == (-1, "zstd")
+    assert settings.consumer.bootstrap() == [("127.0.0.1", 9092), ("127.0.0.2", 9092)]
+    assert (settings.consumer.auto_offset_reset, settings.consumer.group_protocol) == ("earliest", "registry")
+    assert settings.audit is not None
+    assert settings.sinks["archive"].flush_records == 7
+    assert settings.sinks["archive"].group_id == "sink-archive"
+
+
+def test_relative_paths_start_at_the_file(full: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")
+    settings = load_settings(full)
+    assert settings.broker.log_dirs == tmp_path / "data"
+    assert settings.topics["flights"].schema_file == tmp_path / "flights.avsc"
+    chosen: Any = settings.sinks["archive"].choice.config
+    assert chosen.path == tmp_path / "out"
+
+
+def test_a_mapping_will_do() -> None:
+    settings = load_settings({"broker": {"broker.id": 4}, "producer": None})
+    assert settings.broker.broker_id == 4
+    assert settings.broker.log_dirs == Path.cwd() / "data"
+
+
+def test_a_topics_format(full: Path) -> None:
+    settings = load_settings(full)
+    said = settings.topic_format("flights")
+    assert (said.envelope.name, settings.serde_name("flights")) == ("linkedin", "avro")
+    assert said.schema == '{"type": "record", "name": "F", "fields": []}'
+    assert (said.options["compatibility"], said.options["schemas.topic"]) == ("FULL", "_other")
+    assert settings.serde_name("raw") is None
+    assert settings.serde_name("unheard.of") is None
+    assert settings.topic_format("flights") is said
+
+
+def test_plugin_objects_are_made(full: Path, tmp_path: Path) -> None:
+    settings = load_settings(full)
+    coordination: Coordination = settings.make_coordination()
+    offsets: OffsetStore = settings.make_offset_store(coordination)
+    assert offsets is not None
+    assert settings.make_audit() is not None
+    assert settings.make_sink("archive") is not None
+    assert {"gzip", "snappy", "lz4", "zstd"} <= set(settings.codec_table().names())
+    assert settings.make_topic_validators() == []
+    assert settings.make_producer_interceptors() == []
+    assert settings.make_consumer_interceptors() == []
+    with pytest.raises(ConfigError, match=r"sinks.nope: there is no such sink \(there are: archive\)"):
+        settings.make_sink("nope")
+
+
+@pytest.mark.parametrize(
+    ("given", "protocol"),
+    [
+        ({}, "classic"),
+        ({"coordination": {}}, "registry"),
+        ({"coordination": {"plugin": "zookeeper"}, "consumer": {"group.protocol": "classic"}}, "classic"),
+        ({"consumer": {"group.protocol": "registry"}}, "registry"),
+    ],
+)
+def test_the_group_protocol_follows_the_coordination(given: dict[str, Any], protocol: str) -> None:
+    assert load_settings(given).consumer.group_protocol == protocol
+
+
+WRONG = [
+    ("broker: {log.retention.hour: 3}", "broker.log.retention.hour: unknown key; did you mean log.retention.hours?"),
+    ("broker: {broker_id: 3}", "broker.broker_id: unknown key; did you mean broker.id?"),
+    ("broker: {num.partitions: many}", "broker.num.partitions: should be a valid integer"),
+    ("broker: {num.partitions: true}", "broker.num.partitions: expected a whole number, got a boolean"),
+    ("broker: {num.partitions: 0}", "broker.num.partitions: should be greater than or equal to 1, got 0"),
+    ("broker: {auto.create.topics.enable: maybe}", "broker.auto.create.topics.enable: should be a valid boolean"),
+    ("broker: {listeners: here}", "broker.listeners: expected NAME://host:port, got 'here'"),
+    ("broker: {listeners: 'SSL://h:1'}", "broker.listeners: listener 'SSL' is not in listener.security.protocol.map"),
+    ("broker: {listeners: 'PLAINTEXT://h:99999'}", "broker.listeners: expected host:port with a port up to 65535"),
+    ("broker: {listeners: 'PLAINTEXT://0.0.0.0:9092'}", "broker.advertised.listeners: clients cannot connect to"),
+    ("broker: {log.dirs: 'a,b'}", "broker.log.dirs: expected one directory"),
+    ("broker: {compression.type: zsdt}", "broker.compression.type: unknown codec 'zsdt'; did you mean zstd?"),
+    ("broker: 5", "broker: expected keys with values, got 5"),
+    ("brokers: {}", "brokers: unknown section; did you mean broker?"),
+    ("coordination: {plugin: zookeper}", "coordination.plugin: unknown coordination 'zookeper'; did you mean"),
+    ("coordination: {zookeeper.conect: h}", "coordination.zookeeper.conect: unknown key; did you mean"),
+    ("topics: {a/b: {}}", "topics.a/b: topic name 'a/b': only letters, digits"),
+    ("topics: {..: {}}", "topics...: a topic cannot be called '..'"),
+    ("topics: {t: {config: {retention.mss: 3}}}", "topics.t.config.retention.mss: unknown topic config; did"),
+    ("topics: {t: {config: {retention.ms: x}}}", "topics.t.config.retention.ms: should be a valid integer"),
+    ("topics: {t: {config: {cleanup.policy: shred}}}", "topics.t.config.cleanup.policy: should be delete, compact or"),
+    ("topics: {t: {partition: 3}}", "topics.t.partition: unknown key; did you mean partitions?"),
+    ("topics: {t: {schema: no.avsc}}", "topics.t.schema: no such file:"),
+    ("topics: {t: {serde: avro, envelope: confluant}}", "topics.t.envelope: unknown envelope 'confluant'; did"),
+    ("topics: {t: {serde: avor}}", "topics.t.serde: unknown serde 'avor'; did you mean 'avro'?"),
+    ("topics: {t: {serde: avro, compatibilty: FULL}}", "topics.t.compatibilty: unknown key; did you mean"),
+    ("topics: {t: {serde: avro, compatibility: SOME}}", "topics.t.compatibility: should be 'NONE', 'BACKWARD'"),
+    ("producer: {acks: 2}", "producer.acks: should be all, 1 or 0, got 2"),
+    ("producer: {acks: 1, enable.idempotence: true}", "producer.enable.idempotence: needs acks: all"),
+    ("producer: {delivery.timeout.ms: 10}", "producer.delivery.timeout.ms: should be at least linger.ms"),
+    ("producer: {bootstrap.servers: localhost}", "producer.bootstrap.servers: expected host:port"),
+    ("producer: {interceptors: [nope]}", "producer.interceptors.0.plugin: unknown producer interceptor 'nope'"),
+    ("consumer: {group.protocol: clasic}", "consumer.group.protocol: should be 'registry' or 'classic', got 'clasic'"),
+    ("consumer: {heartbeat.interval.ms: 60000}", "consumer.heartbeat.interval.ms: should be below session.timeout.ms"),
+    ("consumer: {partition.assignment.strategy: best}", "consumer.partition.assignment.strategy: should be range or"),
+    ("audit: {}", "audit: needs `plugin:` (there are: klamm"),
+    ("audit: {plugin: klamm, window.minutes: 0}", "audit.window.minutes: should be greater than or equal to 1"),
+    ("sinks: {s: {plugin: fils, topics: [t]}}", "sinks.s.plugin: unknown sink 'fils'; did you mean 'files'?"),
+    ("sinks: {s: {plugin: files, path: p}}", "sinks.s.topics: is required and missing"),
+    ("sinks: {s: {plugin: files, topics: [t]}}", "sinks.s.path: is required and missing"),
+    ("plugins: {modules: no}", "plugins.modules: expected a list of module names"),
+    ("plugins: {modules: [no.such.module]}", "plugins: plugin 'no.such.module'"),
+    ("producer: {client.id: '${KLAMM_NOPE}'}", "producer.client.id: environment variable KLAMM_NOPE is not set"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG, ids=[text[:40] for text, _ in WRONG])
+def test_what_is_wrong_is_one_line_with_file_line_and_key(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "klamm.yaml"
+    path.write_text(f"# a comment\n{text}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value).startswith(f"klamm.yaml:2: {words}")
+    assert "\n" not in str(caught.value)
+
+
+def test_several_errors_are_a_line_each(tmp_path: Path) -> None:
+    path = tmp_path / "klamm.yaml"
+    path.write_text("broker:\n  broker.id: x\n  liseners: y\nproducer:\n  acks: 7\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert [line.partition(": ")[0] for line in str(caught.value).splitlines()] == [
+        "klamm.yaml:2", "klamm.yaml:3", "klamm.yaml:5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("tree", [[], "text", 3])
+def test_a_document_that_is_no_mapping(tmp_path: Path, tree: Any) -> None:
+    path = tmp_path / "klamm.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    with pytest.raises(ConfigError, match=r"klamm.yaml: expected sections"):
+        load_settings(path)
