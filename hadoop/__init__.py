@@ -16,7 +16,14 @@ from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    return [Command("load", "klamm.hadoop.cli:load", "Load topics into a lake with Spark, data and offsets together.")]
+    return [
+        Command(
+            "load",
+            "klamm.hadoop.cli:load",
+            "Load topics into a lake with Spark, data and offsets together.",
+            "klamm[spark]",
+        )
+    ]
 
 
 @hookimpl

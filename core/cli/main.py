@@ -46,14 +46,18 @@ class LazyCommand(TyperCommand):
         try:
             target = getattr(import_module(module), name)
         except (ImportError, AttributeError) as error:
-            missing = getattr(error, "name", None)
-            extra = f" (needs the package {missing!r})" if missing and not missing.startswith("klamm") else ""
-            raise PluginError(f"command {self._command.name!r} cannot be loaded{extra}: {error}") from error
+            raise PluginError(self._why(error)) from error
         if isinstance(target, typer.Typer):
             return typer_command(target)
         app = typer.Typer(add_completion=False)
         app.command(self._command.name)(target)
         return typer_command(app)
+
+    def _why(self, error: ImportError | AttributeError) -> str:
+        missing = getattr(error, "name", None)
+        if self._command.install and missing and not missing.startswith("klamm"):
+            return f"klamm {self._command.name} needs {missing}; install it with: pip install '{self._command.install}'"
+        return f"command {self._command.name!r} cannot be loaded: {error}"
 
 
 class KlammGroup(TyperGroup):

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Command:
-    """`target` is `module:function`, a function that typer can turn into a command; `summary` is its line of help."""
+    """`target` is `module:function`, a function that typer can turn into a command; `summary` is its line of help.
+    `install` is what pip is to be given where a package that the target needs is missing."""
 
     name: str
     target: str
     summary: str
+    install: str = ""

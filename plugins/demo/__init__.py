@@ -11,4 +11,8 @@ from klamm.core.seams.command import Command
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
     """`klamm demo`."""
-    return [Command("demo", "klamm.plugins.demo.command:demo", "The whole pipeline on 336,776 real flights")]
+    return [
+        Command(
+            "demo", "klamm.plugins.demo.command:demo", "The whole pipeline on 336,776 real flights", "klamm[spark,demo]"
+        )
+    ]
