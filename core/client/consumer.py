@@ -188,10 +188,10 @@ class Consumer:
         self._delivery.come_back()
         return self._take(self._delivery, max_records or self._options.max_poll_records, timeout_s)
 
-    def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> dict[str, pa.Table]:
-        """As `poll`, a table for each topic: columns key, value, topic, partition, offset, timestamp, timestampType
-        and headers as in Spark's Kafka source; `value` is decoded where the topic has a serde. Needs pyarrow (the extra
-        `arrow`)."""
+    def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> pa.Table:
+        """As `poll`, as a table of one topic's records; of no rows when none came. Columns key, value, topic,
+        partition, offset, timestamp, timestampType and headers as in Spark's Kafka source; `value` is decoded where
+        the topic has a serde. Needs pyarrow (the extra `arrow`)."""
         from klamm.core.client.consumer_arrow import ArrowConverter
 
         self._check_polling()
@@ -199,7 +199,7 @@ class Consumer:
         converter = ArrowConverter(self._values, self._converter)
         limit = max_records or self._options.max_poll_records
         with _Polling(self):
-            return converter.tables(self._delivery.take(limit, timeout_s, converter.convert))
+            return converter.table(self._delivery.take(limit, timeout_s, converter.convert, one_topic=True))
 
     def _take(self, delivery: Delivery, limit: int, timeout_s: float | None) -> list[ConsumerRecord]:
         with _Polling(self):

@@ -1,8 +1,7 @@
-"""What `poll_arrow` hands out: a table for each topic, with the columns of Spark's Kafka source."""
+"""What `poll_arrow` hands out: a table with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
@@ -11,14 +10,28 @@ import pyarrow as pa
 from klamm.core.client.consumer_delivery import Converted
 from klamm.core.client.consumer_values import RecordConverter
 from klamm.core.client.typed import TypedValues
-from klamm.core.errors import KlammError
-from klamm.core.records.arrow import columns_to_arrow
+from klamm.core.errors import KlammError, SchemaError
+from klamm.core.records.arrow import HEADERS, TIMESTAMP, columns_to_arrow
 from klamm.core.records.decode import RecordColumns
 from klamm.core.records.partition import TopicPartition
 
 CREATE_TIME: Final = 0
 LOG_APPEND_TIME: Final = 1
 """`timestampType`, by Kafka's codes: the timestamp is the producer's, or the broker's."""
+
+EMPTY: Final = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", TIMESTAMP),
+        ("timestampType", pa.int32()),
+        ("headers", HEADERS),
+    ]
+)
+"""The columns; `value` is of the decoded type where the topic has a serde."""
 
 ArrowDecoder = Callable[[pa.Array], pa.Array]
 """Payloads (binary) to values; what a serde may offer as `arrow_deserializer(topic)`."""
@@ -56,12 +69,14 @@ class ArrowConverter:
         make = getattr(serde, "arrow_deserializer", None)
         return None if make is None else make(topic)
 
-    def tables(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> dict[str, pa.Table]:
-        by_topic: dict[str, list[pa.Table]] = defaultdict(list)
-        for partition, batch in runs:
-            by_topic[partition.topic].append(pa.Table.from_batches([batch]))
-        # Batches written with different schemas may differ in their value's type.
-        return {t: pa.concat_tables(tables, promote_options="permissive") for t, tables in by_topic.items()}
+    def table(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> pa.Table:
+        """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that
+        one lacks are null; `SchemaError` where they contradict each other."""
+        tables = [pa.Table.from_batches([batch]) for _, batch in runs]
+        try:
+            return pa.concat_tables(tables, promote_options="permissive") if tables else EMPTY.empty_table()
+        except pa.ArrowException as error:
+            raise SchemaError(f"values of different types cannot be one table: {error}") from error
 
 
 def _columns(partition: TopicPartition, batch: pa.RecordBatch, value: pa.Array, kind: int) -> pa.RecordBatch:

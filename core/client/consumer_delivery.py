@@ -66,13 +66,15 @@ class Delivery:
         """The application is done with what it was handed."""
         self._positions.come_back(self)
 
-    def take(self, limit: int, timeout_s: float | None, convert: Convert[T]) -> list[tuple[TopicPartition, T]]:
-        """At most `limit` records, as runs of one partition; waits for the first of them up to `timeout_s` (None: for
-        ever). Raises what is first in line instead of records: an unreadable batch or record, or an error in the
-        background; the position stays before it."""
+    def take(
+        self, limit: int, timeout_s: float | None, convert: Convert[T], *, one_topic: bool = False
+    ) -> list[tuple[TopicPartition, T]]:
+        """At most `limit` records (with `one_topic`, of one topic), as runs of one partition; waits for the first of
+        them up to `timeout_s` (None: for ever). Raises what is first in line instead of records: an unreadable batch or
+        record, or an error in the background; the position stays before it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            taken = self._take_now(limit, convert)
+            taken = self._take_now(limit, convert, one_topic)
             if taken:
                 return taken
             if not self._wait(deadline):
@@ -95,7 +97,7 @@ class Delivery:
     def _deliverable(self) -> list[PartitionState]:
         return [s for s in self._positions.states.values() if s.deliverable and self._mine(s)]
 
-    def _take_now(self, limit: int, convert: Convert[T]) -> list[tuple[TopicPartition, T]]:
+    def _take_now(self, limit: int, convert: Convert[T], one_topic: bool) -> list[tuple[TopicPartition, T]]:
         with self._positions.lock:
             if self._positions.closed:
                 raise ClientClosedError("the consumer is closed")
@@ -105,6 +107,8 @@ class Delivery:
         start = next(self._turn)
         for i in range(len(states)):
             state = states[(start + i) % len(states)]
+            if one_topic and taken and taken[0][0].topic != state.partition.topic:
+                continue
             try:
                 while limit > 0 and (run := self._run(state, limit, convert)) is not None:
                     result, count = run

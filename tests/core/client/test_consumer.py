@@ -215,12 +215,12 @@ def test_arrow_has_sparks_columns_and_decoded_values(typed: dict[str, Any], conf
     rows: list[dict[str, Any]] = []
     with klamm.Consumer(typed, topics=[topic]) as consumer:
         while len(rows) < 10:
-            for table in consumer.poll_arrow(10.0, 4).values():
-                assert table.num_rows <= 4
-                assert table.column_names == [
-                    "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
-                ]  # fmt: skip
-                rows += table.to_pylist()
+            table = consumer.poll_arrow(10.0, 4)
+            assert 0 < table.num_rows <= 4
+            assert table.column_names == [
+                "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+            ]  # fmt: skip
+            rows += table.to_pylist()
         with pytest.raises(UnreadableRecordError, match="partition 0 offset 5"):
             consumer.poll_arrow(10.0)
     for number in (0, 1):
@@ -229,6 +229,21 @@ def test_arrow_has_sparks_columns_and_decoded_values(typed: dict[str, Any], conf
     assert {(row["topic"], row["timestampType"], row["timestamp"].tzinfo is not None) for row in rows} == {
         (topic, 0, True)
     }
+
+
+def test_a_table_is_of_one_topic_and_may_be_empty(
+    typed: dict[str, Any], config: dict[str, Any], topic: str, client: ClusterClient
+) -> None:
+    client.create_topics({f"{topic}-raw": NewTopic(1)})
+    produce(typed, topic, {0: [{"x": 1, "label": "p"}]})
+    produce(config, f"{topic}-raw", {0: [b"raw"]})
+    values: dict[str, Any] = {}
+    with klamm.Consumer(typed, topics=[topic, f"{topic}-raw"]) as consumer:
+        while len(values) < 2:
+            for row in consumer.poll_arrow(10.0).to_pylist():
+                values[row["topic"]] = row["value"]
+        assert consumer.poll_arrow(0.1).num_rows == 0
+    assert values == {topic: {"x": 1, "label": "p"}, f"{topic}-raw": b"raw"}
 
 
 def test_streams_share_the_partitions_block_and_end_with_the_consumer(config: dict[str, Any], topic: str) -> None:
@@ -334,3 +349,30 @@ def test_reading_goes_on_after_the_broker_was_killed(tmp_path: Path) -> None:
             broker.start()
             produce(config, "t", {1: [b"after"]})
             assert [r.value for r in read(consumer, 1)] == [b"after"]
+
+
+def test_the_consumer_tier_tiles_over_a_crash_and_counts_each_record_once(
+    config: dict[str, Any], topic: str, client: ClusterClient
+) -> None:
+    from klamm.plugins.audit.reader import read_audit_log
+
+    events = f"audit-{topic}"
+    client.create_topics({events: NewTopic(1)})
+    audited = {**config, "audit": {"plugin": "klamm", "topic": events, "topics": [topic]}}
+    produce(config, topic, {0: [b"0123456789"] * 50})
+    crashed = klamm.Consumer(audited, topics=[topic])
+    assert len(crashed.poll(10.0, 20)) == 20
+    crashed.commit()
+    assert len(crashed.poll(10.0, 20)) == 20
+    crashed.__exit__(RuntimeError, RuntimeError(), None)
+    with klamm.Consumer(audited, topics=[topic]) as consumer:
+        assert [r.offset for r in read(consumer, 30)] == list(range(20, 50))
+    ranges = {e.from_offset: e for e in read_audit_log(client, events).events if e.partition == 0 and not e.replay}
+    assert [(e.from_offset, e.to_offset) for e in sorted(ranges.values(), key=lambda e: e.from_offset)] == [
+        (0, 20),
+        (20, 50),
+    ]
+    windows = [window for event in ranges.values() for window in event.windows]
+    assert sum(w.records for w in windows) == 50
+    assert sum(w.size for w in windows) == 500
+    assert {(e.tier, e.owner) for e in ranges.values()} == {("consumer", config["consumer"]["group.id"])}
