@@ -115,14 +115,12 @@ class Story:
         self._await_news(loads)
         self._loaded(loads.run())
         self._await(self._size.in_time)
-        if loads.rows() < self._size.in_time:
-            self._loaded(loads.run())
         producers.release()
         self._await(self._size.all)
         self._show.say(f"the {self._size.late} flights of 3 January have arrived late")
         if self._plant is Plant.DOUBLED:
             self._show.say(f"planted: the broker stores {double_one(self._workspace, self._limit)} a second time")
-        self._loaded(loads.run(), ", the late day")
+        self._loaded(loads.run(), ", the late day among them")
         producers.finish()
 
     def _await_news(self, loads: Loads) -> None:

@@ -10,7 +10,7 @@ from crc32c import crc32c
 
 from klamm import Producer
 from klamm.core.config.settings import load_settings
-from klamm.core.records.header import CONTROL, CRC_AT, CRC_FROM, BatchHeader
+from klamm.core.records.header import CONTROL, CRC_AT, CRC_FROM, iter_headers
 from klamm.plugins.demo.flights import TOPIC, flight_key, load_flights, planted, timestamp_ms
 from klamm.plugins.demo.processes import DemoError
 from klamm.plugins.demo.workspace import Workspace
@@ -32,7 +32,7 @@ def lose_one(workspace: Workspace, limit: int) -> str:
     with Producer(workspace.config) as producer:
         stored = producer.send(TOPIC, flight, key=key.encode(), timestamp_ms=timestamp_ms(flight)).result(30)
         [segment] = (workspace.broker_data / f"{TOPIC}-{stored.partition}").glob("*.log")
-        _hide_last_batch(segment)
+        hide_last_batch(segment)
     workspace.acknowledged("planted").write_text(key + "\n")
     return key
 
@@ -46,15 +46,13 @@ def double_one(workspace: Workspace, limit: int) -> str:
     return key
 
 
-def _hide_last_batch(segment: Path) -> None:
+def hide_last_batch(segment: Path) -> None:
     """Turn the last batch of a segment into a control batch, which readers pass over, with a right CRC."""
     data = bytearray(segment.read_bytes())
-    at, last = 0, None
-    while at < len(data) and (header := BatchHeader.parse(data, at)).size <= len(data) - at:
-        last, at = (at, header), at + header.size
-    if last is None:
+    batches = list(iter_headers(data))
+    if not batches:
         raise DemoError(f"{segment} holds no batch to plant an anomaly in")
-    at, header = last
+    at, header = batches[-1]
     pack_into(">h", data, at + _ATTRIBUTES_AT, header.attributes | CONTROL)
     pack_into(">I", data, at + CRC_AT, crc32c(data[at + CRC_FROM : at + header.size]))
     with segment.open("r+b") as file:

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
+from klamm.plugins.demo.processes import Child, DemoError, Processes, wait_for
+from klamm.plugins.demo.steps.produce import LineCounter
+from klamm.plugins.demo.workspace import Workspace, free_ports
+
+
+def sleeper(processes: Processes) -> Child:
+    return processes.start("sleeper", [sys.executable, "-c", "print('up', flush=True); import time; time.sleep(600)"])
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    path = tmp_path / "logs"
+    path.mkdir()
+    return path
+
+
+def test_all_processes_end_with_the_demo(logs: Path) -> None:
+    with Processes(logs) as processes:
+        child = sleeper(processes)
+        wait_for(lambda: "up" in child.output(), "the start", 30, child)
+    assert not child.running
+    with pytest.raises(DemoError, match="ending"):
+        sleeper(processes)
+
+
+def test_a_process_that_fails_is_named_with_what_it_said(logs: Path) -> None:
+    with Processes(logs) as processes:
+        child = processes.run("talker", [sys.executable, "-c", "import sys; print('no luck'); sys.exit(3)"], 30)
+        assert child.process.returncode == 3
+        with pytest.raises(DemoError, match="talker ended with status 3: no luck"):
+            child.check()
+
+
+def test_waiting_ends_when_a_watched_process_does(logs: Path) -> None:
+    with Processes(logs) as processes:
+        child = sleeper(processes)
+        child.signal(signal.SIGKILL)
+        with pytest.raises(DemoError, match="sleeper ended with status -9"):
+            wait_for(lambda: False, "nothing", 30, child)
+
+
+def test_each_run_has_a_directory_and_a_valid_configuration(tmp_path: Path) -> None:
+    one, other = Workspace.make(tmp_path), Workspace.make(tmp_path)
+    assert one.root != other.root
+    settings = load_settings(one.config)
+    assert settings.producer.bootstrap_servers == one.bootstrap
+    assert settings.topics["flights"].partitions == 6
+    assert settings.topic_format("flights").schema
+    assert len(set(free_ports(2))) == 2
+
+
+def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="give another --dir"):
+        Workspace.make(tmp_path / "file")
+
+
+def test_lines_of_a_growing_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    counter = LineCounter(path)
+    assert counter.count() == 0
+    path.write_text("a\nb\nc")
+    assert counter.count() == 2
+    with path.open("a") as file:
+        file.write("\nd\n")
+    assert counter.count() == 4
