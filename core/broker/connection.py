@@ -76,9 +76,9 @@ class Connection(asyncio.BufferedProtocol):
         except ProtocolError as error:
             self._refuse(error)
             return
+        self._pump()
         if len(self._requests) > self._queued_requests:
             self._pause_reading()
-        self._pump()
 
     def pause_writing(self) -> None:
         self._writing_paused = True

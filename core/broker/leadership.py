@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
+from klamm.core.broker.connection import describe
 from klamm.core.broker.partitions import LedPartition, Partitions
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
@@ -61,7 +62,13 @@ class Leadership:
     def _refresh_soon(self) -> None:
         task = self._loop.create_task(self.refresh())
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._refreshed)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            log.error("the cluster's image could not be applied: %s", describe(error))
 
     async def refresh(self) -> None:
         """When this returns, the newest image is in force, and all that this broker leads in it is served."""

@@ -107,7 +107,7 @@ def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview
 
 
 def _failed(part: ProducePartition, error: KlammError) -> Produced:
-    log.info("refused a batch of %d bytes: %s", len(part.records or b""), error)
+    log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
     return Produced(part.topic, part.partition, error.code, message=str(error))
 
 

@@ -12,7 +12,9 @@ from klammtest.requests import new_topic
 from klammtest.wire import WireClient, part
 
 from klamm.core.errors import ErrorCode
+from klamm.core.groups.doors import Door, enter
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 
 _GROUPS = count()
 SESSION = timedelta(seconds=10)
@@ -282,3 +284,19 @@ def test_producer_ids_are_never_given_twice(broker: RunningBroker, wire: WireCli
     assert {answer.producer_epoch for answer in answers} == {0}
     refused = wire.call(ApiKey.INIT_PRODUCER_ID, version, transactional_id="tx", transaction_timeout=SESSION)
     assert refused.error_code is ErrorCode.transactional_id_authorization_failed
+
+
+def test_a_group_of_the_other_kind_is_refused(broker: RunningBroker, wire: WireClient, group: str) -> None:
+    """A registry member is inside: the classic door stays shut, for members and for commits from outside."""
+    topic = new_topic(wire)
+    tree = EmbeddedCoordination(EmbeddedConfig(path=broker.folder / "coordination.db"))
+    tree.start()
+    try:
+        enter(tree, group, Door.REGISTRY, "member-1")
+        assert join(wire, group).error_code is ErrorCode.inconsistent_group_protocol
+        assert commit(wire, group, {(topic, 0): 1}) == {(topic, 0): ErrorCode.inconsistent_group_protocol}
+        assert wire.call(ApiKey.DELETE_GROUPS, 2, groups_names=(group,)).results[0].error_code is not ErrorCode.none
+    finally:
+        tree.close()
+    assert commit(wire, group, {(topic, 0): 1}) == {(topic, 0): ErrorCode.none}
+    assert joined(wire, group).leader

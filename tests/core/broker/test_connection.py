@@ -1,0 +1,212 @@
+"""The rules of a connection, with a transport that only takes notes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from klamm.core.broker.connection import Connection
+from klamm.core.broker.context import ConnectionContext
+from klamm.core.errors import ProtocolError
+from klamm.core.protocol.frames import FrameSplitter
+
+
+class Notes(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.said: list[str] = []
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return ("10.0.0.9", 4711) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        self.said.append("limits")
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.written.append(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        self.said.append("pause")
+
+    def resume_reading(self) -> None:
+        self.said.append("resume")
+
+    def is_closing(self) -> bool:
+        return "close" in self.said
+
+    def close(self) -> None:
+        self.said.append("close")
+
+    def abort(self) -> None:
+        self.said.append("abort")
+
+
+class Bench:
+    """A connection whose requests are answered by `answer`: `wait…` later, when `release` is set."""
+
+    def __init__(self, queued_requests: int = 4) -> None:
+        self.release = asyncio.Event()
+        self.handled: list[bytes] = []
+        self.cancelled = False
+        self.lost: list[Connection] = []
+        self.transport = Notes()
+        self.context = ConnectionContext(1, "PLAINTEXT", "?")
+        self.connection = Connection(
+            self.context, FrameSplitter(1000), self.answer, lambda: 5.0, self.lost.append, queued_requests
+        )
+        self.connection.connection_made(self.transport)
+
+    def answer(self, context: ConnectionContext, frame: bytearray) -> Any:
+        self.handled.append(bytes(frame))
+        if frame.startswith(b"wait"):
+            return self.later(frame)
+        if frame.startswith(b"bad"):
+            raise ProtocolError("this cannot be read")
+        if frame.startswith(b"bug"):
+            raise ZeroDivisionError("a bug\nin two lines")
+        return None if frame.startswith(b"none") else [b"<", bytes(frame), b">"]
+
+    async def later(self, frame: bytearray) -> Any:
+        try:
+            await self.release.wait()
+        except asyncio.CancelledError:
+            self.cancelled = True
+            raise
+        if frame == b"wait and fail":
+            raise ZeroDivisionError("late")
+        return [b"<", bytes(frame), b">"]
+
+    def arrive(self, *frames: bytes) -> None:
+        data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
+        room = self.connection.get_buffer(-1)
+        room[: len(data)] = data
+        self.connection.buffer_updated(len(data))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def bench_test(test: Callable[[Bench], Awaitable[None]]) -> Callable[[], None]:
+    """Run a test of a bench on a loop of its own."""
+
+    def run() -> None:
+        async def main() -> None:
+            await test(Bench())
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@bench_test
+async def test_answers_go_out_in_the_order_of_the_requests(bench: Bench) -> None:
+    bench.arrive(b"one", b"wait", b"none", b"two")
+    await settle()
+    assert bench.handled == [b"one", b"wait"], "nothing behind a waiting request is begun"
+    bench.release.set()
+    await settle()
+    assert bench.transport.written == [b"<one>", b"<wait>", b"<two>"]
+    assert not bench.connection.busy
+
+
+@bench_test
+async def test_reading_pauses_while_too_much_waits(bench: Bench) -> None:
+    bench.arrive(b"wait", *[b"more"] * 4)
+    assert bench.transport.said == ["limits"]
+    bench.arrive(b"more")
+    assert bench.transport.said == ["limits", "pause"]
+    bench.release.set()
+    await settle()
+    assert bench.transport.said == ["limits", "pause", "resume"]
+    assert len(bench.transport.written) == 6
+
+
+@bench_test
+async def test_nothing_is_handled_while_the_client_does_not_read(bench: Bench) -> None:
+    bench.connection.pause_writing()
+    bench.arrive(b"one", b"two")
+    await settle()
+    assert bench.handled == []
+    bench.connection.resume_writing()
+    assert bench.transport.written == [b"<one>", b"<two>"]
+
+
+@bench_test
+async def test_many_small_requests_give_others_their_turn(bench: Bench) -> None:
+    bench.arrive(*[b"ab"] * 40)
+    assert len(bench.handled) < 40
+    await settle()
+    assert len(bench.transport.written) == 40
+
+
+@bench_test
+async def test_what_a_request_waits_for_is_cancelled_with_its_connection(bench: Bench) -> None:
+    bench.arrive(b"wait", b"more")
+    await settle()
+    bench.connection.connection_lost(None)
+    await settle()
+    assert bench.cancelled
+    assert bench.handled == [b"wait"]
+    assert bench.lost == [bench.connection]
+
+
+@pytest.mark.parametrize(
+    ("frame", "level", "line"),
+    [
+        (b"bad", logging.WARNING, "closed connection 1 of 10.0.0.9:4711 (client unknown): this cannot be read"),
+        (b"bug", logging.ERROR, "unexpected ZeroDivisionError: a bug in two lines at "),
+        (b"wait and fail", logging.ERROR, "unexpected ZeroDivisionError: late at "),
+    ],
+)
+def test_a_request_that_fails_closes_with_one_line(
+    frame: bytes, level: int, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.release.set()
+        bench.arrive(frame, b"behind")
+        await settle()
+        assert bench.transport.said[-1] == "close"
+        assert bench.transport.written == []
+        bench.arrive(b"late")
+        assert b"late" not in bench.handled
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.levelno == level
+    assert line in record.getMessage()
+    assert "\n" not in record.getMessage()
+
+
+@bench_test
+async def test_draining_answers_what_is_under_way_and_closes(bench: Bench) -> None:
+    bench.arrive(b"wait", b"behind")
+    bench.connection.drain()
+    assert "close" not in bench.transport.said
+    bench.release.set()
+    await settle()
+    assert bench.transport.written == [b"<wait>"]
+    assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_draining_an_idle_connection_closes_it(bench: Bench) -> None:
+    bench.connection.drain()
+    assert bench.transport.said[-1] == "close"
+
+
+def test_a_client_that_declares_codecs() -> None:
+    context = ConnectionContext(1, "PLAINTEXT", "?")
+    context.introduce("klamm", "0.1.0-codecs.5.7")
+    assert context.codecs == {5, 7}
+    context.introduce("apache-kafka-java", "3.9.0")
+    assert context.codecs == set()
