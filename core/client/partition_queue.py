@@ -7,7 +7,9 @@ Rules:
 - Without idempotence at most `max_in_flight` are in flight; with 1, nothing is ever reordered.
 - With idempotence each batch gets a sequence number when it is first taken, and keeps it and the producer's identity
   over all tries. While a batch waits for another try no later one is sent before it (Kafka does the same): the broker
-  would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER, as it does those that are in flight, which then come back.
+  would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER, as it does those that are in flight, which then come back. Nor is
+  a new one sent beside another try: if the first try was stored after all, the broker knows it again only as long as
+  it is among its producer's last five.
 - When a batch fails for good after it got a number, the numbers behind it have a gap. The partition then *resets*: once
   nothing is in flight and no batch is in doubt, it goes on with the next epoch and sequence 0 (KIP-360), each waiting
   batch with a new number. A batch in doubt (its answer was lost: it may be stored) is first tried again under its old
@@ -18,7 +20,8 @@ Rules:
     OUT_OF_ORDER_SEQUENCE_NUMBER       again                              reset; again if a gap was known, else failed
     UNKNOWN_PRODUCER_ID                reset; again if retention took what was stored before, else failed
     INVALID_PRODUCER_EPOCH, …          reset with a new producer id; again unless in doubt, then failed
-    MESSAGE_TOO_LARGE                  split in halves with the same numbers; a single record fails
+    MESSAGE_TOO_LARGE                  split in halves with the same numbers; a single record fails. A half of a batch
+                                       in doubt that is out of order fails: the whole may be stored
     a retriable code, no answer        again
     any other code                     failed
 
@@ -112,6 +115,7 @@ class PartitionQueue:
         self.waiting.popleft()
         head.closed = True
         head.attempts += 1
+        head.tries += 1
         self.in_flight.append(head)
         self.in_flight.sort(key=_order)
         return head
@@ -167,6 +171,8 @@ class PartitionQueue:
             return False
         if head.sequence is not None:
             return not self.in_flight or head.order < self.in_flight[0].order
+        if any(batch.tries > 1 for batch in self.in_flight):
+            return False
         if self._identity is ANONYMOUS:
             given = self._identities.current() if self._identities else None
             if given is None:
@@ -197,8 +203,11 @@ class PartitionQueue:
     def _out_of_order(self, batch: ProducerBatch) -> Verdict:
         earliest = min([*self.in_flight, *list(self.waiting)[:1]], key=_order)
         if earliest is not batch:
-            batch.in_doubt = False
+            batch.in_doubt = batch.in_doubt and batch.halved
             return Verdict.AGAIN
+        if batch.halved and batch.in_doubt:
+            self._reset_needed = True
+            return Verdict.FAILED
         self._surely_not_stored(batch)
         if self._reset_needed:
             return Verdict.AGAIN

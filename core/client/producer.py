@@ -194,7 +194,8 @@ class Producer:
         which). `DeliveryError` when `timeout` seconds are over before."""
         left = self._accumulator.flush(timeout)
         if left:
-            raise DeliveryError(f"{left} records were not settled within {timeout} s; they are still being sent")
+            what = "1 record was" if left == 1 else f"{left} records were"
+            raise DeliveryError(f"{what} not settled within {timeout} s; sending goes on")
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, publish the audit's counts, and stop. After `timeout` seconds (default: `delivery.timeout.ms`) the

@@ -33,6 +33,7 @@ class ProducerBatch:
         "closed",
         "created_s",
         "first",
+        "halved",
         "identity",
         "in_doubt",
         "number",
@@ -43,6 +44,7 @@ class ProducerBatch:
         "sequence",
         "settled",
         "size",
+        "tries",
     )
 
     def __init__(self, outcome: BatchOutcome, created_s: float, number: int = 0, first: int = 0) -> None:
@@ -56,10 +58,14 @@ class ProducerBatch:
         self.closed = False
         """No more records are taken."""
         self.attempts = 0
+        self.tries = 0
+        """Attempts under its present sequence number."""
         self.retry_at_s = 0.0
         self.identity = ANONYMOUS
         self.sequence: int | None = None
         self.in_doubt = False
+        self.halved = False
+        """Part of a larger one: the broker would not know it again if the whole is stored."""
         self.settled = False
         self.problem: Exception | None = None
         """Why the last try failed."""
@@ -79,7 +85,7 @@ class ProducerBatch:
         return self.first + len(self.records)
 
     def assign(self, identity: ProducerIdentity, sequence: int | None) -> None:
-        self.identity, self.sequence = identity, sequence
+        self.identity, self.sequence, self.tries = identity, sequence, 0
         self._encoded = None
 
     def encode(self, codec: Codec | None) -> bytes:
@@ -105,7 +111,9 @@ class ProducerBatch:
             half.closed = True
             half.attempts = self.attempts
             half.in_doubt = self.in_doubt
+            half.halved = True
             half.assign(self.identity, None if self.sequence is None else wrap_sequence(self.sequence + start))
+            half.tries = self.tries
             halves.append(half)
         return halves[0], halves[1]
 

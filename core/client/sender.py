@@ -375,4 +375,5 @@ class Sender:
         partition = batch.outcome.partition
         doubt = " (it may be stored: an answer was lost)" if batch.in_doubt else ""
         where = f"topic {partition.topic!r} partition {partition.partition}"
-        return DeliveryError(f"{where}: {batch.count} records were not delivered: {why}{doubt}")
+        what = "1 record was" if batch.count == 1 else f"{batch.count} records were"
+        return DeliveryError(f"{where}: {what} not delivered: {why}{doubt}")

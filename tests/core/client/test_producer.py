@@ -192,7 +192,7 @@ def test_a_record_over_the_topics_limit_fails_on_its_future(
         small = [producer.send(topic, os.urandom(900), partition=0) for _ in range(20)]
         large = producer.send(topic, os.urandom(6000), partition=0)
         after = producer.send(topic, b"after", partition=0)
-        with pytest.raises(DeliveryError, match="partition 0: 1 records were not delivered: MESSAGE_TOO_LARGE"):
+        with pytest.raises(DeliveryError, match="partition 0: 1 record was not delivered: MESSAGE_TOO_LARGE"):
             large.result(20)
         assert [future.result(20).offset for future in [*small, after]] == list(range(21))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
@@ -104,7 +105,7 @@ def test_a_batch_that_fails_for_good_leaves_no_gap_for_the_others(broker: Script
         target.flush(20)
         failed = [number for number, future in enumerate(futures) if future.exception(0) is not None]
         assert failed == [1]
-        with pytest.raises(DeliveryError, match=r"topic 't' partition 0: 1 records were not delivered: INVALID_RECORD"):
+        with pytest.raises(DeliveryError, match=r"topic 't' partition 0: 1 record was not delivered: INVALID_RECORD"):
             futures[1].result()
     assert broker.values("t") == numbers(range(1), range(2, 10))
     assert broker.log("t").epochs_seen[-1] == 1
@@ -208,7 +209,7 @@ def test_flush_has_a_limit(broker: ScriptedBroker) -> None:
     broker.faults.extend([ErrorCode.leader_not_available] * 10)
     with producer(broker, retry_backoff_ms=100) as target:
         target.send("t", b"x")
-        with pytest.raises(DeliveryError, match=r"1 records were not settled within 0\.01 s"):
+        with pytest.raises(DeliveryError, match=r"1 record was not settled within 0\.01 s"):
             target.flush(0.01)
 
 
@@ -253,3 +254,44 @@ def test_a_codec_that_raises_refuses_its_batch_only(broker: ScriptedBroker) -> N
             target.send("t", b"x").result(10)
         target._sender._options = options
         assert target.send("t", b"y").result(10).offset == 0
+
+
+PASSING: list[Fault] = [
+    "lost",
+    "dropped",
+    "silent",
+    ErrorCode.not_leader_or_follower,
+    ErrorCode.request_timed_out,
+    ErrorCode.not_enough_replicas_after_append,
+    ErrorCode.message_too_large,
+    ErrorCode.invalid_producer_epoch,
+]
+FINAL: list[Fault] = [ErrorCode.invalid_record, ErrorCode.topic_authorization_failed]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_faults_store_what_is_acknowledged_once_and_in_order(broker: ScriptedBroker, seed: int) -> None:
+    """What failed for good may be stored only where its error says so; all else is stored exactly once, in order."""
+    chance = random.Random(seed)
+    broker.faults.extend(
+        chance.choice(PASSING) if chance.random() < 0.3 else chance.choice(FINAL) if chance.random() < 0.05 else "ok"
+        for _ in range(120)
+    )
+    sent: dict[int, list[Future[RecordMetadata]]] = {number: [] for number in range(4)}
+    with producer(broker, batch_size=chance.choice([1, 60, 300]), request_timeout_ms=150) as target:
+        for _ in range(400):
+            partition = chance.randrange(4)
+            sent[partition].append(target.send("wide", b"%d" % len(sent[partition]), partition=partition))
+            if chance.random() < 0.02:
+                target._accumulator.flush(chance.random() / 100)
+            if chance.random() < 0.01:
+                broker.disconnect()
+        target.flush(30)
+    for partition, futures in sent.items():
+        values = [int(value or b"") for value in broker.log("wide", partition).values]
+        errors = {number: str(future.exception(0)) for number, future in enumerate(futures) if future.exception(0)}
+        certain = [number for number in range(len(futures)) if number not in errors]
+        assert [number for number in values if number not in errors] == certain
+        unsure = {number for number in values if number in errors}
+        assert all("it may be stored" in errors[number] for number in unsure)
+        assert len(values) == len(set(values))
