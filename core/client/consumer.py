@@ -86,6 +86,7 @@ class Consumer:
         self._streaming = False
         self._polled_at = time.monotonic()
         self._polling = 0
+        self._counting = threading.Lock()
         self._closing = threading.Lock()
         self._closed = False
         self._fetcher.start()
@@ -334,11 +335,13 @@ class _Polling:
         self._consumer = consumer
 
     def __enter__(self) -> None:
-        self._consumer._polling += 1
+        with self._consumer._counting:
+            self._consumer._polling += 1
 
     def __exit__(self, *_: object) -> None:
-        self._consumer._polling -= 1
-        self._consumer._polled_at = time.monotonic()
+        with self._consumer._counting:
+            self._consumer._polling -= 1
+            self._consumer._polled_at = time.monotonic()
 
 
 def _wall_ms() -> int:

@@ -121,26 +121,34 @@ class Commits:
     def on_assigned(self, owned: Collection[Owned]) -> None:
         self.rebalances += 1
         self._positions.add(owned)
-        if self._listener is not None:
-            self._listener.on_assigned([o.partition for o in owned])
+        self._tell("on_assigned", [o.partition for o in owned])
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         if not self._positions.revoke(partitions, self._policy.patience_s):
             _log.warning("the application did not come back within %.0f s; what it has in hand will be read again",
                          self._policy.patience_s)  # fmt: skip
-        if self._listener is not None:
-            self._listener.on_revoked(partitions)
+        self._tell("on_revoked", partitions)
         if self._policy.automatic:
             self.commit_confirmed(partitions)
         self._drop(partitions)
 
     def on_lost(self, partitions: Collection[TopicPartition]) -> None:
         self._drop(partitions)
-        if self._listener is not None:
-            self._listener.on_lost(partitions)
+        self._tell("on_lost", partitions)
 
     def on_error(self, error: KlammError) -> None:
         self._positions.fail(error)
+
+    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        """The application's own listener; what it raises, the next poll raises, and the rebalance goes on."""
+        if self._listener is None:
+            return
+        try:
+            getattr(self._listener, what)(partitions)
+        except Exception as error:  # an application's code may raise anything
+            failure = error if isinstance(error, KlammError) else KlammError(f"the listener's {what} raised {error!r}")
+            failure.__cause__ = failure.__cause__ or (None if failure is error else error)
+            self._positions.fail(failure)
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._positions.remove(partitions)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,12 @@ from klammtest.readers import Reader, client_config, produce, read, wait_until
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 
 NUMBER = itertools.count()
 COUNT = 6
@@ -104,6 +105,34 @@ def test_a_revocation_waits_for_what_the_application_has_in_hand(
         second.stop()
     assert len(held) == COUNT
     assert second.seen == [], "the first committed them before it let go"
+
+
+class Noting:
+    """A listener that commits nothing, notes what it hears, and raises once."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int]] = []
+
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("assigned", len(partitions)))
+        raise RuntimeError("planted")
+
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("revoked", len(partitions)))
+
+    def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.heard.append(("lost", len(partitions)))
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_a_listener_hears_of_rebalances(broker: RunningBroker, topic: str, protocol: str) -> None:
+    noting = Noting()
+    with klamm.Consumer(group_config(broker, protocol), topics=[topic], listener=noting) as consumer:
+        wait_until(lambda: len(consumer.assignment()) == COUNT, "assigned")
+        with pytest.raises(KlammError, match="the listener's on_assigned raised RuntimeError"):
+            consumer.poll(5.0)
+        consumer.poll(0)
+    assert noting.heard == [("assigned", COUNT), ("revoked", COUNT)]
 
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])
@@ -248,7 +277,31 @@ with klamm.Consumer(config, topics=[topic]) as consumer, open(path, "a", bufferi
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])
 def test_kill_9_of_a_member_loses_nothing(broker: RunningBroker, topic: str, protocol: str, tmp_path: Path) -> None:
-    config = group_config(broker, protocol, auto_commit_interval_ms=100)
+    kill_a_member(group_config(broker, protocol, auto_commit_interval_ms=100), topic, tmp_path)
+
+
+def test_kill_9_of_a_member_and_of_the_broker_with_zookeeper(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    coordination = {
+        "plugin": "zookeeper",
+        "zookeeper.connect": f"{zookeeper_server.connect}/consumers-{next(NUMBER)}",
+        "zookeeper.session.timeout.ms": 2_000,
+    }
+    topics = {"t": {"partitions": COUNT}}
+    with running_broker(tmp_path / "broker", topics=topics, coordination=coordination) as broker:
+        config = group_config(broker, "registry", auto_commit_interval_ms=100)
+        kill_a_member(config, "t", tmp_path)
+        reader = Reader(klamm.Consumer(config, topics=["t"]))
+        wait_until(lambda: len(reader.consumer.assignment()) == COUNT, "owned")
+        broker.kill()
+        broker.start()
+        produce(config, "t", some(10, "c"))
+        wait_until(lambda: len(reader.seen) == COUNT * 10, "the group has outlived the broker")
+        assert len(reader.consumer.assignment()) == COUNT
+        reader.stop()
+
+
+def kill_a_member(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
+    """Two members read; one is killed; the other reads the rest."""
     written = tmp_path / "victim"
     written.touch()
     survivor = Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.01)

@@ -11,6 +11,7 @@ from klammtest.members import CoordinationSpec, Group, open_coordination, wait_u
 
 from klamm.core.cluster import paths
 from klamm.core.groups.member import LostOwnershipError
+from klamm.core.groups.registry import RegistrySettings
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.offsets import CommittedOffset
@@ -112,6 +113,25 @@ def test_a_commit_is_refused_when_the_claim_is_gone_though_the_member_does_not_k
     wait_until(lambda: len(tree.children(paths.group_ids("g"))) == 1, "registered again")
     group.await_settled(PARTITIONS)
     member.commit({PARTITIONS[0]: CommittedOffset(1)})
+
+
+def test_an_owner_that_does_not_let_go_is_told_and_waited_for(group: Group, tree: Coordination) -> None:
+    stranger = paths.partition_owner("g", "t", 3)
+    tree.create(stranger, b"somebody", ephemeral=True, make_parents=True)
+    group.settings = RegistrySettings("g", {"t": 1}, retries=2, backoff_s=0.5)
+    member = group.join("a")
+    errors = group.members["a"][2].errors
+    wait_until(lambda: errors, "it says so")
+    assert "still owned by others: t-3 after" in str(errors[0])
+    assert member.owned() == {}, "a claim is all or nothing"
+    tree.delete(stranger)
+    group.await_settled(PARTITIONS)
+
+
+def test_tries_outlast_the_session() -> None:
+    settings = RegistrySettings("g", {"t": 1}, retries=2, backoff_s=0.5)
+    assert settings.tries(6.0) * settings.backoff_s > 6.0
+    assert RegistrySettings("g", {"t": 1}).tries(6.0) == 10
 
 
 @pytest.mark.parametrize("count", [2, 8])
