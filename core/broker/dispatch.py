@@ -47,7 +47,9 @@ class Dispatcher:
             if api is ApiKey.PRODUCE:
                 body = read_produce_request(frame, offset, version)
             else:
-                body = schema.decode(frame, offset)
+                # Kafka's brokers read what they know and pass over the rest; librdkafka relies on it: its request for
+                # all topics (Metadata v9) ends in one byte too many.
+                body = schema.decode(frame, offset, whole=False)
             context = RequestContext(connection, header.client_id or "", header.correlation_id)
         request = Request(api, version, body, context, messages.response(api, version))
         outcome = self._handlers[api](self._services, request)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from klammtest.broker import RunningBroker, running_broker
@@ -38,3 +39,12 @@ def test_a_client_produces_and_consumes(broker: RunningBroker, client: ForeignCl
         assert got == list(enumerate(values))
     segments = (broker.log_dir / f"{topic}-0").glob("*.log")
     assert {h.codec_id for s in segments for _, h in iter_headers(s.read_bytes())} == {CODEC_IDS[codec]}
+
+
+def test_librdkafka_lists_all_topics(tmp_path: Path) -> None:
+    """Its request for all topics (Metadata v9) has one byte too many at the end; Kafka's brokers do not mind."""
+    from confluent_kafka import Producer
+
+    with running_broker(tmp_path, topics={"t": {"partitions": 2}}) as broker:
+        listed = Producer({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10)
+        assert {name: len(topic.partitions) for name, topic in listed.topics.items()} == {"t": 2}
