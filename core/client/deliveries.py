@@ -42,6 +42,8 @@ class DeliveryListeners:
         self.audit: ProducerAudit | None = None
         self.audited: frozenset[str] = frozenset()
         """Topics whose records are counted."""
+        self.audit_topic: str | None = None
+        """Its records are the audit's own: neither counted nor shown to interceptors."""
 
     def counts(self) -> dict[str, int]:
         with self._lock:
@@ -73,6 +75,8 @@ class DeliveryListeners:
         self._tell(None, error)
 
     def stored(self, batch: ProducerBatch, produced: ProducedBatch) -> None:
+        if batch.outcome.partition.topic == self.audit_topic:
+            return
         with self._lock:
             self._counts.acknowledged += batch.count
             self._counts.batches += 1
@@ -91,11 +95,13 @@ class DeliveryListeners:
                 self._tell(RecordMetadata(partition.topic, partition.partition, offset, stamp), None)
 
     def failed(self, batch: ProducerBatch, error: DeliveryError) -> None:
+        log.error("%s", error)
+        if batch.outcome.partition.topic == self.audit_topic:
+            return
         with self._lock:
             self._counts.failed += batch.count
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
-        log.error("%s", error)
         if self._interceptors:
             for _ in batch.records:
                 self._tell(None, error)

@@ -134,6 +134,7 @@ class Producer:
             host=(host or b"").decode(errors="replace"),
             application=application,
         )
+        self._listeners.audit_topic = self._audit.topic
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
 
     # -- sending
