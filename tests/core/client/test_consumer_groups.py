@@ -32,7 +32,8 @@ COUNT = 6
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     coordination = {"plugin": "embedded", "path": "./coordination.db", "session.timeout.ms": 2_000}
-    with running_broker(tmp_path_factory.mktemp("groups"), coordination=coordination) as running:
+    limits = {"group.min.session.timeout.ms": 1_000}
+    with running_broker(tmp_path_factory.mktemp("groups"), coordination=coordination, broker=limits) as running:
         yield running
 
 
@@ -55,7 +56,7 @@ def group_config(broker: RunningBroker, protocol: str, **more: Any) -> dict[str,
         group_id=f"group-{next(NUMBER)}",
         group_protocol=protocol,
         heartbeat_interval_ms=100,
-        session_timeout_ms=6_000,
+        session_timeout_ms=2_000,
         **more,
     )
 
