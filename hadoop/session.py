@@ -12,9 +12,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
+from pyspark import SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import klamm
 from klamm.core.errors import ConfigError, KlammError
 
 NO_JAVA: Final = (
@@ -76,9 +78,22 @@ def start_session(name: str, master: str, driver_memory: str, extra: Mapping[str
             said.seek(0)
             reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
             raise SparkFailedError(f"Spark did not start: {_one_line(reason)} {_last(said.read())}".rstrip()) from error
+    _ship_wheel(session, Path(klamm.__file__))
     if (session.sparkContext.master or "").startswith("local"):
         _no_checksum_files(session)
     return session
+
+
+def _ship_wheel(session: SparkSession, package: Path) -> None:
+    """`spark-submit --py-files klamm.whl` puts the wheel on the driver's path alone: for executors Spark knows .zip,
+    .egg and .jar. A wheel is a zip."""
+    wheel = next((parent for parent in package.parents if parent.suffix == ".whl" and parent.is_file()), None)
+    if wheel is None:
+        return
+    shipped = Path(SparkFiles.getRootDirectory(), "shipped", f"{wheel.stem}.zip")
+    shipped.parent.mkdir(exist_ok=True)
+    shutil.copyfile(wheel, shipped)
+    session.sparkContext.addPyFile(str(shipped))
 
 
 def _no_checksum_files(session: SparkSession) -> None:
