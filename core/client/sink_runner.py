@@ -66,15 +66,17 @@ class SinkRunner:
         self._sink.open()
         try:
             with Consumer(self._settings, topics=self._options.topics, listener=self._handover) as consumer:
-                complete = once and not targets
-                while not stop.is_set() and not complete:
-                    idle = self._round(consumer)
-                    complete = once and idle and self._reached(consumer, targets)
-                    report(self.progress)
-                self._flush(consumer)
+                try:
+                    complete = once and not targets
+                    while not stop.is_set() and not complete:
+                        idle = self._round(consumer)
+                        complete = once and idle and self._reached(consumer, targets)
+                        report(self.progress)
+                    self._flush(consumer)
+                finally:
+                    self._handover.end()  # closing the consumer gives its partitions away: nobody is left to flush
         finally:
             self._sink.close()
-            self._handover.done()
         return self.progress
 
     def _round(self, consumer: Consumer) -> bool:
@@ -132,6 +134,7 @@ class _Handover:
     def __init__(self) -> None:
         self._wanted = threading.Event()
         self._idle = threading.Event()
+        self._ended = False
 
     def asked(self) -> bool:
         return self._wanted.is_set()
@@ -140,12 +143,19 @@ class _Handover:
         self._wanted.clear()
         self._idle.set()
 
+    def end(self) -> None:
+        """The sink's thread is done: nobody is to wait for it any more."""
+        self._ended = True
+        self.done()
+
     def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002  (the seam's name)
         return
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002
         self._idle.clear()
         self._wanted.set()
+        if self._ended:
+            return
         if not self._idle.wait(HANDOVER_S):
             _log.warning("the sink did not flush within %.0f s; records will be written again", HANDOVER_S)
 
