@@ -9,7 +9,14 @@ from klammtest.broker import free_port
 from klammtest.documents import Reader
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["README.md", "docs/audit.md", "docs/consumer.md", "docs/coordination.md", "docs/producer.md"]
+PAGES = [
+    "README.md",
+    "docs/audit.md",
+    "docs/consumer.md",
+    "docs/coordination.md",
+    "docs/plugins.md",
+    "docs/producer.md",
+]
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -1,0 +1,65 @@
+"""The reference of hooks in `docs/plugins.md`, made from the specifications and the seams so that it is always theirs.
+
+`python -m klamm.core.hook_reference docs/plugins.md` writes it anew; a test compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from klamm.core import hookspecs
+from klamm.core.hookspecs import PROJECT
+from klamm.core.seams.provider import Provider
+
+BEGIN = "<!-- The rest is made by klamm.core.hook_reference; a test compares. -->"
+
+
+def hooks() -> dict[str, Callable[..., Any]]:
+    """Every hook by name, in the order of the specification."""
+    return {
+        name: found
+        for name, found in vars(hookspecs).items()
+        if inspect.isfunction(found) and name.startswith(f"{PROJECT}_")
+    }
+
+
+def signature(hook: Callable[..., Any]) -> str:
+    """`def klamm_codecs() -> Iterable[Provider[Codec]]: ...`, as a plugin writes it."""
+    said = inspect.signature(hook)
+    parameters = ", ".join(str(parameter) for parameter in said.parameters.values())
+    return f"def {hook.__name__}({parameters}) -> {said.return_annotation}: ..."
+
+
+def seam(hook: Callable[..., Any]) -> type:
+    """What the hook's providers make, or the class that it returns itself."""
+    (offered,) = get_args(get_type_hints(hook)["return"])
+    found: type = get_args(offered)[0] if get_origin(offered) is Provider else offered
+    return found
+
+
+def reference() -> str:
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield BEGIN
+    for name, hook in hooks().items():
+        made = seam(hook)
+        yield f"\n### {name}\n\n{inspect.getdoc(hook)}\n"
+        yield f"```py\n@hookimpl\n{signature(hook)}\n```\n"
+        yield f"From `{made.__module__}`:\n"
+        yield f"```py\n{inspect.getsource(made).rstrip()}\n```"
+
+
+def main(page: Path) -> None:
+    """Put the reference in place of the one on the page."""
+    head = page.read_text(encoding="utf-8").partition(BEGIN)[0]
+    page.write_text(head + reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

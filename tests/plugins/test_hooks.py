@@ -1,0 +1,123 @@
+"""Each hook, from a module that YAML names to the object that Klamm calls; and what the host says of bad plugins."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from klammtest.everything import Thing
+
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import PluginError
+from klamm.core.plugins import PluginHost, plugin_host
+from klamm.core.seams.serde import SerdeContext
+
+MODULE = "klammtest.everything"
+CHOICE = {"plugin": "everything", "the.answer": 42}
+
+
+def settings(**sections: Any) -> Settings:
+    return load_settings({"plugins": {"modules": [MODULE]}, **sections})
+
+
+def test_klamm_codecs() -> None:
+    assert settings().codec_table().by_name("everything").codec_id == 7
+    assert settings(producer={"compression.type": "everything"}).producer.compression_type == "everything"
+
+
+def test_klamm_coordinations() -> None:
+    made: Any = settings(coordination=CHOICE).make_coordination()
+    assert (type(made), made.answer) == (Thing, 42)
+
+
+def test_klamm_offset_stores() -> None:
+    coordination: Any = object()
+    made: Any = settings(offsets=CHOICE).make_offset_store(coordination)
+    assert (made.answer, made.more) == (42, (coordination,))
+
+
+def test_klamm_envelopes(tmp_path: Path) -> None:
+    said = settings(topics={"t": {"serde": "avro", "envelope": "everything"}}).topic_format("t")
+    assert isinstance(said.envelope, Thing)
+
+
+def test_klamm_serdes() -> None:
+    loaded = settings(serdes={"everything": {"the.answer": 1}}, topics={"t": {"serde": "everything", "the.answer": 42}})
+    context = SerdeContext("127.0.0.1:1", lambda: None, loaded.topic_format)  # type: ignore[arg-type, return-value]
+    made: Any = loaded.make_serde("everything", context)
+    assert (made.answer, made.more) == (1, (context,))
+    assert loaded.topic_format("t").options == {"the.answer": 42}
+
+
+def test_klamm_audits() -> None:
+    made: Any = settings(audit=CHOICE).make_audit()
+    assert made.answer == 42
+
+
+def test_klamm_sinks() -> None:
+    made: Any = settings(sinks={"s": {**CHOICE, "topics": ["t"]}}).make_sink("s")
+    assert made.answer == 42
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "make"),
+    [
+        ("producer", "interceptors", lambda s: s.make_producer_interceptors()),  # klamm_producer_interceptors
+        ("consumer", "interceptors", lambda s: s.make_consumer_interceptors()),  # klamm_consumer_interceptors
+        ("broker", "topic.validators", lambda s: s.make_topic_validators()),  # klamm_topic_validators
+    ],
+)
+def test_lists_of_plugins(section: str, key: str, make: Callable[[Settings], list[Any]]) -> None:
+    made = make(settings(**{section: {key: ["everything", CHOICE]}}))
+    assert [thing.answer for thing in made] == [0, 42]
+    assert [thing.answer for thing in make(settings(**{section: {key: "everything"}}))] == [0]
+
+
+def test_klamm_commands() -> None:
+    host = plugin_host((MODULE,))
+    assert [c.target for c in host.commands if c.name == "hello"] == ["klammtest.everything:hello"]
+
+
+def test_loaded_names_each_hook_and_where_it_is_from() -> None:
+    rows = {row.name: row for row in plugin_host((MODULE,)).loaded()}
+    assert rows[MODULE].hooks == tuple(sorted(name for name in vars(sys.modules[MODULE]) if name.startswith("klamm_")))
+    assert rows["codecs"].source.startswith("klamm ")
+    assert (rows["codecs"].module, rows["codecs"].provides) == (
+        "klamm.plugins.codecs", ("gzip", "snappy", "lz4", "zstd"),
+    )  # fmt: skip
+
+
+def module(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> str:
+    made = ModuleType(name)
+    exec(
+        f"from klamm.core.hookspecs import hookimpl\nfrom klamm.core.seams.provider import Provider\n{text}", vars(made)
+    )
+    monkeypatch.setitem(sys.modules, name, made)
+    return name
+
+
+BAD = {
+    "twice": (
+        "@hookimpl\ndef klamm_codecs():\n    return [Provider('gzip', object)]\n",
+        "two plugins provide the codec 'gzip': 'bad_twice' and 'codecs'|two plugins provide the codec 'gzip': 'codecs'",
+    ),
+    "raises": ("@hookimpl\ndef klamm_sinks():\n    raise OSError('no disk')\n", "hook klamm_sinks raised OSError"),
+    "unknown": ("@hookimpl\ndef klamm_codex():\n    return []\n", "a hook that does not exist: .*klamm_codex"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_plugin_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    text, words = BAD[name]
+    with pytest.raises(PluginError, match=words) as caught:
+        PluginHost([module(monkeypatch, f"bad_{name}", text)])
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plugin_that_cannot_be_imported_is_one_line() -> None:
+    with pytest.raises(PluginError, match=r"plugin 'no\.such' \(no\.such\) cannot be loaded: ModuleNotFoundError"):
+        PluginHost(["no.such"])
