@@ -30,6 +30,7 @@ faults: setup ## the broker killed with -9 again and again (PLANT=1 must fail; S
 	@PYTHONPATH=tests/support $(PY) tests/faults/campaign.py $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
 
 wheel: setup ## dist/klamm-*.whl
+	@rm -rf build  # setuptools would take stale modules from it
 	@$(PY) -m build --wheel --no-isolation
 
 clean: ## everything that was made
