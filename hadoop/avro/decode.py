@@ -36,7 +36,8 @@ class PayloadDecoder:
         self._reader = reader
         self._type = arrow_type(reader)
         self.native = native.can_decode(self._writer)
-        self._read = self._native(writer_text) if self.native else self._python()
+        slow = self._python()
+        self._read = self._native(writer_text, slow) if self.native else slow
         resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
 
     def decode(self, payloads: Sequence[bytes]) -> Decoded:
@@ -61,9 +62,14 @@ class PayloadDecoder:
             *self._halves(payloads[middle:], first + middle, bad),
         ]
 
-    def _native(self, text: str) -> Read:
+    def _native(self, text: str, slow: Read) -> Read:
         target = arrow_type(self._writer)
-        return lambda payloads: native.decode(payloads, text, target)
+
+        def read(payloads: Sequence[bytes]) -> pa.Array:
+            rows = native.decode(payloads, text, target)
+            return slow(payloads) if rows is None else rows
+
+        return read
 
     def _python(self) -> Read:
         schema = parse_schema(_render(self._writer, set()))
@@ -73,6 +79,8 @@ class PayloadDecoder:
             try:
                 values = [_read_one(raw, schema) for raw in payloads]
                 return pa.array(values if convert is None else [convert(v) for v in values], target)
+            except SchemaError:
+                raise
             except Exception as error:  # fastavro raises what the bytes happen to run into
                 raise SchemaError(f"{type(error).__name__}: {error}") from error
 
@@ -80,7 +88,11 @@ class PayloadDecoder:
 
 
 def _read_one(raw: bytes, schema: Any) -> Any:
-    return schemaless_reader(io.BytesIO(raw), schema, None, return_named_type=True)
+    stream = io.BytesIO(raw)
+    value = schemaless_reader(stream, schema, None, return_named_type=True)
+    if stream.tell() != len(raw):
+        raise SchemaError(f"{len(raw) - stream.tell()} bytes left over after the payload")
+    return value
 
 
 def _render(avro: AvroType, seen: set[str]) -> Any:

@@ -38,19 +38,24 @@ def _proven(avro: AvroType) -> bool:
     return False
 
 
-def decode(payloads: Sequence[bytes], text: str, target: pa.StructType) -> pa.StructArray:
-    """Avro bytes of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of
-    them cannot be read."""
+def decode(payloads: Sequence[bytes], text: str, target: pa.StructType) -> pa.StructArray | None:
+    """Avro bytes of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of them cannot be read.
+
+    None when what was read does not make the same bytes again: pyruhvro passes over bytes after the payload and wraps
+    numbers that are too long, so the caller must look closer.
+    """
     try:
         batch = pyruhvro.deserialize_array(list(payloads), text)
         columns = [_as(column, field.type) for column, field in zip(batch.columns, target, strict=True)]
+        (again,) = pyruhvro.serialize_record_batch(batch, text, 1)
     except Exception as error:
         raise SchemaError(str(error)) from error
     except BaseException as error:
         if type(error).__name__ != "PanicException":
             raise
         raise SchemaError(f"pyruhvro panicked: {error}") from error
-    return pa.StructArray.from_arrays(columns, fields=list(target))
+    same = again.equals(pa.array(payloads, pa.binary()))
+    return pa.StructArray.from_arrays(columns, fields=list(target)) if same else None
 
 
 def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:

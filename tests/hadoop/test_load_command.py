@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.wheel import build_wheel
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -153,23 +153,6 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
     assert where[0] == "WHERE"
     assert all("/klamm-0.1.0-py3-none-any." in path for path in where[1:]), where
     assert ids(spark, broker, "other", "late") == list(range(20))
-
-
-def build_wheel(folder: Path) -> Path:
-    """From a copy of the tree: other tests may build in the tree itself."""
-    tree = folder / "tree"
-    tree.mkdir()
-    for name in ("core", "plugins", "schemas", "hadoop"):
-        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(ROOT / "src" / "klamm", tree / "src" / "klamm", symlinks=True)
-    for name in ("pyproject.toml", "README.md"):
-        shutil.copy(ROOT / name, tree / name)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder / "dist", tree],
-        check=True, capture_output=True, timeout=120,
-    )  # fmt: skip
-    (wheel,) = (folder / "dist").glob("*.whl")
-    return wheel
 
 
 @pytest.mark.parametrize(

@@ -155,7 +155,7 @@ GOOD = write(FLIGHT, {"a": "ok"})
 
 
 @pytest.mark.parametrize("proven", [True, False])
-@pytest.mark.parametrize("bad", [b"", b"\x0aab", b"\xff" * 12, b"\x01", b"\x04\xff\xfe"])
+@pytest.mark.parametrize("bad", [b"", b"\x0aab", b"\xff" * 12, b"\x01", b"\x04\xff\xfe", GOOD + b"\0"])
 def test_a_payload_that_cannot_be_read_is_found_among_the_good(bad: bytes, proven: bool) -> None:
     text = json.dumps(FLIGHT)
     with mock.patch.object(native, "can_decode", return_value=proven):
@@ -201,3 +201,25 @@ def test_references_that_grow_beyond_all_bounds_are_refused() -> None:
         fields.append({"name": f"a{i}", "type": {"type": "record", "name": f"T{i}", "fields": doubled}})
     with pytest.raises(SchemaError, match="more than"):
         parse_type(json.dumps({"type": "record", "name": "R", "fields": fields}))
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_numbers_that_are_longer_than_their_type_are_bad_rows(proven: bool) -> None:
+    """pyruhvro reads the first as 0."""
+    schema = record("int")
+    text = json.dumps(schema)
+    with mock.patch.object(native, "can_decode", return_value=proven):
+        decoder = PayloadDecoder(text, parse_type(text))
+    good = write(schema, {"a": 5})
+    decoded = decoder.decode([b"\xff\xff\xff\xff\xff\xff\x01", good])
+    assert sorted(decoded.bad) == [0]
+    assert decoded.rows.to_pylist() == [None, {"a": 5}]
+
+
+def test_arrays_in_blocks_with_sizes_are_read_like_any() -> None:
+    """Java writes a negative count and the block's size: other bytes, the same value."""
+    schema = record({"type": "array", "items": "int"})
+    text = json.dumps(schema)
+    decoder = PayloadDecoder(text, parse_type(text))
+    assert decoder.native
+    assert decoder.decode([b"\x03\x04\x02\x04\x00", b"\x04\x02\x04\x00"]).rows.to_pylist() == [{"a": [1, 2]}] * 2
