@@ -95,10 +95,6 @@ class Reader:
             raise ProtocolError(f"{count} tagged fields, more than the frame holds")
         return count
 
-    def end(self) -> None:
-        if self.position != len(self._data):
-            raise ProtocolError(f"{len(self._data) - self.position} bytes are left over")
-
 
 def string(text: str | None, flexible: bool) -> bytes:
     """A nullable string, encoded."""

@@ -47,7 +47,7 @@ class Produced:
 
 
 def read_produce_request(frame: bytearray, offset: int, version: int) -> ProduceRequest:
-    """`ProtocolError` when it cannot be read."""
+    """`ProtocolError` when it cannot be read; bytes behind it are passed over, as Kafka does."""
     reader = Reader(memoryview(frame), offset, version >= _FLEXIBLE_FROM)
     transactional_id = reader.nullable_string()
     acks, timeout_ms = reader.int16(), reader.int32()
@@ -59,7 +59,6 @@ def read_produce_request(frame: bytearray, offset: int, version: int) -> Produce
             reader.tags()
         reader.tags()
     reader.tags()
-    reader.end()
     return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
 
 

@@ -82,6 +82,16 @@ def test_what_cannot_be_read_closes_that_connection_with_one_line(
     assert "WARNING klamm.core.broker.connection: closed connection" in said[0]
 
 
+def test_bytes_behind_a_request_are_passed_over(wire: WireClient) -> None:
+    """As Kafka's brokers do, and librdkafka needs."""
+    wire.send_body(ApiKey.HEARTBEAT, 0, b"\0\1g" + b"\0\0\0\1" + b"\0\1m" + b"tail")
+    assert wire.receive(ApiKey.HEARTBEAT, 0).error_code is ErrorCode.unknown_member_id
+    schema = messages.request(ApiKey.PRODUCE, 9)
+    body = schema.encode(schema.build(**produce_fields({("events", 0): batch(b"x")})))
+    wire.send_body(ApiKey.PRODUCE, 9, body + b"tail")
+    assert wire.receive(ApiKey.PRODUCE, 9).responses[0].partition_responses[0].error_code is ErrorCode.none
+
+
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(wire: WireClient) -> None:
     wire.send_raw(framed(header(ApiKey.API_VERSIONS, 77) + b"whatever"))
     frame = wire.receive_frame()
