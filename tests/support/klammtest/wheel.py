@@ -1,0 +1,28 @@
+"""The wheel of this tree, as `make wheel` builds it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+ROOMS = ("core", "plugins", "schemas", "hadoop")
+
+
+def build_wheel(folder: Path) -> Path:
+    """Built below `folder` from a copy: setuptools leaves a `build/` beside the tree, and takes stale modules from it
+    the next time."""
+    copy = folder / "tree"
+    for name in (*ROOMS, "src"):
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, copy)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(copy)],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    (wheel,) = (folder / "dist").glob("klamm-*.whl")
+    return wheel
