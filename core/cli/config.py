@@ -64,4 +64,4 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    return value if type(value) in (bool, int, float, str) else str(value)  # an enum is no plain text to YAML

@@ -23,6 +23,8 @@ Bootstrap = Annotated[
 ]
 DEFAULT_CONFIG = Path("klamm.yaml")
 PIPE_WIDTH = 200
+TIMEOUT_S = 10.0
+"""How long a command waits for the cluster before it gives up; a person is waiting too."""
 
 
 def console() -> Console:
@@ -45,7 +47,9 @@ def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settin
 
     settings = Settings() if bootstrap and not config.exists() else load_settings(config)
     where = bootstrap or bootstrap_of(settings)
-    with ClusterClient(where, codecs=settings.codec_table(), client_id="klamm-cli") as client:
+    with ClusterClient(
+        where, codecs=settings.codec_table(), client_id="klamm-cli", request_timeout_s=TIMEOUT_S
+    ) as client:
         yield settings, client
 
 

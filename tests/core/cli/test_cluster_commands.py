@@ -1,0 +1,111 @@
+"""`klamm topics` and `klamm groups` against a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from klammtest.broker import RunningBroker, running_broker
+
+from klamm import Consumer, Producer
+from klamm.core.config.settings import load_settings
+
+Klamm = Callable[..., Any]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("cli")) as running:
+        text = running.config_path.read_text()
+        for section in ("producer", "consumer"):
+            text += f"{section}: {{bootstrap.servers: '{running.bootstrap}'}}\n"
+        text += "topics:\n  of-file: {partitions: 2, config: {retention.ms: -1}}\n  second: {}\n"
+        running.config_path.write_text(text)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def here(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(broker.folder)
+    return broker.folder
+
+
+def test_the_files_topics_are_created_once(klamm: Klamm) -> None:
+    assert klamm("topics", "create", "--all-from-config").out == "of-file: created\nsecond: created\n"
+    assert klamm("topics", "create", "--all-from-config").out == "of-file: is there\nsecond: is there\n"
+    assert klamm("topics", "list").out.split() >= ["of-file", "second"]
+    shown = klamm("topics", "describe", "of-file").out
+    assert len([line for line in shown.splitlines() if line[:1].isdigit()]) == 2
+    assert "\nretention.ms=-1\n" in shown
+
+
+def test_a_topics_life(klamm: Klamm) -> None:
+    assert klamm("topics", "create", "t", "-p", "2", "--set", "segment.bytes=1000").out == "t: created\n"
+    done = klamm("topics", "create", "t")
+    assert done.status == 1
+    assert "TOPIC_ALREADY_EXISTS" in done.err
+    assert klamm("topics", "alter", "t", "--set", "retention.ms=7", "--unset", "segment.bytes", "-p", "3").status == 0
+    shown = klamm("topics", "describe", "t").out
+    assert "retention.ms=7" in shown
+    assert "segment.bytes=1000" not in shown
+    assert "2          0" in shown
+    assert klamm("topics", "delete", "t").out == "t: deleted\n"
+    done = klamm("topics", "describe", "t")
+    assert (done.status, "there is no topic 't'" in done.err) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("create",), "name one topic, or use --all-from-config"),
+        (("create", "x", "--all-from-config"), "name one topic, or use --all-from-config"),
+        (("create", "a/b"), "topic name 'a/b': only letters, digits"),
+        (("create", ".."), "a topic cannot be called '..'"),
+        (
+            ("create", "x", "--set", "retention.mss=1"),
+            "retention.mss: unknown topic config; did you mean retention.ms?",
+        ),
+        (("create", "x", "--set", "retention.ms"), "--set retention.ms: expected KEY=VALUE"),
+        (("alter", "x"), "nothing to change"),
+        (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: should be a valid integer"),
+    ],
+)
+def test_what_is_wrong_is_said_before_a_broker_is_asked(klamm: Klamm, arguments: tuple[str, ...], words: str) -> None:
+    done = klamm("topics", *arguments)
+    assert done.status == 2
+    assert words in done.err
+    assert done.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_groups_of_both_doors_and_their_lag(klamm: Klamm, broker: RunningBroker, protocol: str) -> None:
+    topic, group = f"lag-{protocol}", f"group-{protocol}"
+    klamm("topics", "create", topic, "-p", "2")
+    settings = load_settings("klamm.yaml")
+    with Producer(settings) as producer:
+        for i in range(10):
+            producer.send(topic, b"x", partition=i % 2)
+    changes = {"group_id": group, "group_protocol": protocol, "auto_offset_reset": "earliest"}
+    consuming = settings.with_(consumer=settings.consumer.model_copy(update=changes))
+    with Consumer(consuming, topics=[topic]) as consumer:
+        seen = 0
+        while seen < 10:
+            seen += len(consumer.poll(1.0))
+        consumer.commit()
+        with Producer(settings) as producer:
+            producer.send(topic, b"late", partition=0)
+        listed = {line.split()[0]: line.split()[1:] for line in klamm("groups", "list").out.splitlines()}
+        assert listed[group] == [protocol, "Stable"]
+        rows = klamm("groups", "describe", group).out.splitlines()
+        assert [row.split()[:5] for row in rows[1:3]] == [[topic, "0", "5", "6", "1"], [topic, "1", "5", "5", "0"]]
+        assert all(row.split()[5] != "-" for row in rows[1:3])
+        assert rows[3] == "total lag 1"
+    assert klamm("groups", "describe", group).status == 0
+
+
+def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:
+    done = klamm("groups", "describe", "nobody")
+    assert (done.status, done.out) == (1, "")
+    assert "group 'nobody' has neither offsets nor members" in done.err

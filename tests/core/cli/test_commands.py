@@ -1,0 +1,208 @@
+"""Commands that need no cluster, and what the user is told when something is wrong."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import yaml
+from klammtest.broker import KLAMM, free_port
+
+from klamm.core.config.settings import load_settings
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+
+Klamm = Callable[..., Any]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
+    done = klamm("--help")
+    assert done.status == 0
+    for name in (
+        "init",
+        "broker",
+        "topics",
+        "groups",
+        "sink",
+        "config",
+        "plugins",
+        "load",
+        "audit",
+        "zookeeper",
+        "demo",
+    ):
+        assert f" {name} " in done.out
+
+
+def test_help_imports_no_command(here: Path) -> None:
+    """A command's module is imported when it is run, so `klamm --help` is quick and needs no extras."""
+    program = "import sys; sys.argv = ['klamm', '--help']; from klamm.core.cli.main import main\ntry: main()\nfinally: "
+    program += "print({'pyspark', 'klamm.core.broker.server', 'klamm.core.client.consumer'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_version(klamm: Klamm) -> None:
+    done = klamm("--version")
+    assert (done.status, done.out) == (0, "klamm 0.1.0\n")
+
+
+@pytest.mark.parametrize("arguments", [("nope",), ("topics", "nope"), ("broker", "--nope"), ("topics", "describe")])
+def test_wrong_usage_is_status_2(klamm: Klamm, arguments: tuple[str, ...]) -> None:
+    done = klamm(*arguments)
+    assert done.status == 2
+    assert "Error" in done.err
+
+
+def test_init_writes_a_file_that_loads_and_leaves_one_that_is_there(klamm: Klamm, here: Path) -> None:
+    assert klamm("init").status == 0
+    settings = load_settings("klamm.yaml")
+    assert (settings.coordination.plugin, settings.consumer.group_protocol) == ("zookeeper", "registry")
+    Path("klamm.yaml").write_text("mine")
+    done = klamm("init")
+    assert (done.status, done.err) == (2, "klamm: klamm.yaml: is there already; it is left as it is\n")
+    assert Path("klamm.yaml").read_text() == "mine"
+    assert klamm("init", "other.yaml").status == 0
+    assert klamm("init", "no/such/folder.yaml").status == 2
+
+
+def test_what_init_comments_out_is_right_too(klamm: Klamm, here: Path) -> None:
+    """With every `# key: value` line taken in, the file still loads (but for the user's own class and validators)."""
+    klamm("init")
+    lines = []
+    for line in Path("klamm.yaml").read_text().splitlines():
+        bare = line.lstrip()
+        if (
+            bare.startswith("# ")
+            and ":" in bare
+            and "`" not in bare.split("#")[1]
+            and bare[2:3] in " abcdefghijklmnopqrstuvwxyz"
+        ):
+            indent = line[: len(line) - len(bare)]
+            line = indent + bare[2:]
+        lines.append(line)
+    Path("klamm.yaml").write_text("\n".join(lines))
+    Path("trip.avsc").write_text('{"type": "record", "name": "Trip", "fields": []}')
+    settings = load_settings("klamm.yaml")
+    assert set(settings.topics) == {"trips"}
+    assert set(settings.sinks) == {"archive", "lake"}
+    assert settings.audit is not None
+
+
+def test_a_broker_starts_with_the_file_of_init(klamm: Klamm, here: Path, zookeeper_server: ZooKeeperServer) -> None:
+    klamm("init")
+    port = free_port()
+    text = Path("klamm.yaml").read_text().replace("9092", str(port)).replace("/klamm\n", f"/init-{uuid4().hex}\n")
+    Path("klamm.yaml").write_text(text)
+    env = {**os.environ, "KLAMM_ZOOKEEPER": zookeeper_server.connect}
+    process = subprocess.Popen([KLAMM, "broker"], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("klamm broker ready")
+        second = subprocess.run([KLAMM, "broker"], env=env, capture_output=True, text=True, timeout=60)
+        assert second.returncode == 2
+        (line,) = [line for line in second.stderr.splitlines() if line.startswith("klamm: ")]
+        assert str(port) in line
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_zookeeper_down_at_start_is_one_line(here: Path) -> None:
+    port = free_port()
+    said = {
+        "broker": {"listeners": f"PLAINTEXT://127.0.0.1:{free_port()}"},
+        "coordination": {
+            "plugin": "zookeeper",
+            "zookeeper.connect": f"127.0.0.1:{port}",
+            "zookeeper.session.timeout.ms": 1000,
+        },
+    }
+    Path("klamm.yaml").write_text(yaml.safe_dump(said))
+    done = subprocess.run([KLAMM, "broker"], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert f"127.0.0.1:{port}" in done.stderr.splitlines()[-1]
+
+
+def test_config_check(klamm: Klamm, here: Path) -> None:
+    done = klamm("config", "check")
+    assert (done.status, done.err) == (2, "klamm: klamm.yaml: no such file; `klamm init` writes one\n")
+    Path("klamm.yaml").write_text("broker: {log.retention.hour: 3}\nproducer: {acks: 5}\n")
+    done = klamm("config", "check")
+    assert done.status == 2
+    assert done.err.splitlines() == [
+        "klamm.yaml:1: broker.log.retention.hour: unknown key; did you mean log.retention.hours?",
+        "klamm.yaml:2: producer.acks: should be all, 1 or 0, got 5",
+    ]
+    Path("klamm.yaml").write_text("broker: {log.retention.hours: 3}\n")
+    assert klamm("config", "check").out == "klamm.yaml: ok\n"
+
+
+def test_config_show_prints_a_file_that_says_the_same(
+    klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KLAMM_TEST_ID", "7")
+    Path("t.avsc").write_text('"string"')
+    Path("klamm.yaml").write_text(
+        "broker: {broker.id: '${KLAMM_TEST_ID}'}\n"
+        "topics: {t: {partitions: 2, schema: t.avsc, compatibility: FULL, config: {retention.ms: -1}}}\n"
+        "sinks: {s: {plugin: files, topics: [t], path: out}}\naudit: {plugin: klamm}\n"
+        "coordination: {plugin: embedded}\n"
+    )
+    done = klamm("config", "show")
+    shown = yaml.safe_load(done.out)
+    assert (shown["broker"]["broker.id"], shown["broker"]["log.dirs"]) == (7, str(here / "data"))
+    assert shown["topics"]["t"]["compatibility"] == "FULL"
+    assert shown["sinks"]["s"] == {
+        "plugin": "files", "path": str(here / "out"), "compression": "none", "topics": ["t"], "group.id": "sink-s",
+        "flush.records": 10_000, "flush.interval.ms": 10_000,
+    }  # fmt: skip
+    before = load_settings("klamm.yaml")
+    Path("klamm.yaml").write_text(done.out)
+    after = load_settings("klamm.yaml")
+    assert (after.broker, after.producer, after.consumer) == (before.broker, before.producer, before.consumer)
+    assert (after.topics, after.sinks, after.coordination) == (before.topics, before.sinks, before.coordination)
+
+
+def test_plugins_with_and_without_a_file(klamm: Klamm, here: Path) -> None:
+    done = klamm("plugins")
+    assert done.status == 0
+    assert "klamm.plugins.codecs" in done.out
+    Path("klamm.yaml").write_text("plugins: {modules: [klammtest.everything]}\n")
+    assert "klammtest.everything" in klamm("plugins").out
+    Path("klamm.yaml").write_text("plugins: {modules: [no.such]}\n")
+    done = klamm("plugins")
+    assert (done.status, done.out) == (2, "")
+    assert "plugin 'no.such' (no.such) cannot be loaded" in done.err
+
+
+def test_no_broker_is_one_line(klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("klamm.core.cli.options.TIMEOUT_S", 0.5)
+    for command in ("topics", "groups"):
+        done = klamm(command, "list", "--bootstrap", "127.0.0.1:1")
+        assert done.status == 1
+        assert done.err.startswith("klamm: no broker answers at 127.0.0.1:1 ")
+        assert done.err.count("\n") == 1
+
+
+def test_ctrl_c_is_status_130(klamm: Klamm, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(**_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("klamm.core.cli.main.app", interrupted)
+    assert klamm("plugins").status == 130
