@@ -1,0 +1,57 @@
+"""The demo itself, on a few flights: what it finds, and that nothing is left running."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+LAST_LINE = "demo: produced=480 consumed=479 loaded=479 missing=1 duplicated=0 complete=0."
+
+
+def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "klamm", "demo", "--dir", str(folder), "--flights", "40", *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def left_running(folder: Path) -> list[str]:
+    """Processes that name the folder on their command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or ())
+        if str(folder) in words:
+            found.append(words)
+    return found
+
+
+@pytest.mark.timeout(400)
+def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path) -> None:
+    process = demo(tmp_path, "--plant", "lost")
+    output, _ = process.communicate(timeout=380)
+    lines = output.splitlines()
+    assert process.returncode == 1, output
+    assert lines[-1].startswith(LAST_LINE), output
+    [lake] = tmp_path.glob("*/lake")
+    assert lines[-2] == f"the lake is left in {lake}"
+    assert any("missing" in line and "2013-01" in line for line in lines)
+    assert len(list(lake.glob("flights/load=*"))) >= 3
+    assert left_running(tmp_path) == []
+
+
+@pytest.mark.timeout(200)
+def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
+    process = demo(tmp_path)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "producers send" in line:
+            break
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert left_running(tmp_path) == []
