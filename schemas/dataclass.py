@@ -6,6 +6,7 @@ import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
+from operator import attrgetter
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 _PLAIN = {int, float, str, bytes, bool, type(None)}
@@ -22,7 +23,30 @@ def to_plain(value: Any) -> Any:
     if kind is dict:
         return {name: to_plain(item) for name, item in value.items()}
     names = field_names(kind)
-    return value if names is None else {name: to_plain(getattr(value, name)) for name in names}
+    if names is None:
+        return value
+    if (get := _flat(kind)) is not None:
+        return dict(zip(names, get(value), strict=True))
+    return {name: to_plain(getattr(value, name)) for name in names}
+
+
+@cache
+def _flat(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
+    """What gets all fields at once, for a class none of whose fields can hold a dataclass, by their types."""
+    try:
+        hints = get_type_hints(kind)
+    except NameError:  # a forward reference to what is not there at run time
+        return None
+    names = field_names(kind) or ()
+    if len(names) < 2 or not all(_is_plain(hints[name]) for name in names):
+        return None
+    return attrgetter(*names)
+
+
+def _is_plain(hint: Any) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return all(_is_plain(part) for part in get_args(hint))
+    return hint in _PLAIN
 
 
 @cache

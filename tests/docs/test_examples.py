@@ -16,6 +16,7 @@ PAGES = [
     "docs/coordination.md",
     "docs/plugins.md",
     "docs/producer.md",
+    "docs/schemas.md",
 ]
 
 
