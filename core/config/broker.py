@@ -75,9 +75,6 @@ class BrokerConfig(Section):
     offset_metadata_max_bytes: Int = key(4_096, "Longest text that a commit may carry.", ge=0)
     offsets_retention_minutes: Int = key(10_080, "How long an empty group's offsets are kept, in minutes.", ge=1)
     offsets_retention_check_interval_ms: Long = key(600_000, "Time between two looks for expired offsets.", ge=1)
-    offsets_topic_num_partitions: Int = key(50, "Partitions of `__consumer_offsets`.", ge=1)
-    offsets_topic_replication_factor: Int = key(1, "Replicas of `__consumer_offsets`.", ge=1)
-    offsets_topic_segment_bytes: Int = key(104_857_600, "Segment size of `__consumer_offsets`.", ge=14)
 
     log_retention_check_interval_ms: Long = key(300_000, "Time between two looks for old segments.", ge=1)
     log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two looks for logs whose flush is due.", ge=1)
