@@ -15,7 +15,7 @@ demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled
 	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT))
 
 test: setup ## the test suite (ARGS=... go to pytest)
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)  # much of it waits: three processes on two cores
 
 lint: setup ## style, imports, types
 	@.venv/bin/ruff check .
