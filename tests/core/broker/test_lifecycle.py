@@ -205,7 +205,8 @@ def test_each_broker_leads_its_own_partitions(two: tuple[RunningBroker, RunningB
         until(lambda: leaders(two[1], "t") == led, "broker 1 knows the topic")
         for partition, leader in led.items():
             mine, other = (zero, one) if leader == 0 else (one, zero)
-            assert produce(mine, "t", batch(b"x"), partition).base_offset == 0
+            record = batch(b"%d" % partition, producer_id=1, producer_epoch=0, base_sequence=0)
+            until(lambda: produce(mine, "t", record, partition).base_offset == 0, "its leader has opened it")  # noqa: B023
             assert produce(other, "t", batch(b"x"), partition).error_code is ErrorCode.not_leader_or_follower
             assert fetch(other, "t", 0, partition).error_code is ErrorCode.not_leader_or_follower
         assert sorted(b.node_id for b in metadata(one, []).brokers) == [0, 1]
