@@ -82,7 +82,6 @@ class BrokerConfig(Section):
     compression_type: str = key(_TOPIC.compression_type, "Default of the topic config compression.type.")
     message_max_bytes: Int = key(_TOPIC.max_message_bytes, "Default of the topic config max.message.bytes.", ge=0)
     min_insync_replicas: Int = key(_TOPIC.min_insync_replicas, "Default of min.insync.replicas.", ge=1)
-    unclean_leader_election_enable: bool = key(False, "Default of the topic config unclean.leader.election.enable.")
     log_cleanup_policy: CleanupPolicy = key(_TOPIC.cleanup_policy, "Default of cleanup.policy.")
     log_cleaner_delete_retention_ms: Long = key(_TOPIC.delete_retention_ms, "Default of delete.retention.ms.", ge=0)
     log_cleaner_max_compaction_lag_ms: Long = key(

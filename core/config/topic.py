@@ -72,7 +72,6 @@ class TopicConfig(Section):
     segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
     segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and the segment rolled.", ge=4)
     segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
-    unclean_leader_election_enable: bool = key(False, "Whether a replica that lacks records may become leader.")
 
     @property
     def deletes(self) -> bool:
@@ -134,6 +133,5 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.bytes": (("log.segment.bytes", 1),),
     "segment.index.bytes": (("log.index.size.max.bytes", 1),),
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
-    "unclean.leader.election.enable": (("unclean.leader.election.enable", 1),),
 }
 """The broker keys that give a topic config its default, the strongest first, each with its factor (hours to ms)."""

@@ -31,7 +31,6 @@ KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
     "segment.bytes": "1073741824",
     "segment.index.bytes": "10485760",
     "segment.ms": "604800000",
-    "unclean.leader.election.enable": "false",
 }
 
 
