@@ -29,10 +29,10 @@ def left_running(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path) -> None:
     process = demo(tmp_path, "--plant", "lost")
-    output, _ = process.communicate(timeout=380)
+    output, _ = process.communicate(timeout=580)
     lines = output.splitlines()
     assert process.returncode == 1, output
     assert lines[-1].startswith(LAST_LINE), output
