@@ -26,15 +26,18 @@ _QUIET: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "16",
 }
 # A local Spark lives for one load: compiling its code well costs more than it saves (measured: 45 s of processor time
 # for a year of flights, 23 s with the first compiler alone).
 _JAVA_OPTIONS: Final = (
     f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml')} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 )
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "16",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+}
 # Of the lines of a Python worker's traceback, the one that says what happened.
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:pyspark\.\S+: )?(klamm\.[\w.]+(?:Error|Loss)): (.+)$", re.MULTILINE)
 _ANY_ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
@@ -65,8 +68,10 @@ def start_session(name: str, master: str, driver_memory: str, extra: Mapping[str
     builder = SparkSession.builder.appName(name)
     if not _submitted():
         builder = builder.master(master).config("spark.driver.memory", driver_memory)
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for key, value in {**_QUIET, "spark.driver.extraJavaOptions": _JAVA_OPTIONS}.items():
+        local = master.startswith("local")
+        if local:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        for key, value in {**_QUIET, **(_LOCAL if local else {})}.items():
             builder = builder.config(key, value)
     for key, value in extra.items():
         builder = builder.config(key, value)

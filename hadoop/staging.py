@@ -88,6 +88,9 @@ def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list
         path = f"{layout.staging_root}/{name}"
         if name.endswith(_DEAD):
             publisher.remove(path)
+        elif name.startswith("."):  # a file that its writer is about to rename, or died before
+            if _older(publisher, path, retention_s):
+                publisher.remove(path)
         elif name.endswith(_ALIVE):
             if name.removesuffix(_ALIVE) not in names and _older(publisher, path, retention_s):
                 publisher.remove(path)

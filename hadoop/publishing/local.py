@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 
@@ -22,14 +21,16 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def local_path(uri: str) -> Path:
-    """The path of `file:///a`, `file:/a` or `/a`."""
-    parts = urlsplit(uri)
-    if parts.scheme not in ("", "file") or parts.netloc not in ("", "localhost"):
-        raise LakeError(f"{uri!r} is not on this machine's file system; file:///absolute/path would be")
-    path = Path(unquote(parts.path)) if parts.scheme else Path(uri)
-    if not path.is_absolute():
+    """The path of `file:///a`, `file:/a` or `/a`. Nothing is unquoted: Hadoop's paths are not either."""
+    rest = uri.removeprefix("file:")
+    if rest.startswith("//"):
+        host, slash, below = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise LakeError(f"{uri!r} is not on this machine's file system; file:///absolute/path would be")
+        rest = slash + below
+    if not rest.startswith("/"):
         raise LakeError(f"{uri!r} is not absolute; file:///absolute/path would be")
-    return path
+    return Path(rest)
 
 
 class LocalPublisher:

@@ -18,7 +18,6 @@ RACES = 300
 
 IMPLEMENTATIONS: dict[str, Callable[[Path], tuple[Publisher, str]]] = {
     "file": lambda tmp: (LocalPublisher(), f"file://{tmp}/lake"),
-    "plain path": lambda tmp: (LocalPublisher(), f"{tmp}/lake"),
 }
 
 
@@ -154,6 +153,12 @@ def test_other_schemes_are_refused_in_one_line(path: str) -> None:
     with pytest.raises(ConfigError, match="publishing contract") as caught:
         publisher_for(path)
     assert "\n" not in str(caught.value)
+
+
+def test_plain_paths_and_uris_name_the_same_place() -> None:
+    assert {
+        local_path(p) for p in ("/a/b%20 c", "file:///a/b%20 c", "file:/a/b%20 c", "file://localhost/a/b%20 c")
+    } == {Path("/a/b%20 c")}
 
 
 @pytest.mark.parametrize("path", ["relative/lake", "file://elsewhere/lake", "file:lake"])

@@ -141,7 +141,8 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
         "print('WHERE', klamm.__file__, context.parallelize([0], 1).map(where).collect()[0])\n"
     )
     done = subprocess.run(
-        [BIN / "spark-submit", "--master", "local[2]", "--conf", "spark.ui.enabled=false", "--py-files", wheel, script,
+        [BIN / "spark-submit", "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+         "--driver-java-options", "-XX:TieredStopAtLevel=1", "--py-files", wheel, script,
          "--config", broker.config_path, "other"],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable}, cwd=tmp_path,
         text=True, capture_output=True, timeout=250, check=False,
