@@ -30,7 +30,9 @@ def stored_codecs(log_dir: Path, topic: str) -> set[int]:
 def run_cell(client: ForeignClient, codec: str, broker: InitialisedBroker, records: int) -> bool:
     topic = f"{client.name}-{codec}"
     broker.create_topic(topic)
-    values = [b"%s %s %08d" % (client.name.encode(), codec.encode(), i) for i in range(records)]
+    # Repeats itself, so that even a batch of one gets smaller: kafka-python stores what does not as it is.
+    tail = b" again" * 12
+    values = [b"%s %s %08d%s" % (client.name.encode(), codec.encode(), i, tail) for i in range(records)]
     produced = consumed = 0
     problem = ""
     try:
