@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -31,6 +32,8 @@ from klamm.core.seams.offsets import CommittedOffset
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+_log = logging.getLogger(__name__)
 
 POLL_S = 1.0
 
@@ -237,10 +240,19 @@ class Consumer:
             state = self._positions.state(partition)
             known = state.position is not None
             state.move(offset)
-        if known:
-            self._audit.seek(partition, offset)
-        else:
-            self._audit.start(partition, offset)
+        if not known and self._audit.counts(partition):
+            self._audit.start(partition, self._audit_from(partition, offset))
+        self._audit.seek(partition, offset)
+
+    def _audit_from(self, partition: TopicPartition, offset: int) -> int:
+        """Where the audit's ranges go on when the first thing that happens is a seek: at the group's stored offset, so
+        that what is read again below it is a replay, and what is skipped above it is missing."""
+        try:
+            stored = self._stored([partition]).get(partition)
+        except KlammError as error:
+            _log.warning("audit of %s goes on at %d: %s", partition, offset, error)
+            return offset
+        return offset if stored is None else stored.offset
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Hand out nothing of these until `resume`."""

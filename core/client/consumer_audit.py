@@ -43,6 +43,10 @@ class ConsumerAudit:
         audit = self._audit
         return [p for p in partitions if audit is not None and p.topic != audit.topic and audit.audits(p.topic)]
 
+    def counts(self, partition: TopicPartition) -> bool:
+        """Whether anything of this partition is told."""
+        return bool(self._audited([partition]))
+
     def start(self, partition: TopicPartition, offset: int) -> None:
         if self._audited([partition]):
             self._call(lambda ranges: ranges.start(partition, offset))

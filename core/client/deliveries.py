@@ -83,8 +83,10 @@ class DeliveryListeners:
             self._counts.retried_batches += batch.attempts > 1
         partition = batch.outcome.partition
         if self.audit is not None and partition.topic in self.audited:
+            stamped = produced.log_append_time_ms  # where the broker stamps, its time is the record's (design D9)
             try:
-                for timestamp_ms, key, value, _ in batch.records:
+                for created_ms, key, value, _ in batch.records:
+                    timestamp_ms = stamped if stamped >= 0 else created_ms
                     self.audit.acknowledged(partition.topic, timestamp_ms, len(key or b"") + len(value or b""))
             except Exception:  # a plugin may raise anything
                 self._passed_over("audit_errors", "acknowledged", self.audit)

@@ -57,8 +57,13 @@ _FORMATS = {
 }
 
 
+_LAST = datetime.max.replace(tzinfo=UTC)
+
+
 def _instant(timestamp_ms: int) -> datetime:
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC)
+    """What lies beyond the calendar (a sender's clock can say anything) is shown as its last instant."""
+    seconds = timestamp_ms / 1000
+    return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
 def iso(timestamp_ms: int) -> str:

@@ -109,6 +109,16 @@ def test_the_sweep_takes_dead_jobs_and_leaves_the_living(layout: TopicLayout, tm
         assert publisher.names(layout.staging_root) == ["live", "live.alive"]
 
 
+def test_a_heartbeat_that_is_being_written_is_left_alone(layout: TopicLayout, tmp_path: Path) -> None:
+    half = tmp_path / "t" / "_staging" / ".starting.alive.0123"
+    half.parent.mkdir(parents=True)
+    half.write_bytes(b"")
+    assert sweep(LocalPublisher(), layout, HOUR) == []
+    assert half.exists()
+    assert sweep(later(2 * HOUR), layout, HOUR) == []
+    assert not half.exists()
+
+
 def age(path: Path, seconds: float) -> None:
     os.utime(path, (time.time() - seconds,) * 2)
 

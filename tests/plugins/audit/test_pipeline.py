@@ -203,3 +203,35 @@ def test_reading_again_after_a_seek_back_is_not_summed(broker: RunningBroker) ->
             seen += len(consumer.poll(0.2, 1000))
     status, topic = audit(broker, "--expect", "consumer/readers")
     assert (status, topic["lowest"]) == (0, 1.0)
+
+
+def test_a_seek_back_before_the_first_poll_is_a_replay_too(broker: RunningBroker) -> None:
+    """A group that is rewound by a new process: what it had committed is not counted again, wherever ranges ended."""
+    produce(broker, 60)
+    consume(broker, 60)
+    produce(broker, 60, begin=60)
+    consume(broker, 60)
+    rewound: set[TopicPartition] = set()
+    seen = 0
+    with Consumer(broker.config_path, group="readers", topics=[TOPIC]) as consumer:
+        deadline = time.monotonic() + 60
+        while len(rewound) < 3 and time.monotonic() < deadline:
+            for partition in consumer.assignment() - rewound:
+                consumer.seek(partition, 5)
+                rewound.add(partition)
+        while seen < 105 and time.monotonic() < deadline:
+            seen += len(consumer.poll(0.2, 1000))
+    assert seen == 105
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["problems"], topic["lowest"]) == (0, [], 1.0)
+
+
+def test_where_the_broker_stamps_records_all_tiers_count_by_its_time(broker: RunningBroker) -> None:
+    with ClusterClient(broker.bootstrap, codecs=load_settings(broker.config_path).codec_table()) as client:
+        client.alter_configs(TOPIC, {"message.timestamp.type": "LogAppendTime"})
+    produce(broker, 30)
+    consume(broker, 30)
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["lowest"]) == (0, 1.0)
+    stamped = [row for row in topic["rows"] if row["tiers"]["broker"]["records"]]
+    assert sum(row["tiers"]["producer"]["records"] for row in stamped) == 30

@@ -28,6 +28,11 @@ def test_labels_are_utc() -> None:
     assert iso(NOON) == "2013-01-31T12:07Z"
 
 
+def test_a_time_beyond_the_calendar_has_a_label() -> None:
+    assert Span.MONTH.label(2**63 - 1) == "9999-12"
+    assert iso(2**60) == "9999-12-31T23:59Z"
+
+
 def test_instants_are_utc_unless_they_say_otherwise() -> None:
     assert parse_instant("2013-01-31T12:07") == NOON
     assert parse_instant("2013-01-31T13:07+01:00") == NOON
