@@ -16,14 +16,15 @@ from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 
 OTHER_PROCESS = """
-import sys, time
+import os, sys, time
 from pathlib import Path
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 coordination = EmbeddedCoordination(EmbeddedConfig(path=Path(sys.argv[1]), session_timeout_ms=4000))
 coordination.start()
 coordination.create("/ephemeral", ephemeral=True)
-coordination.watch("/ask", lambda: print("asked", flush=True))
-print("ready", flush=True)
+# One write a line: two threads say something here.
+coordination.watch("/ask", lambda: os.write(1, b"asked\\n"))
+os.write(1, b"ready\\n")
 time.sleep(60)
 """
 
