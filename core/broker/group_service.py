@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
@@ -180,6 +180,17 @@ class GroupService:
     async def with_offsets(self) -> list[str]:
         """Groups that have a stored offset."""
         return await self._workers.coordination(self._offsets.groups)
+
+    async def forget_topics(self, topics: Collection[str]) -> None:
+        """Forget every group's offsets of topics that are no more, live groups' too, as Kafka does: a new topic of the
+        same name begins at 0. A store that fails leaves the rest for `offsets.retention.minutes`, and says so."""
+        try:
+            for group in await self.with_offsets():
+                gone = [name for name in await self.fetch(group, None) if name.topic in topics]
+                if gone:
+                    await self._workers.coordination(self._offsets.delete, group, gone)
+        except KlammError as error:
+            log.warning("groups may keep offsets of deleted topics (%s): %s", ", ".join(sorted(topics)), error)
 
     async def expire_offsets(self, now_ms: int) -> None:
         """Forget the offsets of groups that have had no member and no commit for `offsets.retention.minutes`. A name

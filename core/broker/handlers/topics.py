@@ -37,7 +37,12 @@ def wire_error(error: KlammError) -> tuple[ErrorCode, str]:
     """What an admin client is told. A coordination that is away is a time-out to clients (they may try again)."""
     if isinstance(error, CoordinationError):
         return ErrorCode.request_timed_out, f"the coordination is away, so nothing can be changed now: {error}"
-    return error.code, str(error)
+    return error.code, words_of(error)
+
+
+def words_of(error: KlammError) -> str:
+    """The error's message; its code has a field of its own in an answer."""
+    return (error.words if isinstance(error, BrokerError) else "") or str(error)
 
 
 def _twice(code: ErrorCode, name: str) -> BrokerError:
@@ -137,17 +142,21 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
 
 async def delete_topics(services: Services, request: Request) -> Any:
     results = []
+    deleted = set()
     for name in dict.fromkeys(request.message.topic_names):
         code, text = ErrorCode.none, None
         try:
             if not services.config.delete_topic_enable:
                 raise BrokerError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
             await services.workers.coordination(services.cluster.delete_topic, name)
+            deleted.add(name)
             log.info("deleted topic %s", name)
         except KlammError as error:
             code, text = wire_error(error)
         results.append(request.part("DeletableTopicResult", name=name, error_code=code, error_message=text))
-    await services.leadership.refresh()
+    await services.leadership.refresh()  # from here on nobody commits an offset of theirs at this broker
+    if deleted:
+        await services.groups.forget_topics(deleted)
     return request.respond(responses=tuple(results))
 
 

@@ -225,6 +225,20 @@ def test_offsets_outlive_kill_9(broker: RunningBroker, group: str) -> None:
         assert stored(wire, group, topic, (0,))[0].committed_offset == 7
 
 
+def test_groups_forget_a_deleted_topic_and_nothing_else(wire: WireClient, group: str) -> None:
+    gone, kept = new_topic(wire, partitions=2), new_topic(wire)
+    member = joined(wire, group)
+    sync(wire, group, member)
+    commit(wire, group, {(gone, 0): 5, (gone, 1): 6, (kept, 0): 7}, member)
+    commit(wire, group + "-idle", {(gone, 0): 8})
+    wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(gone,), timeout=SESSION)
+    assert {p: found.committed_offset for p, found in stored(wire, group, gone, (0, 1)).items()} == {0: -1, 1: -1}
+    assert stored(wire, group + "-idle", gone, (0,))[0].committed_offset == -1
+    assert stored(wire, group, kept, (0,))[0].committed_offset == 7
+    assert heartbeat(wire, group, member) is ErrorCode.none
+    leave(wire, group, member.member_id)
+
+
 def describe(wire: WireClient, group: str, version: int = 5) -> Any:
     return wire.call(ApiKey.DESCRIBE_GROUPS, version, groups=(group,), include_authorized_operations=False).groups[0]
 
