@@ -13,6 +13,7 @@ Exit 1 on any anomaly. `--plant` cuts one acknowledged batch off a log before th
 from __future__ import annotations
 
 import argparse
+import itertools
 import random
 import sys
 import tempfile
@@ -112,9 +113,9 @@ class Campaign:
 
     def run(self, broker: RunningBroker, proxy: ProduceProxy, *, plant: bool) -> bool:
         sender = SENDERS[self.name](f"127.0.0.1:{proxy.port}")
-        per_round = self.records // self.rounds
-        for number in range(self.rounds):
-            self._round(sender, broker, proxy, number * per_round, per_round)
+        values = itertools.count()
+        for _ in range(self.rounds):
+            self._round(sender, broker, proxy, values)
         sender.close()
         if plant:
             broker.kill()
@@ -130,16 +131,19 @@ class Campaign:
             print(f"  {anomaly.kind} {anomaly.partition}: {anomaly.detail}", file=sys.stderr)
         return not verdict.anomalies and self.injected == self.rounds and verdict.acknowledged >= self.records
 
-    def _round(self, sender: Sender, broker: RunningBroker, proxy: ProduceProxy, start: int, count: int) -> None:
-        """Send `count` records; somewhere among them the broker dies with requests in flight, and comes back."""
-        kill_after = start + int(count * self.chance.uniform(0.1, 0.8))
+    def _round(self, sender: Sender, broker: RunningBroker, proxy: ProduceProxy, values: Iterator[int]) -> None:
+        """A round's share of records; somewhere among them the broker dies with requests in flight, and comes back.
+        Records go on until it did: a kill waits for a moment with enough in flight."""
+        share = self.records // self.rounds
+        kill_after = int(share * self.chance.uniform(0.1, 0.8))
         killer = threading.Thread(target=self._kill, args=(broker, proxy))
-        for i in range(start, start + count):
-            if i == kill_after:
+        for sent, value in enumerate(values):
+            if sent == kill_after:
                 killer.start()
-            partition = i % PARTITIONS
-            sender.send(partition, b"%09d" % i, self._recorder(partition, i))
-        killer.join(ROUND_LIMIT_S)
+            partition = value % PARTITIONS
+            sender.send(partition, b"%09d" % value, self._recorder(partition, value))
+            if sent + 1 >= share and not killer.is_alive():
+                break
         sender.flush()
 
     def _recorder(self, partition: int, value: int) -> Callable[[int, Exception | None], None]:
@@ -209,12 +213,13 @@ def main() -> int:
     parser.add_argument("--plant", action="store_true")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--quick", action="store_true", help="2 kills and 40,000 records each, as the tests run it")
+    parser.add_argument("--only", choices=sorted(SENDERS), action="append")
     arguments = parser.parse_args()
     rounds, records = (2, 40_000) if arguments.quick else (10, 500_000)
     print(f"faults: seed {arguments.seed}", flush=True)
     chance = random.Random(arguments.seed)
     passed = True
-    for name in SENDERS:
+    for name in arguments.only or SENDERS:
         with (
             tempfile.TemporaryDirectory(prefix="klamm-faults-") as folder,
             proxied_broker(Path(folder)) as (broker, proxy),
