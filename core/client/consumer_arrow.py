@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, Final
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -59,7 +61,7 @@ class ArrowConverter:
         if decoder is None and self._records.deserializer(partition.topic) is not None:
             converted = self._records.convert(partition, columns)
             error = converted.error
-            value = pa.array([record.value for record in converted.result])
+            value = _inferred(partition.topic, [record.value for record in converted.result])
             batch = batch.slice(0, converted.count)
         kind = LOG_APPEND_TIME if log_append_time else CREATE_TIME
         return Converted(_columns(partition, batch, value, kind), batch.num_rows, error)
@@ -77,6 +79,30 @@ class ArrowConverter:
             return pa.concat_tables(tables, promote_options="permissive") if tables else EMPTY.empty_table()
         except pa.ArrowException as error:
             raise SchemaError(f"values of different types cannot be one table: {error}") from error
+
+
+def _inferred(topic: str, values: list[Any]) -> pa.Array:
+    """An array of the values' own types; `SchemaError` where they have none in common."""
+    try:
+        return pa.array(values)
+    except pa.ArrowException:
+        pass  # Arrow knows no dataclass, and no UUID in a struct
+    try:
+        return pa.array([_plain(value) for value in values])
+    except pa.ArrowException as error:
+        raise SchemaError(f"topic {topic}: the values cannot be one column, poll can hand them out: {error}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
 
 
 def _columns(partition: TopicPartition, batch: pa.RecordBatch, value: pa.Array, kind: int) -> pa.RecordBatch:

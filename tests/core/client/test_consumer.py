@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from decimal import Decimal
 from pathlib import Path
 from struct import pack_into
 from typing import Any
+from uuid import UUID
 
 import pytest
 from klammtest.broker import RunningBroker, running_broker
@@ -229,6 +232,38 @@ def test_arrow_has_sparks_columns_and_decoded_values(typed: dict[str, Any], conf
     assert {(row["topic"], row["timestampType"], row["timestamp"].tzinfo is not None) for row in rows} == {
         (topic, 0, True)
     }
+
+
+RIDE = """{"type": "record", "name": "Ride", "fields": [
+  {"name": "id", "type": {"type": "string", "logicalType": "uuid"}},
+  {"name": "fare", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+  {"name": "end", "type": ["null", {"type": "record", "name": "End", "fields": [{"name": "zone", "type": "int"}]}]}]}"""
+
+
+@dataclass
+class End:
+    zone: int
+
+
+@dataclass
+class Ride:
+    id: UUID
+    fare: Decimal
+    end: End | None
+
+
+def test_arrow_takes_dataclasses_and_uuids(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
+    (tmp_path / "ride.avsc").write_text(RIDE)
+    said = {"schema": str(tmp_path / "ride.avsc"), "record.class": f"{__name__}:Ride"}
+    rides = [Ride(UUID(int=1), Decimal("7.50"), End(3)), Ride(UUID(int=2), Decimal("12345.00"), None)]
+    with klamm.Producer({**config, "topics": {topic: said}}) as producer:
+        for ride in rides:
+            producer.send(topic, ride, partition=0).result(30)
+    with klamm.Consumer({**config, "topics": {topic: said}}, topics=[topic]) as consumer:
+        assert [record.value for record in read(consumer, 2)] == rides
+        consumer.seek(TopicPartition(topic, 0), 0)
+        rows = [row["value"] for _ in rides for row in consumer.poll_arrow(10.0, 1).to_pylist()]
+    assert rows == [{**asdict(ride), "id": str(ride.id)} for ride in rides]
 
 
 def test_a_table_is_of_one_topic_and_may_be_empty(
