@@ -73,8 +73,9 @@ class DeliveryError(KlammError):
 
 
 class BrokerError(KlammError):
-    """An error code that a broker answered; `code` is set on the instance."""
+    """An error code that a broker answered; `code` is set on the instance, `words` is the message without its name."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
         self.code = code
+        self.words = message

@@ -116,7 +116,11 @@ def main() -> None:
         _say(error)
         _leave(1)
     except BrokenPipeError:  # `klamm … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _write_no_more()
+        _leave(1)
+    except OSError as error:  # a full disk, a directory that may not be written: the user's to mend
+        _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
+        _write_no_more()
         _leave(1)
     except Exception as error:
         if not hasattr(error, "exit_code"):
@@ -128,6 +132,11 @@ def main() -> None:
 
 def _say(error: KlammError) -> None:
     print(f"klamm: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
+
+
+def _write_no_more() -> None:
+    """What is left in the buffer would fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _leave(status: int) -> None:

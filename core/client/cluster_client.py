@@ -411,4 +411,5 @@ def _offset_group(message: Any) -> Any:
 def _raise_first(answers: Iterable[tuple[ErrorCode, str | None, str]], fine: Collection[ErrorCode] = ()) -> None:
     for code, words, what in answers:
         if code != ErrorCode.none and code not in fine:
-            raise BrokerError(code, f"{what}: {words}" if words else what)
+            said = words or what
+            raise BrokerError(code, said if what in said else f"{what}: {said}")

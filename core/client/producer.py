@@ -10,9 +10,10 @@ import uuid
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, cast
+from typing import Any, SupportsIndex, cast
 
 from klamm.core.client.backoff import Backoff
 from klamm.core.client.caller import Network
@@ -44,6 +45,9 @@ from klamm.core.seams.audit import AuditIdentity
 
 _HEADER_OVERHEAD = 12
 """What a header adds to its name and value, at most about."""
+
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, the last that dates of Python, Arrow and Spark all hold."""
 
 _AT_EXIT_S = 10.0
 
@@ -169,14 +173,13 @@ class Producer:
         try:
             raw = writer.serialize(value)
             raw_key = key if key.__class__ is bytes else key_bytes(topic, key)
+            timestamp_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else _checked_ms(topic, timestamp_ms)
         except KlammError as error:
             return self._refuse(topic, partition, error)
         except Exception as error:  # a serde is a plugin and may raise anything
             wrapped = SchemaError(f"topic {topic}: the value cannot be serialized: {error!r}")
             wrapped.__cause__ = error
             return self._refuse(topic, partition, wrapped)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000
         payload = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
         size = payload + RECORD_OVERHEAD
         if writer.audited:
@@ -314,10 +317,23 @@ class Producer:
 
 def _checked_headers(topic: str, headers: Iterable[tuple[str, bytes | None]]) -> Headers:
     checked = tuple(headers)
-    for name, value in checked:
-        if not isinstance(name, str) or not (value is None or isinstance(value, bytes)):
-            raise SchemaError(f"topic {topic}: a header is (str, bytes or None), not ({name!r}, {value!r})")
+    for header in checked:
+        pair = header if isinstance(header, tuple | list) and len(header) == 2 else (None, None)
+        if not isinstance(pair[0], str) or not (pair[1] is None or isinstance(pair[1], bytes)):
+            raise SchemaError(f"topic {topic}: a header is (str, bytes or None), not {header!r}")
     return checked
+
+
+def _checked_ms(topic: str, given: SupportsIndex) -> int:
+    """A timestamp that cannot be encoded would fail its whole batch."""
+    try:
+        number = index(given)
+    except TypeError:
+        number = _LAST_MS + 1
+    if not -1 <= number <= _LAST_MS:
+        wanted = "a whole number of milliseconds since 1970, at most those of the year 9999, or -1 for none"
+        raise SchemaError(f"topic {topic}: timestamp_ms is {wanted}; not {given!r}")
+    return number
 
 
 def _close_at_exit(producer: Producer) -> Any:

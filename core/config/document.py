@@ -82,7 +82,7 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
     if isinstance(node, yaml.SequenceNode):
         return [_construct(loader, item, (*path, i), document) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node)
+        return _scalar(loader, node)
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
@@ -97,6 +97,15 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
         document.lines[at] = key_node.start_mark.line + 1
         result[name] = _construct(loader, value_node, at, document)
     return result
+
+
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
+    """PyYAML lets through whatever its conversions raise: `2020-99-01` looks like a date, `!!int x` claims a number."""
+    try:
+        return loader.construct_object(node)
+    except (ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}; put it in quotes if it is text"
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
 
 def _filled(value: Any, path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) -> Any:

@@ -45,7 +45,7 @@ def test_a_topics_life(klamm: Klamm) -> None:
     assert klamm("topics", "create", "t", "-p", "2", "--set", "segment.bytes=1000").out == "t: created\n"
     done = klamm("topics", "create", "t")
     assert done.status == 1
-    assert "TOPIC_ALREADY_EXISTS" in done.err
+    assert done.err == "klamm: TOPIC_ALREADY_EXISTS: topic 't' already exists\n"
     assert klamm("topics", "alter", "t", "--set", "retention.ms=7", "--unset", "segment.bytes", "-p", "3").status == 0
     shown = klamm("topics", "describe", "t").out
     assert "retention.ms=7" in shown

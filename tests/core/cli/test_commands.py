@@ -206,3 +206,9 @@ def test_ctrl_c_is_status_130(klamm: Klamm, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("klamm.core.cli.main.app", interrupted)
     assert klamm("plugins").status == 130
+
+
+def test_output_that_cannot_be_written_is_one_line(here: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([KLAMM, "plugins"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "klamm: [Errno 28] No space left on device\n")

@@ -205,6 +205,17 @@ def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -
             producer.send(topic, b"v", key=1.5).result(0)  # type: ignore[arg-type]  # what is tested
         with pytest.raises(SchemaError, match="a header is"):
             producer.send(topic, b"v", headers=[("h", "text")])  # type: ignore[list-item]  # what is tested
+        with pytest.raises(SchemaError, match=r"a header is .*, not 'name'"):
+            producer.send(topic, b"v", headers={"name": b"v"})  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize("wrong", [1.5e12, -2, 2**63, 1_700_000_000_000_000, "2013-01-01"])
+def test_a_timestamp_that_is_none_fails_its_own_record_only(broker: RunningBroker, topic: str, wrong: Any) -> None:
+    with Producer(settings(broker, linger_ms=200)) as producer:
+        futures = [producer.send(topic, b"v", partition=0, timestamp_ms=t) for t in (1, wrong, -1)]
+    assert [future.result(0).offset for future in (futures[0], futures[2])] == [0, 1]
+    with pytest.raises(SchemaError, match="timestamp_ms is a whole number of milliseconds since 1970"):
+        futures[1].result(0)
 
 
 def test_a_closed_producer_sends_no_more(broker: RunningBroker, topic: str) -> None:
