@@ -1,0 +1,42 @@
+"""A broker whose ZooKeeper has gone: what is led goes on being served, changes fail clearly, and all is well after."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from klammtest.broker import running_broker
+from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.wire import WireClient
+from klammtest.zookeeper import eventually, free_port
+
+from klamm.core.errors import ErrorCode
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+
+SESSION_MS = 2000
+
+
+def test_partitions_are_served_while_zookeeper_is_away(tmp_path: Path) -> None:
+    with ZooKeeperServer(tmp_path / "zookeeper", free_port()) as server:
+        tree = {
+            "plugin": "zookeeper",
+            "zookeeper.connect": f"{server.connect}/klamm",
+            "zookeeper.session.timeout.ms": SESSION_MS,
+        }
+        topics = {"t": {"partitions": 1}}
+        with running_broker(tmp_path / "broker", coordination=tree, topics=topics) as broker:
+            with WireClient(broker.bootstrap) as wire:
+                produce(wire, "t", batch(b"before"))
+                server.kill()
+                time.sleep(SESSION_MS / 1000 * 1.5)  # the session is over, and the broker cannot know it
+                assert produce(wire, "t", batch(b"meanwhile")).base_offset == 1
+                assert fetch(wire, "t", 0).high_watermark == 2
+                assert metadata(wire, None).topics[0].partitions[0].leader_id == 0
+                refused = create_topic(wire, "u")
+                assert refused.error_code is ErrorCode.request_timed_out
+                assert "is away" in refused.error_message
+                server.start()
+                eventually(lambda: create_topic(wire, "u").error_code is ErrorCode.none, "topics are made again")
+                assert produce(wire, "u", batch(b"first")).base_offset == 0
+                assert produce(wire, "t", batch(b"after")).base_offset == 2
+            assert "Traceback" not in broker.log()
