@@ -36,7 +36,7 @@ class AuditConfig(Section):
     """The built-in audit. All processes of a cluster should have the same."""
 
     topic: Annotated[str, AfterValidator(_topic)] = key("__klamm_audit", "The audit topic; it is itself not audited.")
-    topics: Names = key((), "The topics that are audited; all but the internal ones (with __ in front) when empty.")
+    topics: Names = key((), "The topics that are audited; all but the internal ones (with _ in front) when empty.")
     window_minutes: Int = key(10, "The length of a window of record time.", ge=1, le=1440)
     expect: Annotated[Names, AfterValidator(_expected)] = key(
         (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/JOB."

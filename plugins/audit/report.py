@@ -124,7 +124,7 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "topic": audit.topic,
         "window_ms": audit.window_ms,
         "complete": audit.complete,
-        "lowest": audit.lowest(),
+        "lowest": _number(audit.lowest()),
         "watermark_ms": audit.watermark_ms,
         "live_producers": list(audit.live_producers),
         "problems": [
@@ -134,12 +134,17 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
             {
                 "label": row.label,
                 "state": row.state(),
-                "complete": lowest(row.cells()),
+                "complete": _number(lowest(row.cells())),
                 "tiers": {str(tier): _tier_json(row, tier) for tier in audit.tiers},
             }
             for row in rows(audit, span)
         ],
     }
+
+
+def _number(ratio: float | None) -> float | None:
+    """JSON has no infinity; where records were counted and none expected, the state says `duplicated`."""
+    return None if ratio == float("inf") else ratio
 
 
 def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class KlammAudit:
     def audits(self, topic: str) -> bool:
         if topic == self._config.topic:
             return False
-        return topic in self._topics if self._topics else not topic.startswith("__")
+        return topic in self._topics if self._topics else not topic.startswith("_")  # _schemas, too
 
     def headers(self, application: str) -> Headers:
         return ((HOST_HEADER, self._host.encode()), (APPLICATION_HEADER, application.encode()))

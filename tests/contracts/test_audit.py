@@ -32,6 +32,7 @@ def test_only_configured_topics_are_audited(make: Make) -> None:
     assert audit.audits("flights")
     assert not audit.audits("weather")
     assert not make().audits("__consumer_offsets")
+    assert not make().audits("_schemas"), "nobody counts what goes into it"
 
 
 def test_windows_are_ten_minutes_unless_configured(make: Make) -> None:

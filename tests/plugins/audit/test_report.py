@@ -67,6 +67,14 @@ def test_only_what_is_complete_reads_so(ratio: float | None, text: str) -> None:
     assert ratio_text(ratio) == text
 
 
+def test_json_has_no_infinity() -> None:
+    [topic] = as_json(compare([event("producer", "p", 0, 1, {}), event("broker", "b", 0, 1, {0: 1})], 0), Span.DAY, ())[
+        "topics"
+    ]
+    assert (topic["lowest"], topic["rows"][0]["complete"]) == (None, None)
+    assert (topic["complete"], topic["rows"][0]["state"]) == (False, "duplicated")
+
+
 def test_json_says_the_same() -> None:
     audits = compare(events({0: 10, 1: 9, 40 * DAY: 10}), 0)
     said = json.loads(json.dumps(as_json(audits, Span.WINDOW, ["x"])))
