@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 from uuid import UUID
 
-import pyarrow as pa
+from klamm.core.errors import ConfigError, KlammError, SchemaError
+
+try:
+    import pyarrow as pa
+except ModuleNotFoundError as error:
+    raise ConfigError("poll_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
 from klamm.core.client.consumer_delivery import Converted
 from klamm.core.client.consumer_values import RecordConverter
 from klamm.core.client.typed import TypedValues
-from klamm.core.errors import KlammError, SchemaError
 from klamm.core.records.arrow import HEADERS, TIMESTAMP, columns_to_arrow
 from klamm.core.records.decode import RecordColumns
 from klamm.core.records.partition import TopicPartition
