@@ -44,6 +44,14 @@ class _Records:
         self.timestamps.extend(timestamps)
         self.sizes.extend(sizes)
 
+    def fill(self, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> None:
+        """Those of them that are not there yet."""
+        there = set(self.offsets)
+        new = [row for row in zip(offsets, timestamps, sizes, strict=True) if row[0] not in there]
+        if new:
+            rows = sorted([*zip(self.offsets, self.timestamps, self.sizes, strict=True), *new])
+            self.offsets, self.timestamps, self.sizes = (array("q", column) for column in zip(*rows, strict=True))
+
     def drop(self, below: int) -> None:
         end = bisect_left(self.offsets, below)
         del self.offsets[:end], self.timestamps[:end], self.sizes[:end]
@@ -72,6 +80,8 @@ class _Partition:
         old, again = bisect_left(offsets, self.begin), bisect_left(offsets, self.counted)
         if old and self.replay is not None:
             self.replayed.extend(offsets[:old], timestamps[:old], sizes[:old])
+        if old < again:  # after a seek back above the commit: what a seek forward had skipped is new
+            self.records.fill(offsets[old:again], timestamps[old:again], sizes[old:again])
         if again < len(offsets):
             self.records.extend(offsets[again:], timestamps[again:], sizes[again:])
             self.counted = offsets[-1] + 1

@@ -180,6 +180,20 @@ def test_what_a_seek_forward_skips_is_in_no_count() -> None:
     assert spans(topic.events) == [(0, 50, 20)]
 
 
+def test_what_was_skipped_and_is_read_after_all_is_counted() -> None:
+    topic = AuditTopic()
+    counts = auditor(topic)
+    counts.start(FLIGHTS, 0)
+    read(counts, 0, 10)
+    counts.seek(FLIGHTS, 40)
+    read(counts, 40, 50)
+    counts.seek(FLIGHTS, 5)
+    read(counts, 5, 60)
+    commit(counts, 30)
+    commit(counts, 60)
+    assert spans(topic.events) == [(0, 30, 30), (30, 60, 30)]
+
+
 def test_a_rebalance_hands_over_at_the_commit() -> None:
     topic = AuditTopic()
     one, other = auditor(topic), auditor(topic)
