@@ -20,11 +20,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
 
-from klammtest.broker import running_broker
-
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
+from klammtest.broker import running_broker
 
 TOPIC = "bench-producer"
 PARTITIONS = 6

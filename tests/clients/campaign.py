@@ -13,10 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from klamm.core.records.header import iter_headers
 from klammtest.foreign import CLIENTS, CODECS, ForeignClient
 from klammtest.initialised import InitialisedBroker
-
-from klamm.core.records.header import iter_headers
 
 CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.foreign import CLIENTS, CODECS, ForeignClient
 
 from klamm.core.records.header import iter_headers
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.foreign import CLIENTS, CODECS, ForeignClient
 
 CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 RECORDS = 300

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 from klamm.core.plugins import plugin_host
 from klamm.core.seams.audit import Audit, RangeCount, WindowCount
 from klamm.plugins.audit.tiling import tier_counts
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 Make = Callable[..., Audit]
 

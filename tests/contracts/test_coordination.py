@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from klammtest.zookeeper import CoordinationCase, eventually
 
 from klamm.core.errors import CoordinationError
 from klamm.core.seams.coordination import (
@@ -22,6 +21,7 @@ from klamm.core.seams.coordination import (
     NotEmptyError,
     Set,
 )
+from klammtest.zookeeper import CoordinationCase, eventually
 
 
 def test_create_and_get(coordination: Coordination) -> None:

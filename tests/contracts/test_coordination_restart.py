@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually, free_port
 
 from klamm.core.seams.coordination import (
     CoordinationUnavailableError,
@@ -23,6 +22,7 @@ from klamm.core.seams.coordination import (
 )
 from klamm.plugins.coordination.kazoo_session import KazooSession, Request, UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually, free_port
 
 
 @pytest.fixture

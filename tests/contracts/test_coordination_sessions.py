@@ -7,9 +7,9 @@ from collections.abc import Callable
 from operator import methodcaller
 
 import pytest
-from klammtest.zookeeper import CoordinationCase, Events, eventually
 
 from klamm.core.seams.coordination import Coordination, Create, SessionEvent, SessionExpiredError
+from klammtest.zookeeper import CoordinationCase, Events, eventually
 
 OPERATIONS: list[Callable[[Coordination], object]] = [
     methodcaller("create", "/a"),

@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from klammtest.zookeeper import CoordinationCase, Signal, eventually
 
 from klamm.core.seams.coordination import Coordination, Create, Delete, SessionExpiredError, Set
+from klammtest.zookeeper import CoordinationCase, Signal, eventually
 
 
 def test_a_watch_sees_every_kind_of_change_again_and_again(coordination_case: CoordinationCase) -> None:

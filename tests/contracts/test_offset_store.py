@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from klammtest.zookeeper import CoordinationCase
 
 from klamm.core.cluster import paths
 from klamm.core.errors import CoordinationError
@@ -15,6 +14,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import BadVersionError, Check, Coordination, NoNodeError
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klammtest.zookeeper import CoordinationCase
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 FULL = CommittedOffset(7, leader_epoch=3, metadata='größe {"x": 1}', commit_timestamp_ms=1_700_000_000_000)

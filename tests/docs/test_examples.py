@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from klammtest.broker import free_port
 from klammtest.documents import Reader
 

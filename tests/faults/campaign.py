@@ -24,12 +24,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, free_port, running_broker
 from klammtest.history import History, Outcome, Send, check
 from klammtest.proxy import ProduceProxy
-
-from klamm.core.records.header import iter_headers
-from klamm.core.records.partition import TopicPartition
 
 TOPIC = "campaign"
 PARTITIONS = 6

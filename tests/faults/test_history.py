@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from klammtest.history import Commit, History, Leadership, Outcome, Ownership, Poll, Send, check
 
 from klamm.core.records.partition import TopicPartition
+from klammtest.history import Commit, History, Leadership, Outcome, Ownership, Poll, Send, check
 
 TP = TopicPartition("t", 0)
 Stored = list[tuple[int, str | int]]

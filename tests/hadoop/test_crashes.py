@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, coordinates, everything, flight, job
 from pyspark.sql import SparkSession
 
 from klamm.core import faults
@@ -23,6 +22,7 @@ from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.job import LoadResult
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.staging import LoadConflictError
+from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, coordinates, everything, flight, job
 
 POINTS = ["load.planned", "load.written", "load.staged", "load.published"]
 

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-from klammtest.lake import DAY_MS, FLIGHT, TOPIC, MemoryTopics, coordinates, everything, flight, job, payload
 from pyspark.sql import SparkSession
 
 from klamm.core.errors import SchemaError
@@ -14,6 +13,7 @@ from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.session import SparkFailedError
+from klammtest.lake import DAY_MS, FLIGHT, TOPIC, MemoryTopics, coordinates, everything, flight, job, payload
 
 
 def names(path: Path) -> list[str]:

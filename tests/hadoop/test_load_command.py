@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.wheel import build_wheel
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -23,6 +21,8 @@ from klamm.core.config.settings import load_settings
 from klamm.core.errors import KlammError
 from klamm.hadoop.cli import run_loads
 from klamm.hadoop.run import Loader
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.wheel import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -6,12 +6,12 @@ import datetime as dt
 from collections.abc import Iterator
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
 from pyspark.sql import DataFrame, SparkSession
 
 from klamm.core.client.producer import Producer
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import COLUMNS, KlammDataSource
+from klammtest.broker import RunningBroker, running_broker
 
 START_MS = 1_357_016_400_000
 ROWS = 3000

@@ -9,6 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from klammtest.wheel import ROOMS, ROOT, build_wheel
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
 
 from klamm.core.client.consumer import Consumer
 from klamm.core.config.settings import load_settings
@@ -22,6 +21,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.codec import Codec, DecompressionBombError
+from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
 
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"
 RECORDS = 2000

@@ -9,12 +9,12 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from klammtest.everything import Thing
 
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import PluginError
 from klamm.core.plugins import PluginHost, plugin_host
 from klamm.core.seams.serde import SerdeContext
+from klammtest.everything import Thing
 
 MODULE = "klammtest.everything"
 CHOICE = {"plugin": "everything", "the.answer": 42}

@@ -11,7 +11,6 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.typed import SharedCoordination
@@ -21,6 +20,7 @@ from klamm.core.seams.envelope import SchemaKey
 from klamm.core.seams.serde import SerdeContext
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.serde import open_registry
+from klammtest.broker import RunningBroker, running_broker
 
 PROCESSES = 3
 COUNT = 5

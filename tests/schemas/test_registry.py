@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.schemas import MemoryLog, embedded, registry
 
 from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.seams.coordination import Coordination
@@ -18,6 +17,7 @@ from klamm.schemas.claims import Claims
 from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.log import SchemaEntry, read_entry
 from klamm.schemas.registry import SchemaRegistry
+from klammtest.schemas import MemoryLog, embedded, registry
 
 
 def schema(*names: str, record: str = "R", **more: Any) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.schemas import embedded, registry, serde
 
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.schemas.registry import SchemaRegistry
+from klammtest.schemas import embedded, registry, serde
 
 ENVELOPES = ("confluent", "linkedin", "single-object")
 

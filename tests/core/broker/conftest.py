@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.wire import WireClient
 

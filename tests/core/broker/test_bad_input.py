@@ -7,6 +7,12 @@ import struct
 from collections.abc import Iterator
 
 import pytest
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.headers import request_frame
+from klamm.core.records.header import CRC_AT, crc_of
 from klammtest.broker import RunningBroker
 from klammtest.requests import (
     batch,
@@ -19,12 +25,6 @@ from klammtest.requests import (
     produce_fields,
 )
 from klammtest.wire import WireClient
-
-from klamm.core.errors import ErrorCode
-from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ADVERTISED, ApiKey
-from klamm.core.protocol.headers import request_frame
-from klamm.core.records.header import CRC_AT, crc_of
 
 MIB = 1024 * 1024
 

@@ -3,12 +3,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker
-from klammtest.requests import batch, new_topic, produce
-from klammtest.wire import WireClient, part
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klammtest.broker import RunningBroker
+from klammtest.requests import batch, new_topic, produce
+from klammtest.wire import WireClient, part
 
 TOPIC, BROKER, GROUP = 2, 4, 32
 SET, DELETE, APPEND, SUBTRACT = range(4)

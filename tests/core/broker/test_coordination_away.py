@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from klamm.core.errors import ErrorCode
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import running_broker
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.wire import WireClient
 from klammtest.zookeeper import eventually, free_port
-
-from klamm.core.errors import ErrorCode
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 
 SESSION_MS = 2000
 

@@ -3,13 +3,13 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from klammtest.broker import RunningBroker
-from klammtest.requests import batch, fetch, fetch_fields, new_topic, produce, produce_fields
-from klammtest.wire import WireClient
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.header import iter_headers
+from klammtest.broker import RunningBroker
+from klammtest.requests import batch, fetch, fetch_fields, new_topic, produce, produce_fields
+from klammtest.wire import WireClient
 
 LONG_MS = 60_000
 

@@ -7,14 +7,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker
-from klammtest.requests import new_topic
-from klammtest.wire import WireClient, part
 
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.doors import Door, enter
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klammtest.broker import RunningBroker
+from klammtest.requests import new_topic
+from klammtest.wire import WireClient, part
 
 _GROUPS = count()
 SESSION = timedelta(seconds=10)

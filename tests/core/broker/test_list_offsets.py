@@ -3,13 +3,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from klammtest.requests import new_topic, produce
-from klammtest.wire import WireClient, part
 
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.encode import encode_batch
+from klammtest.requests import new_topic, produce
+from klammtest.wire import WireClient, part
 
 LATEST, EARLIEST, LARGEST = -1, -2, -3
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.requests import alter_topic, batch, create_topic, fetch, new_topic, produce
-from klammtest.third_party import Backwards
-from klammtest.wire import WireClient
 
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.header import iter_headers
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.requests import alter_topic, batch, create_topic, fetch, new_topic, produce
+from klammtest.third_party import Backwards
+from klammtest.wire import WireClient
 
 GZIP = Settings().codec_table().by_name("gzip")
 

@@ -3,14 +3,14 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from klammtest.broker import RunningBroker
-from klammtest.requests import batch, fetch, new_topic, produce, produce_fields
-from klammtest.wire import WireClient
 
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.header import BatchHeader, iter_headers
+from klammtest.broker import RunningBroker
+from klammtest.requests import batch, fetch, new_topic, produce, produce_fields
+from klammtest.wire import WireClient
 
 CODECS = Settings().codec_table()
 

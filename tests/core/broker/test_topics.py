@@ -4,12 +4,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.requests import batch, create_topic, fetch, metadata, new_topic, produce
-from klammtest.wire import WireClient, part
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.requests import batch, create_topic, fetch, metadata, new_topic, produce
+from klammtest.wire import WireClient, part
 
 WAIT = timedelta(seconds=10)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
 
 from klamm import Consumer, Producer
 from klamm.core.config.settings import load_settings
+from klammtest.broker import RunningBroker, running_broker
 
 Klamm = Callable[..., Any]
 

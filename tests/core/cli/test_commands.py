@@ -13,10 +13,10 @@ from uuid import uuid4
 
 import pytest
 import yaml
-from klammtest.broker import KLAMM, free_port
 
 from klamm.core.config.settings import load_settings
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.broker import KLAMM, free_port
 
 Klamm = Callable[..., Any]
 

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.scripted import HangUpError, ScriptedBroker, scripted_broker
 
 from klamm.core.client.backoff import Backoff
 from klamm.core.client.caller import Network
@@ -32,6 +30,8 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.scripted import HangUpError, ScriptedBroker, scripted_broker
 
 QUICK = Network(reconnect=Backoff(0.005, 0.02), retry=Backoff(0.005, 0.02))
 

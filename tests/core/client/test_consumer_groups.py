@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.readers import Reader, client_config, produce, read, wait_until
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
@@ -24,6 +22,8 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.readers import Reader, client_config, produce, read, wait_until
 
 NUMBER = itertools.count()
 COUNT = 6

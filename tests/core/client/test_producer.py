@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
@@ -27,6 +26,7 @@ from klamm.core.records.decode import decode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.record import Headers, ProducerRecord, Record, RecordMetadata
 from klamm.core.seams.audit import AuditIdentity, Publish
+from klammtest.broker import RunningBroker, running_broker
 
 
 @pytest.fixture(scope="module")

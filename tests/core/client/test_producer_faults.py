@@ -9,7 +9,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from klammtest.scripted import Fault, ScriptedBroker, scripted_broker
 
 from klamm.core.client.caller import Network
 from klamm.core.client.producer import Producer
@@ -17,6 +16,7 @@ from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import RecordMetadata
+from klammtest.scripted import Fault, ScriptedBroker, scripted_broker
 
 QUICK = {
     "linger.ms": 0,

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from klammtest.broker import KLAMM, RunningBroker, running_broker
-from klammtest.zookeeper import eventually
 
 from klamm import Producer
 from klamm.core.client.sink_runner import SinkRunner
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, StorageError
+from klammtest.broker import KLAMM, RunningBroker, running_broker
+from klammtest.zookeeper import eventually
 
 RECORDS = 500
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from uuid import UUID
 
 import pytest
-from klammtest.zookeeper import CoordinationCase, eventually
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.cluster import Cluster
@@ -16,6 +15,7 @@ from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, Partitio
 from klamm.core.cluster.nodes import decode_uuid
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.seams.coordination import Coordination
+from klammtest.zookeeper import CoordinationCase, eventually
 
 Join = Callable[[int], Cluster]
 

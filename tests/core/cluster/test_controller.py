@@ -5,7 +5,6 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from klammtest.zookeeper import CoordinationCase
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.controller import Controller
@@ -13,6 +12,7 @@ from klamm.core.cluster.nodes import MetadataVersionNode
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.seams.coordination import BadVersionError, Coordination, Create, Set
+from klammtest.zookeeper import CoordinationCase
 
 
 def controller(coordination: Coordination, broker_id: int) -> Controller:

@@ -7,7 +7,6 @@ import time
 from uuid import UUID
 
 import pytest
-from klammtest.zookeeper import CoordinationCase, eventually
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.image import Endpoint
@@ -16,6 +15,7 @@ from klamm.core.cluster.registration import BrokerIdentity, Registration
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.seams.coordination import Coordination
+from klammtest.zookeeper import CoordinationCase, eventually
 
 
 def registration(

@@ -6,9 +6,9 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from klammtest.members import CoordinationSpec
 
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.members import CoordinationSpec
 
 SESSION_MS = 2_000
 

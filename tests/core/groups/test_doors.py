@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 
 import pytest
-from klammtest.zookeeper import CoordinationCase
 
 from klamm.core.cluster import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.groups import doors
 from klamm.core.groups.doors import ClassicDoors, Door
 from klamm.core.seams.coordination import Coordination, NodeExistsError
+from klammtest.zookeeper import CoordinationCase
 
 
 def test_the_other_door_is_shut_while_somebody_is_inside(coordination: Coordination) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from klammtest.members import CoordinationSpec, Group, open_coordination, wait_until, write_topic
 
 from klamm.core.cluster import paths
 from klamm.core.groups.member import LostOwnershipError
@@ -15,6 +14,7 @@ from klamm.core.groups.registry import RegistrySettings
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.offsets import CommittedOffset
+from klammtest.members import CoordinationSpec, Group, open_coordination, wait_until, write_topic
 
 PARTITIONS = [TopicPartition("t", n) for n in range(8)]
 

@@ -7,6 +7,14 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import pytest
+
+from klamm.core.cluster import paths
+from klamm.core.groups.member import LostOwnershipError, Owned
+from klamm.core.groups.registry import RegistryMember, RegistrySettings
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import Coordination
+from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.members import (
     CoordinationSpec,
     Group,
@@ -18,14 +26,6 @@ from klammtest.members import (
     write_topic,
 )
 from klammtest.zookeeper import CoordinationCase, ZooKeeperCase, free_port
-
-from klamm.core.cluster import paths
-from klamm.core.groups.member import LostOwnershipError, Owned
-from klamm.core.groups.registry import RegistryMember, RegistrySettings
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 
 PARTITIONS = {TopicPartition("t", n) for n in range(6)}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all, records_of
 
 from klamm.core.errors import CorruptRecordError, ErrorCode, KlammError
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError
@@ -14,6 +13,7 @@ from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, crc_matches, crc_of, set_crc
+from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all, records_of
 
 CODECS = codec_table()
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from klammtest.logs import ManualClock, append, batch, open_log, read_all
 
 from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.errors import LogClosedError
+from klammtest.logs import ManualClock, append, batch, open_log, read_all
 
 
 @pytest.fixture

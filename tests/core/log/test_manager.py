@@ -12,7 +12,6 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all
 
 from klamm.core import faults
 from klamm.core.config.topic import TopicConfig
@@ -21,6 +20,7 @@ from klamm.core.log.errors import InvalidTopicNameError, LogClosedError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
 from klamm.core.log.manager import LogManager
 from klamm.core.records.partition import TopicPartition
+from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all
 
 TP = TopicPartition("events", 0)
 OTHER = TopicPartition("events", 1)
@@ -110,8 +110,8 @@ def test_meta_properties(manager: LogManager) -> None:
 @pytest.mark.parametrize(
     ("more", "match"),
     [
-        ({"broker_id": 4}, "broker.id is 3, but this broker is configured as 4"),
-        ({"cluster_id": "c2"}, "cluster.id is c1, but this broker joins the cluster c2"),
+        ({"broker_id": 4}, "broker.id is 3, but this broker is configured as 4: correct broker.id, or"),
+        ({"cluster_id": "c2"}, "cluster.id is c1, but this broker joins the cluster c2: correct `coordination`, or"),
     ],
 )
 def test_another_broker_s_directory_is_refused(manager: LogManager, more: dict[str, object], match: str) -> None:

@@ -9,7 +9,6 @@ from threading import Event
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import OffsetOutOfRangeError
@@ -17,6 +16,7 @@ from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
+from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
 
 
 @pytest.fixture

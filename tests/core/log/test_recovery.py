@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all
 
 from klamm.core import faults
 from klamm.core.errors import StorageError
@@ -18,6 +17,7 @@ from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.header import iter_headers
+from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all
 
 COUNT = 40
 

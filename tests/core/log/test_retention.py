@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from klammtest.logs import START_MS, ManualClock, append, batch, open_log, read_all
 
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
+from klammtest.logs import START_MS, ManualClock, append, batch, open_log, read_all
 
 HOUR_MS = 3_600_000
 SIZE = len(batch([b"x" * 100]))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from klammtest.logs import START_MS, append, batch, codec_table, open_log, read_all
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.encode import encode_batch
+from klammtest.logs import START_MS, append, batch, codec_table, open_log, read_all
 
 CODECS = codec_table()
 

@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from klammtest.logs import START_MS, TP, batch, codec_table, records_of
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records.arrow import SCHEMA, decode_batches_arrow
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import crc_of, rewrite_base, set_crc
+from klammtest.logs import START_MS, TP, batch, codec_table, records_of
 
 CODECS = codec_table()
 

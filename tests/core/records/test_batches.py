@@ -6,7 +6,6 @@ import pytest
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from klammtest.logs import START_MS, TP, batch, codec_table
 
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
@@ -17,6 +16,7 @@ from klamm.core.records.recompress import recompress
 from klamm.core.records.record import Record
 from klamm.core.records.varint import encode_varint
 from klamm.core.seams.codec import DecompressionBombError
+from klammtest.logs import START_MS, TP, batch, codec_table
 
 CODECS = codec_table()
 NAMES = CODECS.names()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from klammtest.logs import START_MS, batch
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records.header import (
@@ -14,6 +13,7 @@ from klamm.core.records.header import (
     rewrite_base,
     rewrite_log_append_time,
 )
+from klammtest.logs import START_MS, batch
 
 
 def test_fields_of_a_batch() -> None:

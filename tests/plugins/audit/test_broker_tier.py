@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
-from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 from klamm.core.errors import CoordinationError, DeliveryError
 from klamm.core.plugins import plugin_host
@@ -21,6 +20,7 @@ from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import TierKey, tier_counts
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 BROKER = TierKey("broker", GROUP)
 CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().codecs.names())

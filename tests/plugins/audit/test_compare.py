@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from klammtest.audits import WINDOW_MS, event
-
 from klamm.plugins.audit.compare import State, TopicAudit, compare
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.tiling import Kind, TierKey
+from klammtest.audits import WINDOW_MS, event
 
 READERS, LAKE = TierKey("consumer", "readers"), TierKey("hadoop", "lake")
 BROKER, PRODUCER = TierKey("broker", "b"), TierKey("producer")

@@ -4,10 +4,10 @@ import json
 
 import fastavro
 import pytest
-from klammtest.audits import event
 
 from klamm.core.errors import SchemaError
 from klamm.plugins.audit.event import EventKey, decode_event
+from klammtest.audits import event
 
 
 def test_an_event_comes_back_as_it_was() -> None:

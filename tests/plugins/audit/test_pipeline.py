@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
 from typer.testing import CliRunner
 
 from klamm import Consumer, Producer
@@ -25,6 +24,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.question import audit_config, completeness_watermark
 from klamm.plugins.audit.windows import parse_instant
+from klammtest.broker import RunningBroker, running_broker
 
 TOPIC = "trips"
 WAIT_S = "20"

@@ -4,7 +4,6 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from klammtest.audits import WINDOW_MS, AuditTopic, identity
 
 from klamm.core.errors import DeliveryError
 from klamm.plugins.audit import producer
@@ -12,6 +11,7 @@ from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.event import AuditEvent, EventWindow
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.tiling import last_of_each
+from klammtest.audits import WINDOW_MS, AuditTopic, identity
 
 
 def auditor(topic: AuditTopic, interval_s: float = 3600.0, owner: str = "p") -> KlammProducerAudit:

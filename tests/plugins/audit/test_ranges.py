@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
@@ -9,6 +8,7 @@ from klamm.core.seams.audit import RangeCount, WindowCount
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import TierKey, last_of_each, tier_counts
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 
 def auditor(topic: AuditTopic, **more: int) -> KlammRangeAudit:

@@ -4,13 +4,13 @@ import json
 from io import StringIO
 
 import pytest
-from klammtest.audits import WINDOW_MS, event
 from rich.console import Console
 
 from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.report import as_json, print_report, ratio_text
 from klamm.plugins.audit.windows import Span
+from klammtest.audits import WINDOW_MS, event
 
 DAY = 144
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually
 from pydantic import ValidationError
 
 from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
 from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually
 
 OTHER_PROCESS = """
 import os, sys, time

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from klammtest.zookeeper import free_port
 
 from klamm.core.errors import ConfigError, CoordinationError
 from klamm.plugins.coordination import zookeeper_jars
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer, answers
+from klammtest.zookeeper import free_port
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 
