@@ -2,7 +2,8 @@
 
 One image is applied at a time, the newest: what is no longer led stops being served before its log goes; a topic that
 was deleted has its logs removed; a log that the cluster does not know is set aside, never deleted (design, section 6);
-a partition is served once its log is open.
+a partition is served once its log is open. The image of another cluster (the coordination's data was lost) is refused:
+its topics are not there, which must not be taken for their deletion.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
 from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import ConfigError, KlammError
+from klamm.core.errors import ConfigError, KlammError, StorageError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.partition import TopicPartition
@@ -74,6 +75,11 @@ class Leadership:
         """When this returns, the newest image is in force, and all that this broker leads in it is served."""
         async with self._lock:
             image = self._cluster.image()
+            if self.image.cluster_id not in ("", image.cluster_id):
+                raise StorageError(
+                    f"the coordination holds cluster {image.cluster_id} now, the logs here are of cluster "
+                    f"{self.image.cluster_id}: they stay as they are; restore the coordination's data"
+                )
             if image is not self.image:
                 await self._apply(image)
 

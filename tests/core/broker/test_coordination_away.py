@@ -5,6 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from klamm.core.cluster import paths
+from klamm.core.cluster.nodes import ClusterIdNode, MetadataVersionNode
+from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import running_broker
@@ -39,3 +42,23 @@ def test_partitions_are_served_while_zookeeper_is_away(tmp_path: Path) -> None:
                 assert produce(wire, "u", batch(b"first")).base_offset == 0
                 assert produce(wire, "t", batch(b"after")).base_offset == 2
             assert "Traceback" not in broker.log()
+
+
+def test_a_coordination_that_lost_its_data_deletes_nothing(tmp_path: Path) -> None:
+    """Another cluster's tree, without our topics, is not the deletion of our topics."""
+    topics = {"t": {"partitions": 1, "config": {"file.delete.delay.ms": 0}}}
+    with running_broker(tmp_path, topics=topics) as broker, WireClient(broker.bootstrap) as wire:
+        produce(wire, "t", batch(b"before"))
+        tree = load_settings(broker.config_path).make_coordination()
+        tree.start()
+        try:
+            tree.set(paths.CLUSTER_ID, ClusterIdNode(id="another").encode())
+            tree.delete(paths.topic("t"), recursive=True)
+            tree.set(paths.METADATA_VERSION, MetadataVersionNode(topics=("t",)).encode())
+            eventually(lambda: "they stay as they are" in broker.log(), "the other cluster is noticed")
+        finally:
+            tree.close()
+        assert (broker.log_dir / "t-0").is_dir()
+        assert fetch(wire, "t", 0).high_watermark == 1
+        assert produce(wire, "t", batch(b"after")).base_offset == 1
+        assert "Traceback" not in broker.log()
