@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import socket
@@ -56,9 +57,11 @@ class Listener:
             family = min((row[0] for row in found), key=lambda kind: kind != socket.AF_INET)
             bound = socket.create_server((self.host, self.port), family=family, backlog=self._limits.backlog)
         except OSError as error:
+            advice = f"stop what listens on port {self.port}, or give this broker another one"
+            if error.errno != errno.EADDRINUSE:
+                advice = "give an address of this host, and a port that this user may take"
             raise ConfigError(
-                f"listeners: cannot listen on {self.host}:{self.port}: {error.strerror or error}; "
-                f"stop what listens on port {self.port}, or give this broker another one"
+                f"listeners: cannot listen on {self.host}:{self.port}: {error.strerror or error}; {advice}"
             ) from error
         bound.setblocking(False)
         if self._limits.send_buffer > 0:

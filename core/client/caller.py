@@ -51,6 +51,12 @@ _STALE_METADATA = {
     ErrorCode.replica_not_available,
 }
 
+_GROUP_HINTS = {
+    ErrorCode.inconsistent_group_protocol: " has members of the other kind (registry or classic), or with other "
+    "partition.assignment.strategy; they must leave first, or use another group id",
+}
+"""Answers about groups are bare codes."""
+
 Work = TypeVar("Work")
 Done = TypeVar("Done")
 
@@ -345,7 +351,7 @@ class Caller:
                 code = next((code for code in errors(message) if code != ErrorCode.none), None)
                 if code is None:
                     return message
-                problem = BrokerError(code, f"group {group!r}")
+                problem = BrokerError(code, f"group {group!r}{_GROUP_HINTS.get(code, '')}")
                 if not code.retriable:
                     raise problem
             retries.wait(problem)

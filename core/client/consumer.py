@@ -112,11 +112,15 @@ class Consumer:
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Join the group, for these topics, once."""
+        if isinstance(topics, str):
+            raise ConfigError(f"topics are a list of names: [{topics!r}], not {topics!r}")
         self._join(dict.fromkeys(topics, 1))
 
     def streams(self, counts: Mapping[str, int]) -> dict[str, list[RecordStream]]:
         """Join the group with so many streams by topic (the paper's createMessageStreams); each stream owns partitions
         as a member of its own would."""
+        if not isinstance(counts, Mapping):
+            raise ConfigError(f"streams are numbers by topic, as in {{'trips': 2}}, not {counts!r}")
         self._join(counts)
         self._streaming = True
         return {topic: [self._stream(topic, number) for number in range(n)] for topic, n in counts.items()}
@@ -216,6 +220,8 @@ class Consumer:
             raise ClientClosedError("the consumer is closed")
         if self._streaming:
             raise ConfigError("this consumer has streams; read those, or use another consumer to poll")
+        if self._member is None and not self.assignment():
+            raise ConfigError("nothing to read: give the consumer topics, or call subscribe, streams or assign")
 
     def _idle_s(self) -> float:
         """Seconds since the application last asked for records; 0 while it waits for them."""

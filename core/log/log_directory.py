@@ -29,7 +29,7 @@ class DirectoryLock:
     def __init__(self, directory: Path) -> None:
         """`StorageError` when another live process has it."""
         path = directory / LOCK
-        with storage(f"cannot create {directory}"):
+        with storage(f"log.dirs: cannot create {directory}"):
             directory.mkdir(parents=True, exist_ok=True)
         with storage(f"cannot open {path}"):
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -74,7 +74,8 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
             return None
         lines = path.read_text(errors="replace").splitlines()
     try:
-        fields = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+        rows = (line.partition("=") for line in lines if line and not line.startswith("#"))
+        fields = {name.strip(): value.strip() for name, _, value in rows}
         if fields["version"] != _META_VERSION:
             raise ValueError(f"version {fields['version']!r}, not {_META_VERSION}")
         return DirectoryMeta(fields["cluster.id"], int(fields["broker.id"]), parse_uuid(fields["directory.id"]))
@@ -93,9 +94,15 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
         return meta
     path = directory / META
     if meta.cluster_id != cluster_id:
-        raise StorageError(f"{path}: cluster.id is {meta.cluster_id}, but this broker joins the cluster {cluster_id}")
+        raise StorageError(
+            f"{path}: cluster.id is {meta.cluster_id}, but this broker joins the cluster {cluster_id}: "
+            "correct `coordination`, or give it another log.dirs"
+        )
     if meta.broker_id != broker_id:
-        raise StorageError(f"{path}: broker.id is {meta.broker_id}, but this broker is configured as {broker_id}")
+        raise StorageError(
+            f"{path}: broker.id is {meta.broker_id}, but this broker is configured as {broker_id}: "
+            "correct broker.id, or give it another log.dirs"
+        )
     return meta
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 import yaml
-from klammtest.broker import RunningBroker, free_port, running_broker
-from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
-from klammtest.wire import WireClient, part
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
+from klammtest.wire import WireClient, part
 
 
 def refusal(folder: Path, **sections: Any) -> str:
@@ -36,6 +36,12 @@ def test_a_port_in_use(broker: RunningBroker, tmp_path: Path) -> None:
     line = refusal(tmp_path, broker={"listeners": listeners, "log.dirs": "./data"})
     assert f"127.0.0.1:{broker.port}" in line
     assert "in use" in line
+
+
+def test_an_address_of_another_host(tmp_path: Path) -> None:
+    line = refusal(tmp_path, broker={"listeners": "PLAINTEXT://192.0.2.1:9092", "log.dirs": "./data"})
+    assert "192.0.2.1:9092: Cannot assign requested address" in line
+    assert line.endswith("give an address of this host, and a port that this user may take")
 
 
 def test_a_log_directory_that_another_broker_has_open(broker: RunningBroker, tmp_path: Path) -> None:

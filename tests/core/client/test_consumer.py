@@ -13,8 +13,6 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from klammtest.broker import RunningBroker, running_broker
-from klammtest.readers import client_config, produce, read, wait_until
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
@@ -24,6 +22,8 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import crc_of, set_crc
 from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.readers import client_config, produce, read, wait_until
 
 NUMBER = itertools.count()
 SCHEMA = (
@@ -346,6 +346,13 @@ def test_partitions_by_hand_without_and_with_a_group(config: dict[str, Any], bro
 def test_mistakes_are_one_clear_line(config: dict[str, Any], topic: str) -> None:
     with pytest.raises(UnknownTopicError, match=f"there is no topic '{topic}s'; did you mean '{topic}'"):
         klamm.Consumer(config, topics=[f"{topic}s"])
+    with pytest.raises(ConfigError, match=rf"topics are a list of names: \['{topic}'\]"):
+        klamm.Consumer(config, topics=topic)
+    with klamm.Consumer(config) as consumer:
+        with pytest.raises(ConfigError, match="nothing to read: give the consumer topics, or call"):
+            consumer.poll(0)
+        with pytest.raises(ConfigError, match="streams are numbers by topic"):
+            consumer.streams([topic])  # type: ignore[arg-type]  # what is tested
     with klamm.Consumer(config, topics=[topic]) as consumer:
         with pytest.raises(ConfigError, match="has subscribed or assigned already"):
             consumer.subscribe([topic])
