@@ -234,12 +234,12 @@ def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, Run
         mine = next(p for p, leader in leaders(zero, "t").items() if leader == 0)
         produce(wire, "t", batch(b"before"), mine)
     zero.pause()
-    until(lambda: leaders(one, "t")[mine] == -1, "broker 1 sees that broker 0 has gone")
+    until(lambda: leaders(one, "t").get(mine) == -1, "broker 1 sees that broker 0 has gone")
     with WireClient(one.bootstrap) as wire:
         until(lambda: metadata(wire, []).controller_id == 1, "broker 1 is the controller")
         assert create_topic(wire, "meanwhile").error_code is ErrorCode.none
     zero.resume()
-    until(lambda: leaders(zero, "t")[mine] == 0 == leaders(one, "t")[mine], "broker 0 leads again")
+    until(lambda: leaders(zero, "t").get(mine) == 0 == leaders(one, "t").get(mine), "broker 0 leads again")
     with WireClient(zero.bootstrap) as wire:
         until(lambda: produce(wire, "t", batch(b"after"), mine).error_code is ErrorCode.none, "it takes records")
         assert fetch(wire, "t", 0, mine, leader_epoch=0).error_code is ErrorCode.fenced_leader_epoch
