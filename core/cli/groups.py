@@ -78,7 +78,9 @@ def _states(client: ClusterClient) -> dict[str, str]:
     for node_id in client.metadata(()).nodes:
         message = client.call(ApiKey.LIST_GROUPS, node_id, states_filter=(), types_filter=())
         if message.error_code != ErrorCode.none:
-            raise BrokerError(message.error_code, f"groups of broker {node_id}")
+            raise BrokerError(
+                message.error_code, f"broker {node_id} cannot list its groups now; is its coordination away?"
+            )
         for found in message.groups:
             state = getattr(found, "group_state", "")
             if states.get(found.group_id, "Empty") == "Empty":
