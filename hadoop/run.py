@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from types import TracebackType
 
 from pyspark.sql import SparkSession
@@ -35,9 +36,13 @@ class Loader:
         progress = BarProgress(console) if console.is_terminal else Progress()
 
         def spark() -> SparkSession:
-            return start_session(
+            before = signal.getsignal(signal.SIGINT)
+            session = start_session(
                 f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
             )
+            if signal.getsignal(signal.SIGINT) is not before:
+                signal.signal(signal.SIGINT, _end)
+            return session
 
         def warn(text: str) -> None:
             console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)
@@ -55,6 +60,12 @@ class Loader:
         """One load; its line."""
         result = self._job.run(topic)
         return f"load topic={topic} rows=0: nothing new" if result is None else line(result)
+
+
+def _end(*_: object) -> None:
+    """On Ctrl-C. The handler that a new Spark session installs calls the JVM in the middle of a call, and py4j prints
+    every KeyboardInterrupt: tracebacks. A load may end anywhere: what it has staged is never seen."""
+    raise SystemExit(130)
 
 
 def line(result: LoadResult) -> str:

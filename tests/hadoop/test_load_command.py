@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -189,3 +190,20 @@ def test_a_topic_that_cannot_be_loaded_does_not_keep_the_others(
     assert said.out.startswith("load topic=raw load=1 rows=10 ")
     assert said.err.startswith("klamm: load of nowhere: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'nowhere'")
     assert said.err.count("\n") == 1
+
+
+def test_ctrl_c_ends_a_load_without_a_word_and_leaves_nothing_visible(broker: RunningBroker) -> None:
+    send(broker, "raw", range(100))
+    config = yaml.safe_load(broker.config_path.read_text())
+    config["sinks"] = {"fifth": {"plugin": "hadoop", "topics": ["raw"], "path": "./fifth"}}
+    changed = broker.folder / "fifth.yaml"
+    changed.write_text(yaml.safe_dump(config))
+    staging = broker.folder / "fifth" / "raw" / "_staging"
+    command = [BIN / "klamm", "load", "--config", changed]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as load:
+        while not staging.exists() and load.poll() is None:
+            threading.Event().wait(0.01)
+        load.send_signal(signal.SIGINT)
+        said = load.communicate(timeout=60)
+    assert (load.returncode, *said) == (130, "", "")
+    assert [path.name for path in staging.parent.iterdir()] == ["_staging"]
