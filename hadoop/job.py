@@ -108,6 +108,7 @@ class LoadJob:
         auditor: LoadAuditor | None = None,
         progress: Progress | None = None,
         warn: Callable[[str], None] = _log.warning,
+        check: Callable[[], None] = lambda: None,
         now_s: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
@@ -118,6 +119,7 @@ class LoadJob:
         self._auditor = auditor
         self._progress = progress or Progress()
         self._warn = warn
+        self._check = check
         self._now_s = now_s
         self._new_id = new_id
 
@@ -141,11 +143,13 @@ class LoadJob:
         fault_point("load.planned")
         with Staging(self._publisher, layout, job_id) as staging:
             counts = self._write(topic, staging.path, ranges)
+            self._check()
             fault_point("load.written")
             manifest = self._describe(topic, number, job_id, every, counts, staging.path)
             self._finish(staging.path, manifest, counts)
             size = sum(s for name, s in self._publisher.files(staging.path) if _is_data(name))
             fault_point("load.staged")
+            self._check()  # raises where the user has given up: from here on the load is visible
             staging.publish(number)
             fault_point("load.published")
         self._send_audit(layout)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from types import TracebackType
 
 from pyspark.sql import SparkSession
@@ -11,6 +10,7 @@ from rich.console import Console
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
 from klamm.hadoop.audit import LoadAuditor
+from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
 from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.schemes import publisher_for
@@ -35,37 +35,33 @@ class Loader:
         auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None
         progress = BarProgress(console) if console.is_terminal else Progress()
 
+        self._interrupt = interrupt = Interrupt()
+
         def spark() -> SparkSession:
-            before = signal.getsignal(signal.SIGINT)
-            session = start_session(
-                f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
-            )
-            if signal.getsignal(signal.SIGINT) is not before:
-                signal.signal(signal.SIGINT, _end)
-            return session
+            with interrupt.deferred():
+                return start_session(
+                    f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
+                )
 
         def warn(text: str) -> None:
             console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)
 
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
-        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress, warn=warn)
+        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress, warn=warn,
+                            check=interrupt.check)  # fmt: skip
 
     def __enter__(self) -> Loader:
+        self._interrupt.install()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._interrupt.remove()
         self._topics.close()
 
     def load(self, topic: str) -> str:
         """One load; its line."""
         result = self._job.run(topic)
         return f"load topic={topic} rows=0: nothing new" if result is None else line(result)
-
-
-def _end(*_: object) -> None:
-    """On Ctrl-C. The handler that a new Spark session installs calls the JVM in the middle of a call, and py4j prints
-    every KeyboardInterrupt: tracebacks. A load may end anywhere: what it has staged is never seen."""
-    raise SystemExit(130)
 
 
 def line(result: LoadResult) -> str:
