@@ -2,7 +2,8 @@
 
 Rules: at most `queued_requests` requests wait behind the one that is being handled, then reading pauses; while the
 client does not read its responses, nothing more is handled; what a request is waiting for (a parked Fetch) is cancelled
-with the connection; a request that cannot be read closes the connection with one line in the log.
+with the connection; a request that cannot be read closes the connection with one line in the log. The answers to
+requests that came together go out together: one write to the socket costs as much as handling a small request.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from klamm.core.broker.context import ConnectionContext
@@ -20,13 +21,14 @@ from klamm.core.protocol.messages import Buffer
 
 log = logging.getLogger(__name__)
 
-Reply = Sequence[Buffer] | None
+Reply = list[Buffer] | None
 """The pieces of a response frame; None: there is no response (acks=0)."""
 
 Dispatch = Callable[[ConnectionContext, bytearray], "Reply | Coroutine[Any, Any, Reply]"]
 
 WRITE_BUFFER_HIGH = 4 * 1024 * 1024
 _BURST = 16  # requests handled before other connections get their turn
+_GATHERED = 64 * 1024  # bytes of answers that may wait for the next one
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -48,6 +50,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._requests: deque[bytearray] = deque()
         self._task: asyncio.Task[Reply] | None = None
+        self._gathered: list[Buffer] = []
+        self._gathered_bytes = 0
         self._reading_paused = False
         self._writing_paused = False
         self._draining = False
@@ -130,6 +134,7 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(self._requests.popleft())
         else:
             asyncio.get_running_loop().call_soon(self._pump)
+        self._send()
         if self._reading_paused and len(self._requests) <= self._queued_requests // 2:
             self._resume_reading()
 
@@ -139,11 +144,13 @@ class Connection(asyncio.BufferedProtocol):
         except Exception as error:
             self._refuse(error)
             return
-        if asyncio.iscoroutine(outcome):
+        if outcome is None:
+            return
+        if isinstance(outcome, list):
+            self._gather(outcome)
+        else:
             self._task = asyncio.get_running_loop().create_task(outcome)
             self._task.add_done_callback(self._answered)
-        else:
-            self._write(outcome)
 
     def _answered(self, task: asyncio.Task[Reply]) -> None:
         self._task = None
@@ -154,18 +161,31 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self._refuse(error)
             return
-        self._write(task.result())
+        reply = task.result()
+        if reply is not None:
+            self._gather(reply)
         if self._draining:
+            self._send()
             self.close()
         else:
             self._pump()
 
-    def _write(self, reply: Reply) -> None:
-        if reply is not None and self._transport is not None:
-            self._transport.writelines(reply)
+    def _gather(self, reply: list[Buffer]) -> None:
+        self._gathered += reply
+        self._gathered_bytes += sum(map(len, reply))
+        if self._gathered_bytes >= _GATHERED:
+            self._send()
+
+    def _send(self) -> None:
+        """Write what was gathered; may call `pause_writing`."""
+        if self._gathered:
+            pieces, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            if self._transport is not None:
+                self._transport.writelines(pieces)
 
     def _refuse(self, error: BaseException) -> None:
-        """Close, and say why in one line."""
+        """Close, once what is answered is sent, and say why in one line."""
+        self._send()
         context = self.context
         where = f"connection {context.connection_id} of {context.peer} ({context.software_name or 'client unknown'})"
         if isinstance(error, ProtocolError):
