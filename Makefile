@@ -1,6 +1,7 @@
 # Klamm. `make` prints what there is to make.
 
 PY := .venv/bin/python
+FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint clients faults wheel clean
 
@@ -26,8 +27,9 @@ lint: setup ## style, imports, types
 clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kcat CODECS=zstd RECORDS=1000)
 	@PYTHONPATH=tests/support $(PY) tests/clients/campaign.py $(if $(ONLY),--only $(ONLY)) $(if $(CODECS),--codecs $(CODECS)) $(if $(RECORDS),--records $(RECORDS))
 
-faults: setup ## the broker killed with -9 again and again (PLANT=1 must fail; SEED=n replays)
-	@PYTHONPATH=tests/support $(PY) tests/faults/campaign.py $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(QUICK),--quick)
+faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 PLANT=1 must fail; SEED=n AT=n replays)
+	@scripts/setup.sh $$($(FAULTS) $(ONLY) --tools)
+	@$(FAULTS) $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
 wheel: setup ## dist/klamm-*.whl
 	@rm -rf build  # setuptools would take stale modules from it

@@ -1,0 +1,135 @@
+"""What a campaign is, and what it is handed. A new one: a file in `campaigns/` with a `CAMPAIGNS` list; no more.
+
+Everything random in a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import pkgutil
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+PROBLEMS_KEPT = 20
+
+
+@dataclass(frozen=True)
+class Run:
+    """`folder` is empty and the campaign's own. `only` is the one injection to replay; None for all."""
+
+    name: str
+    seed: int
+    quick: bool
+    plant: bool
+    folder: Path
+    only: int | None = None
+
+    def chance(self, injection: object) -> random.Random:
+        """The randomness of one injection: the same whatever ran before it."""
+        return random.Random(f"{self.seed} {self.name} {injection}")
+
+    def injections(self, quick: int, full: int) -> Iterator[tuple[int, random.Random]]:
+        """Number and randomness of each: `quick` or `full` of them, or the one to replay."""
+        for i in range(quick if self.quick else full) if self.only is None else (self.only,):
+            yield i, self.chance(i)
+
+
+@dataclass
+class Result:
+    """What a campaign counted. It passes when nothing was lost, served corrupt or otherwise wrong, and when at least
+    `wanted` faults were injected."""
+
+    wanted: int = 0
+    injected: int = 0
+    acknowledged: int = 0
+    lost: int = 0
+    corrupt_served: int = 0
+    figures: dict[str, int] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+
+    def count(self, figure: str, by: int = 1) -> None:
+        """One of the further figures at the end of the line."""
+        self.figures[figure] = self.figures.get(figure, 0) + by
+
+    def wrong(self, injection: object, what: str) -> None:
+        """Something must not be; `injection` is what replays it. The first ones are shown."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_KEPT:
+            self.problems.append(f"at {injection}: {what}")
+
+    def lose(self, injection: object, what: str, records: int = 1) -> None:
+        self.lost += records
+        self.wrong(injection, what)
+
+    def corrupt(self, injection: object, what: str) -> None:
+        self.corrupt_served += 1
+        self.wrong(injection, what)
+
+    @property
+    def passed(self) -> bool:
+        return not (self.lost or self.corrupt_served or self.problem_count) and self.injected >= max(self.wanted, 1)
+
+    def line(self, name: str) -> str:
+        further = "".join(f" {figure} {n}" for figure, n in self.figures.items())
+        return (
+            f"campaign {name} injected {self.injected} acknowledged {self.acknowledged} lost {self.lost} "
+            f"corrupt-served {self.corrupt_served}{further}"
+        )
+
+
+class Campaign(Protocol):
+    """`injects`, `asserts` and `plants` are a line each for the report; `tools` are system commands that it needs."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def injects(self) -> str: ...
+
+    @property
+    def asserts(self) -> str: ...
+
+    @property
+    def plants(self) -> str: ...
+
+    @property
+    def tools(self) -> tuple[str, ...]: ...
+
+    def run(self, run: Run) -> Result:
+        """With `run.plant` do one wrong thing of the campaign's own kind: the result must then not pass."""
+        ...
+
+
+def all_campaigns() -> dict[str, Campaign]:
+    """By name, from every file in `campaigns/`."""
+    found: dict[str, Campaign] = {}
+    folder = Path(__file__).parent / "campaigns"
+    for module in sorted(m.name for m in pkgutil.iter_modules([str(folder)])):
+        for campaign in importlib.import_module(f"campaigns.{module}").CAMPAIGNS:
+            found[campaign.name] = campaign
+    return found
+
+
+@contextmanager
+def heard(name: str = "klamm") -> Iterator[list[str]]:
+    """The warnings and errors that are logged meanwhile; they are not printed."""
+    said: list[str] = []
+
+    class Ears(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    logger, ears = logging.getLogger(name), Ears(logging.WARNING)
+    logger.addHandler(ears)
+    before, logger.propagate = logger.propagate, False
+    try:
+        yield said
+    finally:
+        logger.removeHandler(ears)
+        logger.propagate = before

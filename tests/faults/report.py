@@ -1,0 +1,67 @@
+"""The figures of a run, written into docs/faults.md between its two markers."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from harness import Campaign, Result
+
+BEGIN, END = "<!-- figures of `make faults`: begin -->", "<!-- figures of `make faults`: end -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    result: Result
+    seconds: float
+
+
+def write_report(page: Path, campaigns: Mapping[str, Campaign], rows: list[Row], seed: int, seconds: float) -> None:
+    text = page.read_text()
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    page.write_text(f"{before}{BEGIN}\n{figures(campaigns, rows, seed, seconds)}\n{END}{after}")
+
+
+def figures(campaigns: Mapping[str, Campaign], rows: list[Row], seed: int, seconds: float) -> str:
+    failed = [row for row in rows if not row.result.passed]
+    lines = [f"**{row.name} failed**: {row.result.line(row.name)}; {row.result.problems[:1]}" for row in failed]
+    lines += [] if failed else ["All campaigns passed."]
+    lines += [
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seed {seed}, {seconds:.0f} s in all, two at a time, on {machine()}.",
+        "",
+        "| campaign | injected | acknowledged | lost | corrupt-served | further | s |",
+        "|---|---:|---:|---:|---:|---|---:|",
+    ]
+    for row in sorted(rows, key=lambda r: r.result.passed):
+        r = row.result
+        further = ", ".join(f"{figure} {n}" for figure, n in r.figures.items())
+        lines.append(
+            f"| {row.name} | {r.injected:,} | {r.acknowledged:,} | {r.lost} | {r.corrupt_served} | {further} "
+            f"| {row.seconds:.0f} |"
+        )
+    lines.append("")
+    for row in rows:
+        c = campaigns[row.name]
+        lines += [f"**{c.name}** injects {c.injects}. Asserted: {c.asserts}. Planted with `PLANT=1`: {c.plants}.", ""]
+    return "\n".join(lines).rstrip()
+
+
+def machine() -> str:
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    return (
+        f"{os.cpu_count()} cores of {cpu}, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
+    )
