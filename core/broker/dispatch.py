@@ -17,6 +17,8 @@ from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
+from klamm.core.protocol.messages import Buffer
+from klamm.core.protocol.one_batch import OneBatch, read_one_batch
 from klamm.core.protocol.produce import read_produce_request
 
 Handler = Callable[[Services, Request], Any]
@@ -24,17 +26,32 @@ Handler = Callable[[Services, Request], Any]
 coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
 `ProtocolError` closes the connection."""
 
+ProduceOne = Callable[[Services, OneBatch], "list[Buffer] | None"]
+"""The short way of a Produce of one batch; None sends it the long way."""
+
 _BY_NUMBER = {int(api): api for api in ApiKey}
 
 
 class Dispatcher:
     """Callable as a connection's `Dispatch`."""
 
-    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler]) -> None:
+    def __init__(
+        self, services: Services, handlers: Mapping[ApiKey, Handler], produce_one: ProduceOne | None = None
+    ) -> None:
         self._services = services
         self._handlers = handlers
+        self._produce_one = produce_one
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
+        if self._produce_one is not None:
+            one = read_one_batch(frame)
+            if one is not None:
+                reply = self._produce_one(self._services, one)
+                if reply is not None:
+                    return reply
+        return self._any(connection, frame)
+
+    def _any(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
         header = read_request_header(frame)
         api, version = _served(header)
         if version is None:

@@ -58,9 +58,7 @@ class LedPartition:
 
     def published(self, size: int) -> None:
         """All that was appended may be seen (there are no followers to wait for); `size` bytes came last."""
-        before = self.log.high_watermark
-        self.log.advance_high_watermark(self.log.log_end_offset)
-        if self.log.high_watermark > before:
+        if self.log.advance_high_watermark(self.log.log_end_offset) and self._parked:
             for fetch in tuple(self._parked):
                 fetch.arrived(size)
 

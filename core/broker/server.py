@@ -17,6 +17,7 @@ from klamm.core.broker.addresses import advertised
 from klamm.core.broker.audit_logs import LocalLogs
 from klamm.core.broker.dispatch import Dispatcher
 from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.handlers.produce import produce_one
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.leadership import Leadership
 from klamm.core.broker.listener import Limits, Listener
@@ -82,7 +83,7 @@ class Broker:
         services = await self._assemble(workers, logs, coordination, cluster, offsets)
         self._watch_session(coordination, services)
         self._maintain(services, logs)
-        dispatcher = Dispatcher(services, HANDLERS)
+        dispatcher = Dispatcher(services, HANDLERS, produce_one)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         for listener in self._listeners:

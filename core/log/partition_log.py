@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from threading import Lock, RLock
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from klamm.core.config.section import LONG_MAX
@@ -51,8 +51,7 @@ class ReadIsolation(Enum):
     COMMITTED = "committed"
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResult:
+class AppendResult(NamedTuple):
     """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: stored before, a retry."""
 
     base_offset: int
@@ -147,9 +146,13 @@ class PartitionLog:
         self._config = config
         self._validator = Validator(config, self._codecs)
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
+        self._log_append_time = config.message_timestamp_type == "LogAppendTime"
+        self._as_sent = config.compression_type == "producer" and not config.compacts
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
         """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
+        if self._as_sent:
+            return self._config.flush_messages < LONG_MAX
         try:
             header = BatchHeader.parse(batch)
             return self._config.flush_messages < LONG_MAX or self._validator.requires_open(header)
@@ -208,13 +211,15 @@ class PartitionLog:
             self._check_open()
             self._epochs.assign(epoch, self._end)
 
-    def advance_high_watermark(self, offset: int) -> None:
-        """All replicas have what lies below `offset`. It never falls but by `truncate_to`."""
+    def advance_high_watermark(self, offset: int) -> bool:
+        """All replicas have what lies below `offset`; whether consumers see more now. It never falls but by
+        `truncate_to`."""
         with self._lock:
             before = self.high_watermark
             self._replicated = max(self._replicated, min(offset, self._end))
             advanced = self.high_watermark > before
         self._tell(advanced)
+        return advanced
 
     def _tell(self, advanced: bool) -> None:
         if advanced and self.on_visible is not None:
@@ -234,8 +239,9 @@ class PartitionLog:
         header = self._validator.check(batch, origin, now_ms)
         append_time = _NO_TIME
         if origin is not AppendOrigin.REPLICA:
-            batch, header = self._prepare(batch, header)
-            if self._config.message_timestamp_type == "LogAppendTime":
+            if not self._as_sent:
+                batch, header = self._prepare(batch, header)
+            if self._log_append_time:
                 header = rewrite_log_append_time(batch, 0, header, now_ms)
                 append_time = now_ms
         with self._lock:
@@ -253,7 +259,7 @@ class PartitionLog:
                     return AppendResult(stored.base_offset, stored.last_offset, append_time, duplicate=True)
             if origin is not AppendOrigin.REPLICA:
                 rewrite_base(batch, 0, self._end, leader_epoch)
-                header = header._replace(base_offset=self._end, leader_epoch=leader_epoch)
+                header = header.rebased(self._end, leader_epoch)
             self._store(batch, header, now_ms)
             flush = self._end - self._flushed >= self._config.flush_messages
         if flush:

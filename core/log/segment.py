@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
@@ -26,8 +26,7 @@ from klamm.core.records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LargestTimestamp:
+class LargestTimestamp(NamedTuple):
     """The largest timestamp of a segment and the last offset of the first batch that has it; -1 and base when none."""
 
     timestamp_ms: int

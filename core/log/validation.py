@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -17,6 +16,9 @@ from klamm.core.log.errors import (
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import (
+    HEADER,
+    HEADER_SIZE,
+    LENGTH_OVERHEAD,
     MAGIC,
     MAGIC_AT,
     NO_PRODUCER_ID,
@@ -38,15 +40,43 @@ class AppendOrigin(Enum):
     INTERNAL = "internal"
 
 
-@dataclass(frozen=True, slots=True)
 class Validator:
     """The rules of one topic."""
 
-    config: TopicConfig
-    codecs: CodecTable
+    def __init__(self, config: TopicConfig, codecs: CodecTable) -> None:
+        self.config = config
+        self.codecs = codecs
+        self._largest = min(config.max_message_bytes, config.segment_bytes)
+        self._kafkas_codecs = frozenset(i for i in range(FIRST_THIRD_PARTY_CODEC) if i in codecs)
+        self._before_ms = config.message_timestamp_before_max_ms
+        self._after_ms = config.message_timestamp_after_max_ms
 
     def check(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """The header of the one batch in `batch`, or the error that the client gets."""
+        header = self._ordinary(batch, now_ms) or self._judge(batch, origin, now_ms)
+        if not crc_matches(batch, 0, header):
+            raise CorruptRecordError("a record batch fails its CRC")
+        return header
+
+    def _ordinary(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
+        """The header where it breaks no rule for anyone; else `_judge` says which, or that it is allowed. Every append
+        pays for this, so it is one expression."""
+        if len(batch) < HEADER_SIZE:
+            return None
+        fields = HEADER.unpack_from(batch)
+        _, length, _, magic, _, attributes, last_delta, first_ms, largest_ms, producer, _, sequence, count = fields
+        fits = (
+            magic == MAGIC
+            and length + LENGTH_OVERHEAD == len(batch) <= self._largest
+            and 1 <= count == last_delta + 1
+            and attributes in self._kafkas_codecs  # and no other bit is set
+            and (producer >= 0 <= sequence or producer == NO_PRODUCER_ID <= sequence)
+            and (first_ms == NO_TIMESTAMP or now_ms - first_ms <= self._before_ms)
+            and largest_ms - now_ms <= self._after_ms
+        )
+        return BatchHeader._make(fields) if fits else None
+
+    def _judge(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
             raise InvalidRecordError(f"a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")
         header = BatchHeader.parse(batch)
@@ -59,8 +89,6 @@ class Validator:
         if origin is AppendOrigin.CLIENT:
             self._check_client(header)
             self._check_timestamps(header, now_ms)
-        if not crc_matches(batch, 0, header):
-            raise CorruptRecordError("a record batch fails its CRC")
         return header
 
     def _check_size(self, header: BatchHeader) -> None:

@@ -109,6 +109,10 @@ class BatchHeader(NamedTuple):
             return NO_SEQUENCE
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
 
+    def rebased(self, base_offset: int, leader_epoch: int) -> BatchHeader:
+        """With what `rewrite_base` sets; half the cost of `_replace`."""
+        return BatchHeader._make((base_offset, self.batch_length, leader_epoch, *self[3:]))
+
 
 def iter_headers(buf: Buffer) -> Iterator[tuple[int, BatchHeader]]:
     """Each whole batch's position and header; a trailing partial batch ends it, a wrong one is `CorruptRecordError`."""

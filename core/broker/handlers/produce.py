@@ -15,6 +15,10 @@ from klamm.core.broker.services import Services
 from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from klamm.core.log.partition_log import AppendResult
 from klamm.core.log.validation import AppendOrigin
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.headers import response_frame
+from klamm.core.protocol.messages import Buffer
+from klamm.core.protocol.one_batch import OneBatch, write_one_produced
 from klamm.core.protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
 from klamm.core.records.header import HEADER_SIZE
 
@@ -36,6 +40,30 @@ def produce(services: Services, request: Request) -> Any:
             return _produce_rest(services, request, outcomes, message.partitions[index:])
         outcomes.append(_append_now(led, part, message.acks))
     return _respond(request, outcomes)
+
+
+def produce_one(services: Services, request: OneBatch) -> list[Buffer] | None:
+    """`produce` for the one batch that most requests are, without the machinery: the response frame, or None where the
+    batch cannot be taken at once and without fail; nothing has then happened, and `produce` takes it up."""
+    led = services.partitions.find(request.topic, request.partition)
+    records = request.records
+    if led is None or len(records) < HEADER_SIZE or _may_block(services, led, records):
+        return None
+    if request.acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
+        return None
+    try:
+        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+    except KlammError as error:
+        return _one_failed(request, error)
+    led.published(len(records))
+    return [write_one_produced(request, result.base_offset, result.log_append_time_ms, led.log.log_start_offset)]
+
+
+def _one_failed(request: OneBatch, error: KlammError) -> list[Buffer]:
+    """Not handed on to `produce`: a failed append may have set the batch's timestamps."""
+    outcome = _failed(ProducePartition(request.topic, request.partition, request.records), error)
+    body = write_produce_response([outcome], request.version)
+    return response_frame(ApiKey.PRODUCE, request.version, request.correlation_id, [body])
 
 
 async def _produce_rest(
