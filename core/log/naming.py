@@ -25,6 +25,12 @@ CORRUPT: Final = ".corrupt"
 """Ends, after a time in ms, the names of a segment's files that recovery found behind a damaged one: out of the log,
 left to be looked at."""
 
+CLEANED: Final = ".cleaned"
+"""Ends the names of files that compaction is writing: nothing until they are renamed; removed at the next start."""
+
+SWAP: Final = ".swap"
+"""Ends the name of a compacted segment that is whole and takes the place of others; the next start finishes that."""
+
 TEMPORARY: Final = ".tmp"
 PARTITION_METADATA: Final = "partition.metadata"
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"

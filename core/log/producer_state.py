@@ -110,6 +110,10 @@ class ProducerState:
             del batches[0]
         self._producers[header.producer_id] = producer
 
+    def last_offsets(self) -> dict[int, int]:
+        """Of each producer, the last offset of its last batch: what compaction must keep the header of."""
+        return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
+
     def expire(self, seen_before_ms: int) -> int:
         """Forget producers not heard of since; returns how many. By the broker's clock, not by record time: records of
         any age may be produced."""

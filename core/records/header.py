@@ -28,6 +28,9 @@ CODEC_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""Base timestamp is the time from which the batch's tombstones may go (KIP-534)."""
+
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 NO_SEQUENCE: Final = -1
@@ -96,6 +99,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_transactional(self) -> bool:
         return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """From when on compaction may take the batch's tombstones; None until it has seen them once."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON else None
 
     @property
     def log_append_time(self) -> bool:
