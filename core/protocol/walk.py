@@ -164,7 +164,7 @@ def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
         step, smallest = _scalar(f.metadata["kafka_type"], flexible)
     else:
         step, smallest = _entity(element), _smallest(element, flexible)
-    return _array(step, smallest, flexible), 1 if flexible else 4
+    return _array(step, smallest, flexible, nullable=kind is not f.type), 1 if flexible else 4
 
 
 def _smallest(entity: type[Any], flexible: bool) -> int:
@@ -179,7 +179,9 @@ def _inner(kind: Any) -> Any:
     return kind
 
 
-def _array(element: Step, smallest: int, flexible: bool) -> Step:
+def _array(element: Step, smallest: int, flexible: bool, *, nullable: bool) -> Step:
+    """kio reads a null where Kafka's definition allows none; handlers rely on the definition."""
+
     def run(state: Walk, position: int) -> int:
         if flexible:
             count, position = read_uvarint(state.data, position)
@@ -188,6 +190,8 @@ def _array(element: Step, smallest: int, flexible: bool) -> Step:
             (count,) = _INT32.unpack_from(state.data, position)
             position += 4
         if count <= 0:
+            if count < 0 and not nullable:
+                raise ProtocolError(f"a null array before byte {position}, where Kafka's definition allows none")
             return position
         state.count(count, smallest, position)
         for _ in range(count):

@@ -166,3 +166,21 @@ def test_what_cannot_be_written_is_one_error() -> None:
     schema = messages.response(ApiKey.HEARTBEAT, 4)
     with pytest.raises(ProtocolError, match="cannot write HeartbeatResponse"):
         schema.encode(schema.build(throttle_time="soon", error_code=ErrorCode.none))
+
+
+@pytest.mark.parametrize(("version", "null"), [(2, b"\xff\xff\xff\xff"), (8, b"\0")], ids=["legacy", "flexible"])
+def test_a_null_array_is_refused_where_kafkas_definition_has_none(version: int, null: bytes) -> None:
+    """kio reads it as None, and a handler would stumble over it."""
+    schema = messages.request(ApiKey.OFFSET_COMMIT, version)
+    data = schema.encode(sample(schema.root))
+    empty = schema.encode(schema.build(**{**_values(schema, data), "topics": ()}))
+    end = b"\0" if schema.flexible else b""
+    length = 1 if schema.flexible else 4
+    nothing = empty[: len(empty) - len(end) - length] + null + end
+    with pytest.raises(ProtocolError, match="a null array before byte"):
+        schema.decode(nothing)
+
+
+def _values(schema: messages.Schema, data: bytes) -> dict[str, Any]:
+    message = schema.decode(data)
+    return {f.name: getattr(message, f.name) for f in fields(schema.root)}
