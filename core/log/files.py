@@ -86,6 +86,10 @@ class OpenFile:
         fault_point("files.fsync")
         os.fdatasync(self.fd)
 
+    def forget_pages(self, pos: int) -> None:
+        """Drop the clean pages from `pos` on from the page cache: the next read asks the disk."""
+        os.posix_fadvise(self.fd, pos, 0, os.POSIX_FADV_DONTNEED)
+
     def truncate(self, size: int) -> None:
         fault_point("files.truncate")
         os.ftruncate(self.fd, size)

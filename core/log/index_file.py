@@ -1,43 +1,63 @@
-"""A sorted file of fixed-size entries beside a segment; it can always be rebuilt from the segment.
+"""A sorted list of fixed-size entries beside a segment; it can always be made anew from the segment.
 
-While the segment grows, its entries are kept in memory too; afterwards the file is mapped for the time of a search.
+While the segment grows the entries are in memory only: after a crash they are made anew from the batches. The file is
+written whole, when no more batches are expected or the recovery point moves:
+
+    header   magic "KLIX", version (uint16), bytes an entry (uint16), base offset of the segment (int64)
+    entries  key and value
+    footer   number of entries (uint32); what the segment was like: bytes, next offset, largest timestamp, the offset of
+             that (int64 each); CRC-32C of all before (uint32)
+
+So one flipped bit anywhere, a part that is missing, an older format or the index of another segment is noticed when the
+log is opened, and the index made anew.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
+from collections.abc import Callable
 from pathlib import Path
 from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
 
-from klamm.core.errors import StorageError
+from crc32c import crc32c
+
+from klamm.core.errors import CorruptRecordError
 from klamm.core.faults import fault_point
-from klamm.core.log.files import remove, storage
+from klamm.core.log.files import remove, rename, storage, write_atomically
 
-_MODE = 0o644
+_MAGIC: Final = b"KLIX"
+_VERSION: Final = 1
+_HEADER: Final = Struct(">4sHHq")
+_FOOTER: Final = Struct(">Iqqqq")
+_CRC: Final = Struct(">I")
+_AROUND: Final = _HEADER.size + _FOOTER.size + _CRC.size
+
+
+class SegmentState(NamedTuple):
+    """What a segment was like when its index was written."""
+
+    size: int
+    next_offset: int
+    largest_ms: int
+    largest_offset: int
 
 
 class IndexFile:
     """Entries `(key, value)` with keys that grow. Not thread-safe: the log's lock guards it."""
 
-    def __init__(self, path: Path, entry: Struct, max_bytes: int) -> None:
+    def __init__(self, path: Path, base_offset: int, entry: Struct, max_bytes: int) -> None:
+        """Empty, and in memory; `load` takes what the file holds."""
         self.path = path
+        self._base = base_offset
         self._entry = entry
         self._max_entries = max(1, max_bytes // entry.size)
-        self._data: bytearray | None = None
-        self._fd = -1
-        self._count = self._file_size() // entry.size
+        self._data: bytearray | None = bytearray()
+        self._count = 0
 
     def __len__(self) -> int:
         return self._count
-
-    def __del__(self) -> None:
-        self._close_fd()
-
-    def _close_fd(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
     @property
     def full(self) -> bool:
@@ -49,96 +69,136 @@ class IndexFile:
         """Whether a search needs no file."""
         return self._data is not None or not self._count
 
-    def well_formed(self) -> bool:
-        """Whether the file is there and holds whole entries."""
-        return self.path.is_file() and self._file_size() % self._entry.size == 0
+    # -- the file ------------------------------------------------------------------------------------------------
 
-    def _file_size(self) -> int:
+    def load(self) -> SegmentState | None:
+        """The state of the segment that the file fits; None when there is no file. `CorruptRecordError` when it is
+        not whole. The entries stay on disk."""
+        with storage(f"cannot read {self.path}"):
+            if not self.path.exists():
+                return None
+            raw = self.path.read_bytes()
+        state, count = self._parse(raw)
+        self._data, self._count = None, count
+        return state
+
+    def _parse(self, raw: bytes) -> tuple[SegmentState, int]:
         try:
-            return self.path.stat().st_size
-        except FileNotFoundError:
-            return 0
+            magic, version, size, base = _HEADER.unpack_from(raw)
+            if magic != _MAGIC:
+                raise CorruptRecordError(f"{self.path} is damaged or of an older format")
+            (crc,) = _CRC.unpack_from(raw, len(raw) - _CRC.size)
+            if crc32c(memoryview(raw)[: -_CRC.size]) != crc:
+                raise CorruptRecordError(f"{self.path} fails its CRC")
+            count, *state = _FOOTER.unpack_from(raw, len(raw) - _CRC.size - _FOOTER.size)
+        except StructError as error:
+            raise CorruptRecordError(f"{self.path} is cut off") from error
+        if (version, size, base) != (_VERSION, self._entry.size, self._base) or len(raw) != _AROUND + count * size:
+            raise CorruptRecordError(f"{self.path} is of version {version}, or another segment's")
+        return SegmentState(*state), count
 
-    def append(self, key: int, value: int) -> None:
-        """Keys must grow; writes at once (page cache, no fsync)."""
-        raw = self._entry.pack(key, value)
+    def encoded(self, state: SegmentState) -> bytes | None:
+        """The file's content, for `write`; None where the file has it already."""
         if self._data is None:
-            with storage(f"cannot read {self.path}"):
-                self._data = bytearray(self.path.read_bytes()) if self.path.exists() else bytearray()
-        if self._fd < 0:
-            with storage(f"cannot open {self.path}"):
-                self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _MODE)
+            return None
+        header = _HEADER.pack(_MAGIC, _VERSION, self._entry.size, self._base)
+        body = header + self._data + _FOOTER.pack(self._count, *state)
+        return body + _CRC.pack(crc32c(body))
+
+    def write(self, content: bytes) -> None:
+        """Not flushed: what a power cut leaves is recognised, and made anew."""
         with storage(f"cannot write {self.path}"):
             fault_point("log.index.write")
-            if os.write(self._fd, raw) != len(raw):
-                raise StorageError(f"cannot write {self.path}: a short write")
-        self._data += raw
+        write_atomically(self.path, content, durable=False)
+
+    def seal(self, state: SegmentState) -> None:
+        """No more entries for now: write the file, let the memory go. After `StorageError` all is as it was."""
+        content = self.encoded(state)
+        if content is not None:
+            self.write(content)
+            self._data = None
+
+    def grow(self) -> None:
+        """Take the entries into memory, to add more. `CorruptRecordError` when the file is not whole."""
+        if self._data is None:
+            self._data = bytearray(self._entries())
+
+    def _entries(self) -> memoryview:
+        """Of the file, its CRC checked."""
+        with storage(f"cannot read {self.path}"):
+            raw = self.path.read_bytes()
+        if self._parse(raw)[1] != self._count:
+            raise CorruptRecordError(f"{self.path} was exchanged")
+        return memoryview(raw)[_HEADER.size : _HEADER.size + self._count * self._entry.size]
+
+    # -- entries -------------------------------------------------------------------------------------------------
+
+    def append(self, key: int, value: int) -> None:
+        """Keys must grow."""
+        self.grow()
+        assert self._data is not None
+        self._data += self._entry.pack(key, value)
         self._count += 1
 
     def last(self) -> tuple[int, int] | None:
+        """Of an index in memory."""
         if not self._count:
             return None
-        if self._data is not None:
-            return self._at(self._data, self._count - 1)
-        with storage(f"cannot read {self.path}"), self.path.open("rb") as file:
-            file.seek((self._count - 1) * self._entry.size)
-            return self._at(file.read(self._entry.size), 0)
+        self.grow()
+        assert self._data is not None
+        return self._at(self._data, self._count - 1)
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose key is at most `key`."""
+        """The last entry whose key is at most `key`; from the file without its CRC: for answers that are checked."""
         if not self._count:
             return None
         if self._data is not None:
-            return self._search(self._data, key)
-        with (
-            storage(f"cannot read {self.path}"),
-            self.path.open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        ):
-            return self._search(mapped, key)
+            data = self._data
+            return self._search(lambda index: self._at(data, index), key)
+        with storage(f"cannot read {self.path}"):
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return self._search(lambda index: self._read(fd, index), key)
+            finally:
+                os.close(fd)
 
-    def _at(self, data: bytes | bytearray | mmap.mmap, index: int) -> tuple[int, int]:
+    def floor_checked(self, key: int) -> tuple[int, int] | None:
+        """As `floor`, after checking the CRC of the whole file; `CorruptRecordError` when it fails."""
+        data = self._data if self._data is not None else self._entries()
+        return self._search(lambda index: self._at(data, index), key)
+
+    def _at(self, data: bytes | bytearray | memoryview, index: int) -> tuple[int, int]:
         key, value = self._entry.unpack_from(data, index * self._entry.size)
         return key, value
 
-    def _search(self, data: bytearray | mmap.mmap, key: int) -> tuple[int, int] | None:
+    def _read(self, fd: int, index: int) -> tuple[int, int]:
+        raw = os.pread(fd, self._entry.size, _HEADER.size + index * self._entry.size)
+        if len(raw) < self._entry.size:
+            raise CorruptRecordError(f"{self.path} is cut off")
+        return self._at(raw, 0)
+
+    def _search(self, entry: Callable[[int], tuple[int, int]], key: int) -> tuple[int, int] | None:
         low, high = 0, self._count
         while low < high:
             middle = (low + high) // 2
-            if self._at(data, middle)[0] <= key:
+            if entry(middle)[0] <= key:
                 low = middle + 1
             else:
                 high = middle
-        return self._at(data, low - 1) if low else None
+        return entry(low - 1) if low else None
 
-    def keep(self, count: int) -> None:
-        """Drop all entries but the first `count`."""
-        self.seal()
-        with storage(f"cannot truncate {self.path}"):
-            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, _MODE)
-            try:
-                os.ftruncate(fd, count * self._entry.size)
-            finally:
-                os.close(fd)
-        self._count = count
+    # -- emptying ------------------------------------------------------------------------------------------------
 
-    def seal(self) -> None:
-        """No more entries for now: let memory and descriptor go."""
-        self._close_fd()
-        self._data = None
-
-    def entries(self) -> list[tuple[int, int]]:
-        with storage(f"cannot read {self.path}"):
-            raw = self.path.read_bytes() if self.path.exists() else b""
-        return [self._at(raw, index) for index in range(self._count)]
+    def clear(self) -> None:
+        """Forget all entries; the file, which is then stale, is replaced when the index is sealed."""
+        self._data, self._count = bytearray(), 0
 
     def rename(self, target: Path) -> None:
-        self.seal()
+        """Give the file, sealed before, another name; OSError as is."""
         if self.path.exists():
-            self.path.rename(target)
+            rename(self.path, target)
         self.path = target
 
     def remove(self) -> None:
-        self.seal()
-        self._count = 0
+        self.clear()
         remove(self.path)

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.faults import fault_point
-from klamm.core.log.files import OpenFile, remove, storage
+from klamm.core.log.files import OpenFile, remove, rename, storage
+from klamm.core.log.index_file import IndexFile, SegmentState
 from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
 from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
 from klamm.core.log.reading import MAX_HINTS, Extent
@@ -34,10 +35,11 @@ class LargestTimestamp(NamedTuple):
 
 
 class Segment:
-    def __init__(self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int) -> None:
-        """Opens or creates the files. `load` or `rebuild` must follow where the file was there before."""
+    def __init__(self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int, suffix: str = "") -> None:
+        """Opens or creates the files. `load` or `rebuild` must follow where the file was there before. `suffix` ends
+        the names of files that are not yet the log's."""
         self.base_offset = base_offset
-        self.path = segment_file(directory, base_offset, LOG)
+        self.path = segment_file(directory, base_offset, LOG + suffix)
         self._file: OpenFile | None = OpenFile(self.path)
         self.size = self._file.size()
         self.next_offset = base_offset
@@ -48,8 +50,8 @@ class Segment:
         self._unindexed = 0
         self._hints: dict[int, int] = {}
         limit = config.segment_index_bytes
-        self._offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX), base_offset, limit)
-        self._times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX), base_offset, limit)
+        self._offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, limit)
+        self._times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, limit)
 
     @property
     def file(self) -> OpenFile:
@@ -64,24 +66,33 @@ class Segment:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """After a clean stop: believe the indexes where they fit, read only the tail; or `CorruptRecordError`."""
-        gap = 2 * self._config.max_message_bytes + self._config.index_interval_bytes
-        if not self._offsets.matches(self.size, gap) or not self._times.well_formed():
+        """Believe the indexes where they fit the segment, else make them anew; `CorruptRecordError` from `rebuild`."""
+        state = self._indexed()
+        if state is None or state.size != self.size:
+            if state is not None:
+                _log.warning("the indexes of %s do not fit it and are made anew", self.path)
             self.rebuild()
             return
-        last = self._offsets.last()
-        position = last[1] if last else 0
-        largest = self._times.largest()
-        if last and not largest:
-            self.rebuild()
-            return
-        if largest:
-            self.largest = LargestTimestamp(*largest)
-        self.next_offset = self.base_offset
-        for _, header in scan(self.file, position, self.size):
-            self._follow(header)
-        if not self._times.matches(self.next_offset):
-            self.rebuild()
+        self._resume(state)
+
+    def _indexed(self) -> SegmentState | None:
+        """What the segment was like when its indexes were written; None when they cannot be used. Says why."""
+        try:
+            state = self._offsets.load()
+            if state is not None and state == self._times.load() and self.base_offset <= state.next_offset:
+                return state
+            if self.size:
+                _log.info("an index of %s is missing, or they do not fit together: they are made anew", self.path)
+        except (CorruptRecordError, StorageError) as error:
+            _log.warning("%s; it is made anew", error)
+        self._offsets.clear()
+        self._times.clear()
+        return None
+
+    def _resume(self, state: SegmentState) -> None:
+        self.next_offset = state.next_offset
+        self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
+        self._unindexed = 0
 
     def rebuild(self) -> None:
         """Make both indexes anew from the headers. `CorruptRecordError` at the first bad one; the file is left."""
@@ -91,25 +102,36 @@ class Segment:
             self.next_offset, self.largest = before
             raise error
 
-    def recover(self) -> CorruptRecordError | None:
-        """After a crash: check every CRC, cut the file at the first bad batch (returned), make the indexes anew."""
-        end, error = self._reindex(verify=True)
+    def recover(self, recovery_point: int = 0) -> CorruptRecordError | None:
+        """After a crash: check every CRC past the recovery point, cut the file at the first bad batch (returned).
+
+        The pages that the last process left are dropped where they are clean: after a failed fsync they may hold what
+        the disk does not.
+        """
+        state = self._indexed()
+        if state is not None and (state.size > self.size or state.next_offset > recovery_point):
+            state = None
+        self.file.forget_pages(state.size if state else 0)
+        end, error = self._reindex(verify=True, state=state)
         if error:
             with storage(f"cannot truncate {self.path}"):
                 self.file.truncate(end)
             self.size = end
         return error
 
-    def _reindex(self, *, verify: bool) -> tuple[int, CorruptRecordError | None]:
-        self._offsets.keep(0)
-        self._times.truncate(self.base_offset)
+    def _reindex(self, *, verify: bool, state: SegmentState | None = None) -> tuple[int, CorruptRecordError | None]:
+        """Make the indexes from the batches, all or those after `state`; where the last good one ends, and the error."""
         self._hints = {}
-        self.next_offset = self.base_offset
-        self.largest = LargestTimestamp(NO_TIMESTAMP, self.base_offset)
-        self._unindexed = end = 0
+        try:
+            self._begin_anew(state)
+        except CorruptRecordError as error:
+            _log.warning("%s; it is made anew", error)
+            state = None
+            self._begin_anew(state)
+        end = state.size if state else 0
         found: CorruptRecordError | None = None
         try:
-            for position, header in scan(self.file, 0, self.size, verify=verify):
+            for position, header in scan(self.file, end, self.size, verify=verify):
                 self._check_order(header)
                 self._index(header, position)
                 end = position + header.size
@@ -117,6 +139,16 @@ class Segment:
             found = error
         self._close_time_index()
         return end, found
+
+    def _begin_anew(self, state: SegmentState | None) -> None:
+        if state is not None:
+            self._offsets.grow()
+            self._times.grow()
+            self._resume(state)
+            return
+        self._offsets.clear()
+        self._times.clear()
+        self._resume(SegmentState(0, self.base_offset, NO_TIMESTAMP, self.base_offset))
 
     def _check_order(self, header: BatchHeader) -> None:
         if header.base_offset < self.next_offset or header.last_offset_delta < 0:
@@ -162,19 +194,8 @@ class Segment:
         self._unindexed += header.size
 
     def _enter(self, last_offset: int, position: int) -> None:
-        try:
-            self._offsets.add(last_offset, position)
-            self._times.add(self.largest.timestamp_ms, self.largest.offset)
-        except StorageError as error:
-            self._drop_indexes(error)
-
-    def _drop_indexes(self, error: StorageError) -> None:
-        """Without an index reads are slower and right; a batch that is stored is not refused for it. The next start
-        makes them anew."""
-        _log.warning("%s; the indexes of this segment begin anew", error)
-        with storage(f"cannot remove the indexes of {self.path}"):
-            self._offsets.remove()
-            self._times.remove()
+        self._offsets.add(last_offset, position)
+        self._times.add(self.largest.timestamp_ms, self.largest.offset)
 
     def should_roll(self, header: BatchHeader, now_ms: int) -> bool:
         """Whether this batch belongs into a new segment (Kafka's rule); never for an empty one."""
@@ -197,18 +218,32 @@ class Segment:
             return timestamp_ms - first
         return now_ms - self.created_ms
 
+    def older_than(self, age_ms: int, now_ms: int) -> bool:
+        """Whether the first batch's records are that old; never for an empty segment."""
+        return bool(self.size) and self._age_ms(now_ms, now_ms) > age_ms
+
     def seal(self) -> None:
-        """No more batches for now: the time index gets its last entry."""
+        """No more batches for now: write the indexes. Where the disk is too full for them they stay in memory, and the
+        next start makes them anew: a batch that is stored is not refused for its index."""
         self._close_time_index()
-        self._offsets.seal()
-        self._times.seal()
+        try:
+            for index in (self._offsets, self._times):
+                index.seal(self._state())
+        except StorageError as error:
+            _log.warning("%s; the next start makes the index anew", error)
+
+    def _state(self) -> SegmentState:
+        return SegmentState(self.size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
+
+    def encode_indexes(self) -> list[tuple[IndexFile, bytes]]:
+        """What `recover` needs to begin at the present end, to be written once the segment is flushed up to here."""
+        self._close_time_index()
+        state = self._state()
+        return [(i, content) for i in (self._offsets, self._times) if (content := i.encoded(state)) is not None]
 
     def _close_time_index(self) -> None:
         if self.largest.timestamp_ms >= 0:
-            try:
-                self._times.add(self.largest.timestamp_ms, self.largest.offset)
-            except StorageError as error:
-                self._drop_indexes(error)
+            self._times.add(self.largest.timestamp_ms, self.largest.offset)
 
     def sync(self) -> None:
         with storage(f"cannot flush {self.path}"):
@@ -230,21 +265,31 @@ class Segment:
             return self.size
         if cached_only and not self._offsets.in_memory:
             raise NotCachedError
-        start = self._offsets.position(offset)
         try:
-            return self._find(offset, start, cached_only)
-        except CorruptRecordError:
-            if not start:
-                raise
-        self.rebuild()  # the index led astray
-        return self._find(offset, 0, cached_only)
+            entry = self._offsets.lookup(offset)
+            return self._find(offset, entry, cached_only)
+        except (CorruptRecordError, StorageError) as error:
+            if cached_only:
+                raise NotCachedError from error
+            _log.warning("%s; the indexes of %s are made anew", error, self.path)
+        self.rebuild()  # the index led astray, or the segment is damaged
+        return self._find(offset, self._offsets.lookup(offset), cached_only)
 
-    def _find(self, offset: int, start: int, cached_only: bool) -> int:
-        first = True
+    def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> int:
+        """From the batch that the index names, which must be there, along the chain of batches."""
+        start = entry[1] if entry else 0
+        expected = self.base_offset
         for position, header in scan(self.file, start, self.size, cached_only=cached_only):
-            if first and start and not self.base_offset <= header.base_offset <= offset:
-                raise CorruptRecordError(f"the index of {self.path} points to offset {header.base_offset} for {offset}")
-            first = False
+            if entry and position == start:
+                if header.last_offset != entry[0]:
+                    raise CorruptRecordError(
+                        f"{self.path}, byte {start}: a batch ends at offset {header.last_offset}, its index says {entry[0]}"
+                    )
+            elif header.base_offset < expected or header.last_offset_delta < 0:
+                raise CorruptRecordError(
+                    f"{self.path}, byte {position}: a batch begins at offset {header.base_offset}, {expected} is expected"
+                )
+            expected = header.next_offset
             if header.last_offset >= offset:
                 return position
         return self.size
@@ -255,7 +300,13 @@ class Segment:
 
     def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of batches from the first that may hold a record of that time or later."""
-        start = self.locate(max(self._times.offset(timestamp_ms), self.base_offset))
+        try:
+            since = self._times.offset(timestamp_ms)
+        except (CorruptRecordError, StorageError) as error:
+            _log.warning("%s; the indexes of %s are made anew", error, self.path)
+            self.rebuild()
+            since = self._times.offset(timestamp_ms)
+        start = self.locate(max(since, self.base_offset))
         return scan(self.file, start, self.size)
 
     # -- shortening and removing ---------------------------------------------------------------------------------
@@ -283,8 +334,6 @@ class Segment:
 
     def _rename_all(self, suffix: str) -> list[Path]:
         moved = []
-        self._offsets.seal()
-        self._times.seal()
         for path in (self.path, self._offsets.path, self._times.path):
             target = path.with_name(path.name + suffix)
             with storage(f"cannot rename {path}"):
@@ -292,8 +341,22 @@ class Segment:
                 if path.exists():
                     path.rename(target)
                     moved.append(target)
+        # A walk that began before goes on in these files, not in new ones of the old names.
+        self.path, self._offsets.path, self._times.path = (
+            path.with_name(path.name + suffix) for path in (self.path, self._offsets.path, self._times.path)
+        )
         self._file = None
         return moved
+
+    def take_names(self, directory: Path, log_file: Path) -> None:
+        """The files, made under another suffix and not open for writing, get the names of the log's; OSError as is.
+
+        The segment, which is at `log_file` by now, comes last: without it the indexes are nothing.
+        """
+        self._offsets.rename(segment_file(directory, self.base_offset, OFFSET_INDEX))
+        self._times.rename(segment_file(directory, self.base_offset, TIME_INDEX))
+        self.path = segment_file(directory, self.base_offset, LOG)
+        rename(log_file, self.path)
 
     def discard(self) -> None:
         """Remove the files now."""
@@ -309,8 +372,6 @@ class Segment:
 
     def release(self) -> None:
         """Let go of the files; what was written stays as it is."""
-        self._offsets.seal()
-        self._times.seal()
         self.let_go()
 
     def let_go(self) -> None:

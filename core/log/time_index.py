@@ -7,22 +7,25 @@ is no longer written holds its largest timestamp.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
-from klamm.core.log.index_file import IndexFile
+from klamm.core.log.index_file import IndexFile, SegmentState
 
 _ENTRY: Final = Struct(">qI")
 
 
 class TimeIndex(IndexFile):
     def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
-        super().__init__(path, _ENTRY, max_bytes)
-        self._base = base_offset
-        last = self.last()
-        self._largest = last[0] if last else -1
+        super().__init__(path, base_offset, _ENTRY, max_bytes)
+        self._largest = -1
+
+    def load(self) -> SegmentState | None:
+        state = super().load()
+        if state:
+            self._largest = state.largest_ms
+        return state
 
     def add(self, timestamp_ms: int, offset: int) -> None:
         """Ignored unless the timestamp is larger than all before."""
@@ -30,29 +33,11 @@ class TimeIndex(IndexFile):
             self.append(timestamp_ms, offset - self._base)
             self._largest = timestamp_ms
 
-    def remove(self) -> None:
-        super().remove()
+    def clear(self) -> None:
+        super().clear()
         self._largest = -1
 
-    def largest(self) -> tuple[int, int] | None:
-        """The last entry: timestamp and offset."""
-        entry = self.last()
-        return (entry[0], entry[1] + self._base) if entry else None
-
     def offset(self, timestamp_ms: int) -> int:
-        """Where to begin looking for the first record of `timestamp_ms` or later."""
-        entry = self.floor(timestamp_ms)
+        """Where to begin looking for the first record of `timestamp_ms` or later; `CorruptRecordError` when damaged."""
+        entry = self.floor_checked(timestamp_ms)
         return self._base + entry[1] if entry else self._base
-
-    def matches(self, next_offset: int) -> bool:
-        """Whether it can belong to a segment that ends before `next_offset`."""
-        if not self.well_formed():
-            return False
-        last = self.last()
-        return last is None or self._base + last[1] < next_offset
-
-    def truncate(self, offset: int) -> None:
-        """Drop the entries at or past `offset`."""
-        self.keep(bisect_left([at for _, at in self.entries()], offset - self._base))
-        last = self.last()
-        self._largest = last[0] if last else -1

@@ -155,7 +155,7 @@ def test_a_new_epoch_that_cannot_be_noted_stores_nothing(tmp_path: Path, script:
 def test_a_roll_that_fails_is_tried_again(tmp_path: Path, script: object) -> None:
     log = open_log(tmp_path, segment_bytes=300)
     append(log, batch([b"x" * 100]))
-    script("files.write=ENOSPC")  # type: ignore[operator]
+    script("files.write@3=ENOSPC")  # type: ignore[operator]  # two indexes, then the snapshot
     with pytest.raises(StorageError):
         log.append(batch([b"x" * 200]))
     assert append(log, batch([b"x" * 200])) == (1, 1)

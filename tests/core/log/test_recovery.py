@@ -131,11 +131,13 @@ def test_only_what_lies_behind_the_recovery_point_is_checked(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-@pytest.mark.parametrize("harm", ["missing", "empty", "odd size", "short", "wrong positions", "too long"])
+@pytest.mark.parametrize("harm", ["missing", "empty", "odd size", "short", "older format", "too long", "another's"])
 @pytest.mark.parametrize("clean", [True, False])
-def test_indexes_are_made_anew(tmp_path: Path, suffix: str, harm: str, clean: bool) -> None:
+def test_indexes_are_made_anew(
+    tmp_path: Path, suffix: str, harm: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     log = fill(tmp_path)
-    log.close(clean=clean)
+    log.close()
     path = log.directory / f"{0:020d}.{suffix}"
     raw = path.read_bytes()
     assert len(raw) > 48
@@ -143,41 +145,83 @@ def test_indexes_are_made_anew(tmp_path: Path, suffix: str, harm: str, clean: bo
         path.unlink()
     else:
         size = 8 if suffix == "index" else 12
-        half = len(raw) // size // 2 * size
         new = {
             "empty": b"",
             "odd size": raw[:-3],
-            "short": raw[:half],
-            "wrong positions": b"".join(raw[i : i + size - 2] + b"\x7f\x01" for i in range(0, len(raw), size)),
+            "short": raw[: 16 + 2 * size],
+            "older format": raw[16:-40],
             "too long": raw + b"\x7f" * size,
+            "another's": (path.parent / f"{0:020d}.{'timeindex' if suffix == 'index' else 'index'}").read_bytes(),
         }
         path.write_bytes(new[harm])
-    again = open_log(tmp_path, known=clean_start(log) if clean else None)
+    again = open_log(
+        tmp_path, known=clean_start(log) if clean else OpenFrom(recovery_point=COUNT), index_interval_bytes=200
+    )
+    assert harm == "missing" or str(path) in caplog.text
     assert again.log_end_offset == COUNT
     again.advance_high_watermark(COUNT)
     for n in range(COUNT):
         assert next(iter_headers(again.read(n, 1).data))[1].base_offset == n
-    if suffix == "index" or not clean or harm in ("missing", "odd size"):
-        found = again.offset_for_timestamp(START_MS + 25)
+        found = again.offset_for_timestamp(START_MS + n)
         assert found is not None
-        assert found.offset == 25
+        assert found.offset == n
+    again.close()
+    assert path.read_bytes() == raw
 
 
-def test_an_index_that_leads_into_the_middle_of_a_batch_is_replaced(tmp_path: Path) -> None:
-    log = fill(tmp_path)
+@given(st.integers(0, 10**9), st.sampled_from(["index", "timeindex"]), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_a_flipped_bit_in_an_index_is_noticed(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, suffix: str, clean: bool
+) -> None:
+    directory = tmp_path_factory.mktemp("log")
+    log = fill(directory)
+    log.close()
+    path = log.directory / f"{0:020d}.{suffix}"
+    raw = path.read_bytes()
+    at = random.Random(seed).randrange(len(raw))
+    path.write_bytes(raw[:at] + bytes([raw[at] ^ 1 << seed % 8]) + raw[at + 1 :])
+    again = open_log(
+        directory, known=clean_start(log) if clean else OpenFrom(recovery_point=COUNT), index_interval_bytes=200
+    )
+    assert values(again) == WANTED
+    again.close()
+    assert path.read_bytes() == raw
+    shutil.rmtree(directory)
+
+
+def test_a_time_index_damaged_while_the_log_is_open(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = fill(tmp_path, segment_bytes=700)
+    path = log.directory / f"{0:020d}.timeindex"
+    raw = bytearray(path.read_bytes())
+    raw[18] ^= 1
+    path.write_bytes(raw)
+    for n in range(COUNT):
+        found = log.offset_for_timestamp(START_MS + n)
+        assert found is not None
+        assert found.offset == n
+    assert "fails its CRC" in caplog.text
+
+
+def test_an_index_that_leads_into_the_middle_of_a_batch_is_replaced(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = fill(tmp_path, segment_bytes=700)
     log.close()
     path = log.directory / f"{0:020d}.index"
+    again = open_log(tmp_path, known=clean_start(log), segment_bytes=700)
     raw = bytearray(path.read_bytes())
-    for at in range(4, len(raw) - 8, 8):
+    for at in range(20, len(raw) - 40, 8):  # under a log that is open, behind its CRC's back
         raw[at : at + 4] = (int.from_bytes(raw[at : at + 4], "big") + 7).to_bytes(4, "big")
     path.write_bytes(raw)
-    again = open_log(tmp_path, known=clean_start(log))
-    assert [next(iter_headers(again.read(n, 1).data))[1].base_offset for n in range(COUNT)] == list(range(COUNT))
+    found = [next(iter_headers(again.read(n, 1).data))[1].base_offset for n in reversed(range(COUNT))]
+    assert found == list(reversed(range(COUNT)))
+    assert "are made anew" in caplog.text
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_disk_too_full_for_the_index_refuses_no_batch(tmp_path: Path, clean: bool) -> None:
-    faults.install(faults.ScriptedFaults("log.index.write@4=ENOSPC,log.index.write@9+=ENOSPC"))
+    faults.install(faults.ScriptedFaults("log.index.write@2+=ENOSPC"))
     try:
         log = fill(tmp_path)
         for n in range(COUNT):
