@@ -1,4 +1,4 @@
-"""Frames that nobody should send, at a real broker: each is answered or closes its connection, and nothing else happens."""
+"""Frames that nobody should send, at a real broker: each is answered or closes its connection, nothing else."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
+
 from harness import Result
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import request_frame

@@ -1,4 +1,4 @@
-"""Every length of every request that is served, made to lie: 2^31-1, negative, too large, varints without an end, deep tags."""
+"""Every length of every request that is served, made to lie: 2^31-1, negative, varints without an end, deep tags."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ PARTITION_TAGS = 3_000
 class LengthLies:
     name = "length-lies"
     injects = (
-        "each length and count of a request of every API and version replaced by 2^31-1, -1, -2^31, 2^24, 0, varints of "
-        "2^32-1, of 5, 10 and 60 bytes; sections of thousands of tags; to the decoder and to a broker over a socket"
+        "each length and count of a request of every API and version replaced by 2^31-1, -1, -2^31, 2^24, 0, varints "
+        "of 2^32-1, of 5, 10 and 60 bytes; sections of thousands of tags; to the decoder and to a broker"
     )
     asserts = "the decoder's ProtocolError, an answer, or one closed connection; nothing unexpected in the broker's log"
     plants = "one request is decoded without the walk's error being expected"
