@@ -3,10 +3,10 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint clients faults wheel clean
+.PHONY: native-twin help setup demo test lint clients faults bench wheel clean
 
 help: ## what there is to make
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## .venv with pinned versions; done by the others themselves
 	@scripts/setup.sh kcat=kcat
@@ -30,6 +30,13 @@ clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kc
 faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 PLANT=1 must fail; SEED=n AT=n replays)
 	@scripts/setup.sh $$($(FAULTS) $(ONLY) --tools)
 	@$(FAULTS) $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+native-twin: setup ## the compiled module against its twin in Python (BATCHES=n SEED=n)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.batches $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
+
+bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
+	@bench/install.sh
+	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report)
 
 wheel: setup ## dist/klamm-*.whl
 	@rm -rf build  # setuptools would take stale modules from it

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# What `make bench` needs besides .venv: requirements/bench.txt, a C compiler, and Kafka's
+# jars (from Maven Central, into var/bench/kafka).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+die() { echo "bench: $*" >&2; exit 1; }
+
+apt_install() { # apt_install PACKAGE...
+  command -v apt-get >/dev/null 2>&1 && [ "$(id -u)" = 0 ] || return 1
+  echo "bench: installing the system packages $*"
+  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$@"; } \
+    >/dev/null 2>&1
+}
+
+command -v gcc >/dev/null 2>&1 || { apt_install gcc libc6-dev && command -v gcc >/dev/null 2>&1; } \
+  || die "gcc is missing; install the system package gcc"
+command -v mvn >/dev/null 2>&1 || { apt_install maven && command -v mvn >/dev/null 2>&1; } \
+  || die "mvn is missing; install the system package maven"
+
+if [ "$(cat .venv/bench.txt 2>/dev/null)" != "$(cat requirements/bench.txt)" ]; then
+  .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/bench.txt
+  cp requirements/bench.txt .venv/bench.txt
+fi
+
+jars=var/bench/kafka
+now=$(sha256sum < bench/pom.xml)
+if [ "$(cat "$jars/pom.sha256" 2>/dev/null)" != "$now" ]; then
+  echo "bench: fetching Apache Kafka's jars"
+  rm -rf "$jars" && mkdir -p "$jars"
+  mvn -q -B -f bench/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/$jars" \
+    || die "Maven could not fetch Apache Kafka (bench/pom.xml)"
+  echo "$now" > "$jars/pom.sha256"
+fi

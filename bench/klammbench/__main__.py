@@ -1,0 +1,93 @@
+"""`python -m klammbench`: run the shapes, write the page, print the targets. Exit 1 where a measurement failed."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from klammbench import report
+from klammbench.paths import RESULTS, ROOT, SYSTEM_DATA
+from klammbench.results import Store
+from klammbench.rounds import Runner
+from klammbench.shapes import SHAPES
+from klammbench.systems import SYSTEMS
+
+ROUNDS, QUICK_ROUNDS = 5, 2
+
+
+def main() -> int:
+    given = _arguments()
+    signal.signal(signal.SIGTERM, _end)
+    wanted = list(SHAPES) if given.only is None else given.only.split(",")
+    if unknown := [name for name in wanted if name not in SHAPES]:
+        print(f"no shape {', '.join(unknown)}; there are {', '.join(SHAPES)}", file=sys.stderr)
+        return 2
+    store = Store(RESULTS, quick=given.quick)
+    if not given.report:
+        rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
+        _run(wanted, store, quick=given.quick, rounds=rounds)
+    failures = report.write(store, quick=given.quick)
+    for failure in failures:
+        print(f"failed: {failure}")
+    return 1 if failures else 0
+
+
+def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
+    runner = Runner(SYSTEMS, SYSTEM_DATA, store, lambda line: print(line, flush=True))
+    for name in [name for name in SHAPES if name in wanted]:
+        begin = time.monotonic()
+        print(f"== ({name}) {SHAPES[name].TITLE}", flush=True)
+        try:
+            runner.run(SHAPES[name], quick=quick, rounds=rounds, about=_about(quick=quick))
+        except Exception as error:
+            # Left without its last line, the shape counts as cut off in the report.
+            print(f"({name}) was cut off: {type(error).__name__}: {error}", flush=True)
+        print(f"== ({name}) took {time.monotonic() - begin:.0f} s", flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="klammbench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer cells and rounds, under 10 minutes")
+    parser.add_argument("--only", help="letters of shapes, with commas between; the others' last results stay")
+    parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
+    parser.add_argument("--report", action="store_true", help="measure nothing: write the page from the last results")
+    return parser.parse_args()
+
+
+def _about(*, quick: bool) -> dict[str, object]:
+    now = datetime.datetime.now(datetime.UTC)
+    return {"date": f"{now:%Y-%m-%d %H:%M} UTC", "commit": _commit(), "machine": machine(), "quick": quick}
+
+
+def machine() -> str:
+    """Cores, processor, memory, kernel and Python in a line."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.machine())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    software = f"Linux {platform.release()}, Python {platform.python_version()}"
+    return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {software}"
+
+
+def _commit() -> str:
+    def git(*command: str) -> str:
+        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no")
+    return git("rev-parse", "--short", "HEAD") + (" with uncommitted changes" if changed else "")
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `signal` calls it
+    raise SystemExit(f"ended by {signal.Signals(number).name}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

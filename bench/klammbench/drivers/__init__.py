@@ -1,0 +1,1 @@
+"""What loads the systems; each in processes of its own."""

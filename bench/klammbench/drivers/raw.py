@@ -1,0 +1,149 @@
+"""The raw driver from Python: makes the Produce frames, compiles raw.c, runs it, gives its figures.
+
+The frames are made with Klamm's own encoder and are the same bytes for every broker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import lru_cache
+from pathlib import Path
+
+from klamm.core.config.settings import load_settings
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.headers import request_frame
+from klamm.core.records.encode import encode_batch
+from klammbench.paths import BUILT
+
+_VERSION = 9
+_TIMESTAMP_MS = 1_760_000_000_000
+_SOURCE = Path(__file__).with_name("raw.c")
+_TIMEOUT_S = 40.0
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one Produce request holds: `messages` of `message_bytes` each in one batch of one partition."""
+
+    messages: int
+    message_bytes: int = 100
+    codec: str = "none"
+
+    @classmethod
+    def of_size(cls, batch_bytes: int, message_bytes: int = 100, codec: str = "none") -> Batch:
+        """As many messages as fill a batch of that size before compression, as `batch.size` counts."""
+        return cls(max(1, (batch_bytes - 61) // (message_bytes + _overhead(message_bytes))), message_bytes, codec)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """`depth` requests in flight on each connection; `rate` > 0: that many requests a second, open loop. Seconds."""
+
+    connections: int
+    depth: int = 1
+    warm_s: float = 0.3
+    measure_s: float = 1.5
+    max_bytes: float = 2e9
+    rate: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`bytes` are those of the frames acknowledged in the measured `seconds`; `all_bytes` with the warm-up's."""
+
+    requests: int
+    bytes: int
+    all_bytes: int
+    seconds: float
+    warm_end: float
+    end: float
+    cpu_s: float
+    p50_us: float
+    p99_us: float
+    p999_us: float
+
+
+def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load, acks: int = 1) -> Outcome:
+    """One run over all partitions; `RuntimeError` with the driver's own line when it fails."""
+    frames = write_frames(topic, partitions, batch, acks)
+    try:
+        numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
+        command = [str(compiled()), bootstrap.rpartition(":")[2], str(frames), *map(str, numbers)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    finally:
+        frames.unlink()
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip() or f"the raw driver ended with status {done.returncode}")
+    return Outcome(**json.loads(done.stdout))
+
+
+def write_frames(topic: str, partitions: int, batch: Batch, acks: int) -> Path:
+    """A file of one Produce frame a partition."""
+    BUILT.mkdir(parents=True, exist_ok=True)
+    path = BUILT / f"{topic}.frames"
+    records = encoded(batch)
+    with path.open("wb") as file:
+        for partition in range(partitions):
+            file.write(produce_frame(topic, partition, records, acks, correlation_id=partition + 1))
+    return path
+
+
+def produce_frame(topic: str, partition: int, records: bytes, acks: int, correlation_id: int) -> bytes:
+    schema = messages.request(ApiKey.PRODUCE, _VERSION)
+    data = schema.part("PartitionProduceData", index=partition, records=records)
+    topic_data = schema.part("TopicProduceData", name=topic, partition_data=(data,))
+    body = schema.encode(
+        schema.build(transactional_id=None, acks=acks, timeout=timedelta(seconds=30), topic_data=(topic_data,))
+    )
+    return request_frame(ApiKey.PRODUCE, _VERSION, correlation_id, "bench", body)
+
+
+@lru_cache(maxsize=4)
+def encoded(batch: Batch) -> bytes:
+    """The record batch; its values are words, so that codecs have something to do."""
+    codec = load_settings({}).codec_table().by_name(batch.codec) if batch.codec != "none" else None
+    values = some_values(batch.message_bytes, min(batch.messages, 2000))
+    return encode_batch(
+        [(_TIMESTAMP_MS + n // 10, None, values[n % len(values)], ()) for n in range(batch.messages)], codec=codec
+    )
+
+
+def some_values(size: int, count: int, seed: int = 7) -> Sequence[bytes]:
+    """Different texts of that size, the same in every run; zstd nearly halves them."""
+    chance = random.Random(seed)
+    words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(2000)]
+    out = []
+    for _ in range(count):
+        text = ""
+        while len(text) < size:
+            text += f"{chance.choice(words)}={chance.randrange(1_000_000)} "
+        out.append(text[:size].encode())
+    return out
+
+
+@lru_cache(maxsize=1)
+def compiled() -> Path:
+    """raw.c as a program, kept in var/ by the hash of its text; `RuntimeError` without a compiler."""
+    built = BUILT / f"raw-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
+    if not built.exists():
+        gcc = shutil.which("gcc") or shutil.which("cc")
+        if gcc is None:
+            raise RuntimeError("no C compiler for the raw driver: install the system package gcc")
+        BUILT.mkdir(parents=True, exist_ok=True)
+        part = built.with_suffix(".part")
+        subprocess.run([gcc, "-O2", "-o", str(part), str(_SOURCE)], check=True)
+        part.rename(built)
+    return built
+
+
+def _overhead(message_bytes: int) -> int:
+    """Of a record without key and headers: length, attributes, deltas, sizes; as most records of a batch have it."""
+    return 9 if message_bytes < 8000 else 11

@@ -1,0 +1,55 @@
+"""Topics made and removed in the same way on every broker of Kafka's protocol."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from klammbench.process import disk_bytes
+from klammbench.systems.base import System
+
+_TIMEOUT_S = 30.0
+_SETTLE_S = 5.0
+_LEFT_BYTES = 64 << 20
+
+
+@contextmanager
+def topic_on(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Iterator[str]:
+    """A topic with leaders for all partitions, deleted at the end with its files."""
+    admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 2})
+    # At once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
+    settings = {"file.delete.delay.ms": "0", **(config or {})}
+    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
+    try:
+        _await_leaders(admin, name, partitions)
+        yield name
+    finally:
+        admin.delete_topics([name])[name].result(_TIMEOUT_S)
+        _await_removal(system)
+
+
+def _await_leaders(admin: AdminClient, name: str, partitions: int) -> None:
+    """Until each partition's leader answers for it; Kafka's metadata name it a little earlier."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
+    while True:
+        try:
+            for answer in admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).values():
+                answer.result(_TIMEOUT_S)
+        except KafkaException as error:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"topic {name} has no leaders for its {partitions} partitions: {error}") from error
+            time.sleep(0.02)
+        else:
+            return
+
+
+def _await_removal(system: System) -> None:
+    """Until the files are gone, or for a few seconds: a broker that takes longer is measured all the same."""
+    deadline = time.monotonic() + _SETTLE_S
+    while disk_bytes(system.data_dir) > _LEFT_BYTES and time.monotonic() < deadline:
+        time.sleep(0.05)

@@ -1,0 +1,13 @@
+"""Where things are: everything that a run makes is under `var/bench`, which git ignores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+VAR = ROOT / "var" / "bench"
+RESULTS = VAR / "results"
+SYSTEM_DATA = VAR / "systems"
+BUILT = VAR / "built"
+DOCS = ROOT / "docs"
+PYTHON = ROOT / ".venv" / "bin" / "python"

@@ -1,0 +1,147 @@
+"""Runs one shape: all systems in each round, cell by cell, in an order that rotates.
+
+A failed measurement is recorded, its system is started anew, and the run goes on; a cell that failed twice on a system
+is not tried there again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from klammbench.results import Store
+from klammbench.shapes.base import Cell, Shape
+from klammbench.systems.base import System
+from klammbench.table import AGAIN
+
+TRIES = 2
+_NUMBERS = itertools.count(1)
+
+
+class Runner:
+    """`factories` make systems by name, in folders below `folder`; `say` takes one line of progress."""
+
+    def __init__(
+        self,
+        factories: Mapping[str, Callable[[Path], System]],
+        folder: Path,
+        store: Store,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._factories = factories
+        self._folder = folder
+        self._store = store
+        self._say = say
+        self._clock = clock
+
+    def run(self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any]) -> None:
+        """All of it; what failed is in the results."""
+        begin = self._clock()
+        with ExitStack() as stack:
+            systems = self._systems(shape, stack)
+            names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
+            self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
+            broken = self._start(shape, systems) if shape.MANAGED else {}
+            _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
+        self._store.finish(shape.NAME, self._clock() - begin)
+
+    def _systems(self, shape: Shape, stack: ExitStack) -> dict[str, System]:
+        systems = {}
+        for name in dict.fromkeys(_real(name) for name in shape.SYSTEMS):
+            system = self._factories[name](self._folder / shape.NAME / name)
+            system.wipe()
+            stack.callback(system.wipe)
+            stack.callback(system.stop)
+            systems[name] = system
+        return systems
+
+    def _start(self, shape: Shape, systems: Mapping[str, System]) -> dict[str, str]:
+        """Why by name, of those that cannot be measured."""
+        broken: dict[str, str] = {}
+        for name, system in systems.items():
+            begin = self._clock()
+            try:
+                system.start()
+                shape.warm(system)
+            except Exception as error:
+                broken[name] = f"did not start or warm up: {_one_line(error)}"
+                self._say(f"{shape.NAME}  {name}: {broken[name]}")
+                system.stop()
+            else:
+                self._say(f"{shape.NAME}  {name} is up and warm after {self._clock() - begin:.1f} s")
+        return broken
+
+
+class _Rounds:
+    def __init__(
+        self,
+        shape: Shape,
+        systems: Mapping[str, System],
+        store: Store,
+        say: Callable[[str], None],
+        clock: Callable[[], float],
+        broken: Mapping[str, str],
+    ) -> None:
+        self._shape = shape
+        self._systems = systems
+        self._store = store
+        self._say = say
+        self._clock = clock
+        self._broken = broken
+        self._failed: Counter[tuple[str, str]] = Counter()
+
+    def run(self, cells: Sequence[Cell], rounds: int) -> None:
+        for number in range(1, rounds + 1):
+            for place, cell in enumerate(cells):
+                shift = (number + place) % len(self._shape.SYSTEMS)
+                for name in (*self._shape.SYSTEMS[shift:], *self._shape.SYSTEMS[:shift]):
+                    self._measure(cell, name, number)
+
+    def _measure(self, cell: Cell, name: str, number: int) -> None:
+        system = self._systems[_real(name)]
+        row: dict[str, Any] = {"cell": cell.name, "system": name, "round": number}
+        begin = self._clock()
+        if system.name in self._broken:
+            row["failed"] = self._broken[system.name]
+        elif self._failed[cell.name, system.name] >= TRIES:
+            row["failed"] = f"not tried again after {TRIES} failures"
+        else:
+            try:
+                row["metrics"] = dict(self._shape.run(cell, system, next(_NUMBERS)))
+            except Exception as error:
+                row["failed"] = _one_line(error)
+                self._failed[cell.name, system.name] += 1
+                self._revive(system)
+        row["seconds"] = round(self._clock() - begin, 2)
+        self._store.add(self._shape.NAME, row)
+        self._say(f"{self._shape.NAME}  round {number}  {cell.name:34} {name:18} {self._figures(row)}")
+
+    def _figures(self, row: Mapping[str, Any]) -> str:
+        if "failed" in row:
+            return f"FAILED {row['failed']}"
+        units = self._shape.METRICS
+        return "  ".join(f"{value:,.{units[m].digits}f} {units[m].unit}" for m, value in row["metrics"].items())
+
+    def _revive(self, system: System) -> None:
+        """A fresh start, since a failure may have left anything behind."""
+        try:
+            system.stop()
+            system.wipe()
+            if self._shape.MANAGED:
+                system.start()
+        except Exception as error:
+            self._say(f"{self._shape.NAME}  {system.name} did not start anew: {_one_line(error)}")
+
+
+def _real(name: str) -> str:
+    return "kafka-tuned" if name == AGAIN else name
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".strip().replace("\n", " | ")[-300:]

@@ -1,0 +1,26 @@
+"""The same warm-up for every broker, so that no JVM is measured while it compiles.
+
+About 12 s: large batches, one-message requests, a client that produces and one that consumes.
+"""
+
+from __future__ import annotations
+
+from klammbench.drivers import confluent
+from klammbench.drivers.raw import Batch, Load, drive
+from klammbench.drivers.topics import topic_on
+from klammbench.systems.base import System
+
+PARTITIONS = 12
+
+
+def warm(system: System) -> None:
+    with topic_on(system, "warm-small", PARTITIONS) as topic:
+        drive(system.bootstrap, topic, PARTITIONS, Batch(1), Load(8, depth=2, warm_s=0, measure_s=5))
+    with topic_on(system, "warm-large", PARTITIONS) as topic:
+        drive(
+            system.bootstrap, topic, PARTITIONS, Batch.of_size(65_536),
+            Load(4, depth=5, warm_s=0, measure_s=4, max_bytes=4e9),
+        )  # fmt: skip
+    with topic_on(system, "warm-client", PARTITIONS) as topic:
+        confluent.run(confluent.Task("produce", system.bootstrap, topic, PARTITIONS, messages=300_000))
+        confluent.run(confluent.Task("consume", system.bootstrap, topic, PARTITIONS))

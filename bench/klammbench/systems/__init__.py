@@ -1,0 +1,17 @@
+"""The systems by name. A function that takes the folder of its data and makes the system, not started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from klammbench.systems.base import System
+from klammbench.systems.kafka import kafka_default, kafka_tuned
+from klammbench.systems.klamm import klamm_embedded, klamm_zookeeper
+
+SYSTEMS: dict[str, Callable[[Path], System]] = {
+    "klamm": klamm_zookeeper,
+    "klamm-embedded": klamm_embedded,
+    "kafka": kafka_default,
+    "kafka-tuned": kafka_tuned,
+}

@@ -1,0 +1,122 @@
+"""What the shapes need of a system under measurement."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+START_TIMEOUT_S = 90.0
+STOP_TIMEOUT_S = 30.0
+
+
+class System(Protocol):
+    """One server with everything that it needs. States: stopped → `start` → running → `stop` or `kill` → stopped; the
+    data stay until `wipe`."""
+
+    name: str
+    """As in `SYSTEMS`."""
+    data_dir: Path
+    """Where the messages are; its size is the size on disk."""
+
+    def version(self) -> str: ...
+
+    def settings(self) -> str:
+        """One line for the report: what was set apart from the defaults."""
+        ...
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT that clients connect to."""
+        ...
+
+    def start(self) -> None:
+        """Returns once a client's request is answered; `RuntimeError` with the end of its output otherwise."""
+        ...
+
+    def stop(self) -> None:
+        """Cleanly; no error where it is stopped."""
+        ...
+
+    def pids(self) -> list[int]:
+        """The process ids of everything that is needed for it (ZooKeeper too), children included."""
+        ...
+
+    def wipe(self) -> None:
+        """Forget all data; only when stopped."""
+        ...
+
+
+class Child:
+    """A process in a session of its own, its output in a file, ended by its id only."""
+
+    def __init__(
+        self, command: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        self.output = output
+        with output.open("wb") as out:
+            self._process = subprocess.Popen(
+                list(command), stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, cwd=cwd,
+                env={**os.environ, **(environment or {})}, start_new_session=True,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def wait_until(self, ready: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not self.ended():
+            if ready():
+                return
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.005)
+        self.stop()
+        said = self.output.read_text(errors="replace")[-500:]
+        raise RuntimeError(f"{what} did not get ready within {timeout_s:g} s; it said:\n{said}")
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM, and SIGKILL if that is not obeyed in time."""
+        if self.ended():
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(10)
+
+
+def answers(port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+            return True
+    except OSError:
+        return False
+
+
+def free_port() -> int:
+    """A port below the range that the kernel gives to clients."""
+    for port in range(21_000 + os.getpid() % 5_000 + time.monotonic_ns() // 1000 % 5_000, 32_000):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("no port is free")
+
+
+def remove(folder: Path) -> None:
+    """With all in it; no error where it is not there."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,142 @@
+"""Apache Kafka: one KRaft node, broker and controller in one process, from the jars that `bench/install.sh` fetches.
+
+`kafka` has the JVM of Kafka's own kafka-server-start.sh and its config/server.properties; `kafka-tuned` is set for a
+machine with two cores: as many threads as cores, the throughput collector, socket buffers left to the kernel, a heap
+that grows when it is needed.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from klamm.plugins.coordination.zookeeper_jars import find_java
+from klammbench.paths import VAR
+from klammbench.process import tree
+from klammbench.systems.base import Child, answers, free_port, remove
+
+_JARS = VAR / "kafka"
+_CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
+_COMMON: Mapping[str, object] = {
+    "process.roles": "broker,controller",
+    "node.id": 1,
+    "controller.listener.names": "CONTROLLER",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+    "share.coordinator.state.topic.replication.factor": 1,
+    "share.coordinator.state.topic.min.isr": 1,
+    "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": 0,
+    # Deleted topics leave the disk at once (by default after a minute and more); nothing that is measured is touched.
+    "log.segment.delete.delay.ms": 100,
+    "log.initial.task.delay.ms": 500,
+}
+_LOG4J = """<Configuration status="WARN">
+<Appenders><Console name="out"><PatternLayout pattern="%d %p %c %m%n"/></Console></Appenders>
+<Loggers><Root level="WARN"><AppenderRef ref="out"/></Root></Loggers>
+</Configuration>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Tuning:
+    jvm: Sequence[str]
+    properties: Mapping[str, object]
+
+
+_SERVER_START = ("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20",
+                 "-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent",
+                 "-Djava.awt.headless=true")  # fmt: skip
+DEFAULT = Tuning(
+    _SERVER_START,
+    {"num.network.threads": 3, "num.io.threads": 8, "socket.send.buffer.bytes": 102_400,
+     "socket.receive.buffer.bytes": 102_400, "num.recovery.threads.per.data.dir": 2},
+)  # fmt: skip
+TUNED = Tuning(
+    ("-Xmx1G", "-Xms256m", "-server", "-XX:+UseParallelGC", "-XX:-UsePerfData", "-Djava.awt.headless=true"),
+    {"num.network.threads": 2, "num.io.threads": 2, "socket.send.buffer.bytes": -1, "socket.receive.buffer.bytes": -1,
+     "background.threads": 2, "num.recovery.threads.per.data.dir": 2, "log.cleaner.dedupe.buffer.size": 16_777_216},
+)  # fmt: skip
+
+
+class Kafka:
+    def __init__(self, name: str, folder: Path, tuning: Tuning) -> None:
+        self.name = name
+        self._folder = folder
+        self.data_dir = folder / "data"
+        self._tuning = tuning
+        self._port, self._controller_port = free_port(), free_port()
+        while self._controller_port == self._port:
+            self._controller_port = free_port()
+        self._process: Child | None = None
+
+    def version(self) -> str:
+        jar = next(_JARS.glob("kafka_2.13-*.jar"), None)
+        return jar.stem.removeprefix("kafka_2.13-") if jar else "not installed"
+
+    def settings(self) -> str:
+        return " ".join([*self._tuning.jvm, *(f"{k}={v}" for k, v in self._tuning.properties.items())])
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        properties = self._write_files()
+        if not (self.data_dir / "meta.properties").exists():
+            self._format(properties)
+        command = [*self._java(), *self._tuning.jvm, "kafka.Kafka", str(properties)]
+        self._process = Child(command, self._folder / "broker.out", self._folder)
+        # It opens the port when it is done with starting.
+        self._process.wait_until(lambda: answers(self._port), self.name)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+        self._process = None
+
+    def pids(self) -> list[int]:
+        return tree(self._process.pid) if self._process else []
+
+    def wipe(self) -> None:
+        remove(self._folder)
+
+    def _java(self) -> list[str]:
+        if not _JARS.exists():
+            raise RuntimeError(f"{_JARS} is not there: run bench/install.sh")
+        log4j = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"
+        return [find_java(), "-cp", f"{_JARS}/*", log4j, f"-Dkafka.logs.dir={self._folder}"]
+
+    def _write_files(self) -> Path:
+        (self._folder / "log4j2.xml").write_text(_LOG4J)
+        properties = {
+            **_COMMON,
+            **self._tuning.properties,
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self._port},CONTROLLER://127.0.0.1:{self._controller_port}",
+            "controller.quorum.voters": f"1@127.0.0.1:{self._controller_port}",
+            "log.dirs": self.data_dir,
+        }
+        path = self._folder / "server.properties"
+        path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+        return path
+
+    def _format(self, properties: Path) -> None:
+        command = [*self._java(), "kafka.tools.StorageTool", "format", "-t", _CLUSTER_ID, "-c", str(properties)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        if done.returncode:
+            raise RuntimeError(f"{self.name} could not format its storage:\n{(done.stdout + done.stderr)[-2000:]}")
+
+
+def kafka_default(folder: Path) -> Kafka:
+    return Kafka("kafka", folder, DEFAULT)
+
+
+def kafka_tuned(folder: Path) -> Kafka:
+    return Kafka("kafka-tuned", folder, TUNED)

@@ -1,0 +1,86 @@
+"""Klamm: `klamm broker`, with a real ZooKeeper of its own (counted with it) or with the embedded coordination."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+import yaml
+
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammbench.paths import PYTHON
+from klammbench.process import tree
+from klammbench.systems.base import Child, free_port, remove
+
+
+class Klamm:
+    """The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
+
+    def __init__(self, name: str, folder: Path, *, zookeeper: bool) -> None:
+        self.name = name
+        self._folder = folder
+        self.data_dir = folder / "data"
+        self._zookeeper: ZooKeeperServer | None = None
+        self._with_zookeeper = zookeeper
+        self._port = free_port()
+        self._broker: Child | None = None
+
+    def version(self) -> str:
+        return importlib.metadata.version("klamm")
+
+    def settings(self) -> str:
+        return "defaults; " + ("ZooKeeper in a JVM of its own" if self._with_zookeeper else "embedded coordination")
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if self._with_zookeeper:
+            self._zookeeper = ZooKeeperServer(self._folder / "zookeeper", free_port())
+            self._zookeeper.start()
+        config = self._folder / "klamm.yaml"
+        config.write_text(yaml.safe_dump(self._config(), sort_keys=False))
+        command = [str(PYTHON.parent / "klamm"), "broker", "--config", str(config)]
+        self._broker = Child(command, self._folder / "broker.out", self._folder, {"PYTHONUNBUFFERED": "1"})
+        output = self._broker.output
+        self._broker.wait_until(lambda: b"klamm broker ready" in output.read_bytes(), self.name)
+
+    def stop(self) -> None:
+        if self._broker is not None:
+            self._broker.stop()
+        if self._zookeeper is not None:
+            self._zookeeper.stop()
+        self._broker = self._zookeeper = None
+
+    def pids(self) -> list[int]:
+        roots = [self._broker.pid] if self._broker else []
+        if self._zookeeper is not None and self._zookeeper.pid is not None:
+            roots.append(self._zookeeper.pid)
+        return [pid for root in roots for pid in tree(root)]
+
+    def wipe(self) -> None:
+        remove(self._folder)
+
+    def _config(self) -> dict[str, object]:
+        coordination: dict[str, object] = {"plugin": "embedded", "path": "./coordination.db"}
+        if self._zookeeper is not None:
+            coordination = {"plugin": "zookeeper", "zookeeper.connect": f"{self._zookeeper.connect}/klamm"}
+        return {
+            "broker": {
+                "broker.id": 0,
+                "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
+                "log.dirs": "./data",
+                "group.initial.rebalance.delay.ms": 0,
+            },
+            "coordination": coordination,
+        }
+
+
+def klamm_zookeeper(folder: Path) -> Klamm:
+    return Klamm("klamm", folder, zookeeper=True)
+
+
+def klamm_embedded(folder: Path) -> Klamm:
+    return Klamm("klamm-embedded", folder, zookeeper=False)

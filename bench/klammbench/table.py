@@ -1,0 +1,136 @@
+"""One shape's results: medians, and ratios to the better of Kafka's two settings.
+
+A ratio is taken within each round (the two were measured moments apart) and its median over the rounds is the cell's.
+Which of Kafka's settings is the better one is decided for each cell and metric by its median. A shape's value is the
+geometric mean of its cells' ratios. The allowance is the same figure for Kafka's tuned setting against itself, measured
+twice in each round: as far as that lies from 1.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from klammbench.metric import Metric
+
+AGAIN = "kafka-tuned/again"
+"""Not a system: Kafka's tuned setting measured once more in each round, for the A/A pair."""
+KAFKAS = ("kafka", "kafka-tuned")
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    lowest: float
+    median: float
+    highest: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeValue:
+    """`ratios` by cell; `missing` names cells that have no figure of ours, so that no target can be met."""
+
+    value: float
+    worst_cell: str
+    worst: float
+    allowance: float
+    ratios: Mapping[str, float]
+    missing: Sequence[str]
+
+
+class Table:
+    """Of rows `{"cell", "system", "round", "metrics" or "failed"}`."""
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, Metric]) -> None:
+        self.rows = list(rows)
+        self.metrics = metrics
+        self._values: dict[tuple[str, str, str], dict[int, float]] = {}
+        for row in self.rows:
+            for metric, value in row.get("metrics", {}).items():
+                self._values.setdefault((row["cell"], row["system"], metric), {})[row["round"]] = value
+
+    def cells(self) -> list[str]:
+        """In the order measured."""
+        return list(dict.fromkeys(row["cell"] for row in self.rows))
+
+    def systems(self) -> list[str]:
+        return list(dict.fromkeys(row["system"] for row in sorted(self.rows, key=lambda row: _order(row["system"]))))
+
+    def failures(self) -> list[str]:
+        return [
+            f"{row['cell']} on {row['system']}, round {row['round']}: {row['failed']}"
+            for row in self.rows
+            if row.get("failed")
+        ]
+
+    def values(self, cell: str, system: str, metric: str) -> Mapping[int, float]:
+        """By round."""
+        return self._values.get((cell, system, metric), {})
+
+    def spread(self, cell: str, system: str, metric: str) -> Spread | None:
+        values = self.values(cell, system, metric).values()
+        return Spread(min(values), statistics.median(values), max(values)) if values else None
+
+    def better_kafka(self, cell: str, metric: str) -> str | None:
+        """The setting with the better median; None where neither was measured."""
+        found = {name: spread.median for name in KAFKAS if (spread := self.spread(cell, name, metric))}
+        if not found:
+            return None
+        pick = max if self.metrics[metric].better == "higher" else min
+        return pick(found, key=lambda name: found[name])
+
+    def ratio(self, cell: str, metric: str, ours: str, theirs: str | None = None) -> float | None:
+        """Median over the rounds of ours divided by theirs (Kafka's better setting unless said)."""
+        theirs = theirs or self.better_kafka(cell, metric)
+        if theirs is None:
+            return None
+        above, below = self.values(cell, ours, metric), self.values(cell, theirs, metric)
+        pairs = [above[n] / below[n] for n in above if below.get(n)]
+        return statistics.median(pairs) if pairs else None
+
+    def shape_value(self, metric: str, ours: str = "klamm", cells: Sequence[str] | None = None) -> ShapeValue | None:
+        """None where no cell has a ratio."""
+        wanted = [
+            cell
+            for cell in (self.cells() if cells is None else cells)
+            if any(self.values(cell, name, metric) for name in (ours, *KAFKAS))
+        ]
+        ratios = {cell: ratio for cell in wanted if (ratio := self.ratio(cell, metric, ours)) is not None}
+        if not ratios:
+            return None
+        pick = min if self.metrics[metric].better == "higher" else max
+        worst = pick(ratios, key=lambda cell: ratios[cell])
+        return ShapeValue(
+            value=geometric_mean(ratios.values()),
+            worst_cell=worst,
+            worst=ratios[worst],
+            allowance=self.allowance(metric, wanted),
+            ratios=ratios,
+            missing=[cell for cell in wanted if not self.values(cell, ours, metric)],
+        )
+
+    def allowance(self, metric: str, cells: Sequence[str]) -> float:
+        """How far Kafka lies from itself: 0.03 for 3 %; 0 where it was not measured twice."""
+        ratios = [r for cell in cells if (r := self.ratio(cell, metric, AGAIN, "kafka-tuned")) is not None and r > 0]
+        if not ratios:
+            return 0.0
+        mean = geometric_mean(ratios)
+        return max(mean, 1 / mean) - 1
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """0 where one is 0."""
+    given = list(values)
+    if any(value <= 0 for value in given):
+        return 0.0
+    return math.exp(statistics.fmean(math.log(value) for value in given))
+
+
+def _order(system: str) -> int:
+    """Klamm first, then Kafka, then the others."""
+    for place, prefix in enumerate(("klamm", "kafka")):
+        if system.startswith(prefix):
+            return place
+    return 2
