@@ -37,7 +37,7 @@ for wanted in "$@"; do # extra system packages, COMMAND=PACKAGE
 done
 
 stamp=.venv/requirements.sha256
-now=$(cat requirements/*.txt pyproject.toml scripts/setup.sh | sha256sum)
+now=$(cat requirements/*.txt pyproject.toml setup.py core/records/native/* scripts/setup.sh | sha256sum)
 if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
   echo "setup: making .venv with $($python --version) (a few minutes the first time)"
   $python -m venv .venv || { apt_install python3-venv && $python -m venv .venv; } \

@@ -92,7 +92,9 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"klamm {klamm.__version__}")
+        from klamm.core.records.native import IMPLEMENTATION
+
+        typer.echo(f"klamm {klamm.__version__}, {IMPLEMENTATION} record batches")
         raise typer.Exit
 
 

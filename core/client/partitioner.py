@@ -5,34 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 from importlib import import_module
-from struct import Struct
 
 from klamm.core.errors import ConfigError
+from klamm.core.records.murmur2 import murmur2
 
 Partitioner = Callable[[str, "bytes | None", "bytes | None", int], int]
 """(topic, key, value, number of partitions) → a partition from 0; key and value serialized."""
-
-_M = 0x5BD1E995
-_MASK = 0xFFFFFFFF
-_SEED = 0x9747B28C
-_WORD = Struct("<I")
-
-
-def murmur2(data: bytes) -> int:
-    """Kafka's 32-bit murmur2 (`Utils.murmur2`), as an unsigned number."""
-    length = len(data)
-    h = _SEED ^ length
-    whole = length & ~3
-    for (k,) in _WORD.iter_unpack(data[:whole]):
-        k = (k * _M) & _MASK
-        k ^= k >> 24
-        h = ((h * _M) & _MASK) ^ ((k * _M) & _MASK)
-    tail = data[whole:]
-    if tail:
-        h = ((h ^ int.from_bytes(tail, "little")) * _M) & _MASK
-    h ^= h >> 13
-    h = (h * _M) & _MASK
-    return h ^ (h >> 15)
 
 
 @lru_cache(maxsize=1 << 16)

@@ -6,82 +6,29 @@ A batch's base timestamp is its first record's, not the smallest (design, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from struct import Struct
 from typing import Final
 
-from crc32c import crc32c
-
-from klamm.core.records.codecs import NONE
-from klamm.core.records.header import (
-    CRC_FROM,
-    HEADER_SIZE,
-    LENGTH_OVERHEAD,
-    MAGIC,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    TRANSACTIONAL,
-)
+from klamm.core.records import native
+from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL
+from klamm.core.records.pure import RecordTuple, encode_headers, encode_record
 from klamm.core.records.record import Headers
-from klamm.core.records.varint import SMALL, VARINT, encode_varint
+from klamm.core.records.varint import VARINT
 from klamm.core.seams.codec import Codec
 
-RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
-"""Timestamp in ms, key, value, headers."""
+__all__ = [
+    "MAX_RECORD_OVERHEAD",
+    "BatchBuilder",
+    "RecordTuple",
+    "assemble",
+    "encode_batch",
+    "encode_headers",
+    "encode_record",
+]
 
 MAX_RECORD_OVERHEAD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The most that a record without headers adds to its key and value: length, attributes, deltas, lengths, count."""
 
-_NULL: Final = encode_varint(-1)
 _NO_HEADERS: Final = VARINT[0]
-_FRONT: Final = Struct(">qiibI")
-_REST: Final = Struct(">hiqqqhii")
-
-
-def encode_record(
-    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, more: bytes
-) -> bytes:
-    """One record with its length in front; `more` is what `encode_headers` gave."""
-    if key is None:
-        key, key_size = b"", _NULL
-    else:
-        n = len(key)
-        key_size = VARINT[n] if n < SMALL else encode_varint(n)
-    if value is None:
-        value, value_size = b"", _NULL
-    else:
-        n = len(value)
-        value_size = VARINT[n] if n < SMALL else encode_varint(n)
-    body = b"".join(
-        (
-            b"\0",
-            VARINT[timestamp_delta] if 0 <= timestamp_delta < SMALL else encode_varint(timestamp_delta),
-            VARINT[offset_delta] if offset_delta < SMALL else encode_varint(offset_delta),
-            key_size,
-            key,
-            value_size,
-            value,
-            more,
-        )
-    )
-    n = len(body)
-    return (VARINT[n] if n < SMALL else encode_varint(n)) + body
-
-
-def encode_headers(headers: Headers) -> bytes:
-    """The header count and the headers, names in UTF-8."""
-    if not headers:
-        return _NO_HEADERS
-    out = bytearray(encode_varint(len(headers)))
-    for name, value in headers:
-        raw = name.encode()
-        out += encode_varint(len(raw))
-        out += raw
-        if value is None:
-            out += _NULL
-        else:
-            out += encode_varint(len(value))
-            out += value
-    return bytes(out)
 
 
 def encode_batch(
@@ -95,34 +42,31 @@ def encode_batch(
     leader_epoch: int = -1,
 ) -> bytes:
     """One whole batch of at least one record, compressed by `codec` (none when None)."""
-    if not records:
-        raise ValueError("a record batch holds at least one record")
-    base = records[0][0]
-    latest = base
-    body: list[bytes] = []
-    append = body.append
-    for delta, (timestamp, key, value, headers) in enumerate(records):
-        latest = max(latest, timestamp)
-        append(encode_record(delta, timestamp - base, key, value, encode_headers(headers) if headers else _NO_HEADERS))
+    batch, base, latest = native.encode_records(list(records))
     producer = (producer_id, producer_epoch, base_sequence)
-    return _assemble(b"".join(body), codec or NONE, base_offset, leader_epoch, (base, latest), producer, len(records))
+    return bytes(assemble(batch, codec, (base, latest), producer, len(records), base_offset, leader_epoch))
 
 
-def _assemble(
-    body: bytes,
-    codec: Codec,
-    base_offset: int,
-    leader_epoch: int,
+def assemble(
+    batch: bytearray,
+    codec: Codec | None,
     timestamps: tuple[int, int],
     producer: tuple[int, int, int],
     count: int,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
     attributes: int = 0,
-) -> bytes:
-    payload = codec.compress(body) if codec.codec_id else body
-    rest = _REST.pack(attributes | codec.codec_id, count - 1, *timestamps, *producer, count)
-    crc = crc32c(payload, crc32c(rest))
-    length = HEADER_SIZE - LENGTH_OVERHEAD + len(payload)
-    return b"".join((_FRONT.pack(base_offset, length, leader_epoch, MAGIC, crc), rest, payload))
+) -> bytearray:
+    """`batch`, room for the header and then records, as a whole batch: sealed in place, or compressed into another.
+    `timestamps` are the first record's and the latest, `producer` id, epoch and first sequence."""
+    if codec is not None and codec.codec_id:
+        with memoryview(batch) as view:
+            payload = codec.compress(view[HEADER_SIZE:])
+        batch = bytearray(HEADER_SIZE)
+        batch += payload
+        attributes |= codec.codec_id
+    native.seal(batch, base_offset, leader_epoch, attributes, count - 1, *timestamps, *producer, count)
+    return batch
 
 
 class BatchBuilder:
@@ -177,8 +121,6 @@ class BatchBuilder:
             raise ValueError("a record batch holds at least one record")
         producer = (producer_id, producer_epoch, base_sequence)
         attributes = TRANSACTIONAL if transactional else 0
-        body, stamps = b"".join(self._body), (self._base, self._latest)
-        return _assemble(body, codec or NONE, 0, -1, stamps, producer, len(self._body), attributes)
-
-
-assert _FRONT.size == CRC_FROM
+        batch, stamps = bytearray(HEADER_SIZE), (self._base, self._latest)
+        batch += b"".join(self._body)
+        return bytes(assemble(batch, codec, stamps, producer, len(self._body), attributes=attributes))

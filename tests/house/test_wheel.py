@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -12,10 +14,25 @@ import pytest
 
 from klammtest.wheel import ROOMS, ROOT, build_wheel
 
+_ROUND_TRIP = """
+from klamm.core.records import native
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import BatchHeader
+batch = encode_batch([(1, None, b"value", ())])
+print(native.IMPLEMENTATION, decode_batch(batch, 0, BatchHeader.parse(batch), CodecTable())[0].value, native.__file__)
+"""
+
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("pure"), compiler="/bin/false")
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +59,26 @@ def test_the_wheel_has_every_module(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {n for n in names if n.endswith(".py")} == tree
     assert "klamm/py.typed" in names
+
+
+def test_without_a_compiler_the_wheel_is_pure(pure_wheel: Path, tmp_path: Path) -> None:
+    assert pure_wheel.name.endswith("-py3-none-any.whl")
+    assert not [n for n in zipfile.ZipFile(pure_wheel).namelist() if n.endswith(".so")]
+    venv = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
+    (site,) = venv.glob("lib/python*/site-packages")
+    here = sysconfig.get_path("purelib")  # what klamm needs, and not its own editable install
+    (site / "needed.pth").write_text(f"{here}\n")
+    zipfile.ZipFile(pure_wheel).extractall(site)
+    shown = run(venv, "python", "-c", _ROUND_TRIP, cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.split() == ["pure", "b'value'", str(site / "klamm/core/records/native.py")]
+
+
+@pytest.mark.skipif(sysconfig.get_config_var("CC") is None or shutil.which("cc") is None, reason="no C compiler here")
+def test_with_a_compiler_the_wheel_has_the_module_for_any_python(wheel: Path) -> None:
+    assert "-cp311-abi3-" in wheel.name
+    assert "klamm/core/records/_native.abi3.so" in zipfile.ZipFile(wheel).namelist()
 
 
 def test_the_wheel_runs_in_an_empty_environment(empty_environment: Path, tmp_path: Path) -> None:

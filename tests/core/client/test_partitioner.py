@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.partitioner import key_hash, load_partitioner, murmur2
+from klamm.core.client.partitioner import key_hash, load_partitioner
 from klamm.core.errors import ConfigError
+from klamm.core.records.murmur2 import murmur2
 
 
 # From Kafka's own UtilsTest.testMurmur2 (signed there).
@@ -37,7 +38,7 @@ def test_a_callable_is_loaded_by_name() -> None:
         ("random", "'random' is neither murmur2 nor module:callable"),
         ("no.such.module:f", "cannot load 'no.such.module:f'"),
         ("klamm.core.client.partitioner:nothing", "cannot load"),
-        ("klamm.core.client.partitioner:_M", "is not callable"),
+        ("klamm.core.records.murmur2:_M", "is not callable"),
     ],
 )
 def test_a_wrong_name_is_one_clear_line(name: str, message: str) -> None:

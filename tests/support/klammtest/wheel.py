@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -11,18 +12,19 @@ ROOT = Path(__file__).resolve().parents[3]
 ROOMS = ("core", "plugins", "schemas", "hadoop")
 
 
-def build_wheel(folder: Path) -> Path:
+def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
     """Built below `folder` from a copy: setuptools leaves a `build/` beside the tree, and takes stale modules from it
-    the next time."""
+    the next time. `compiler` stands in for the C compiler."""
+    environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
     copy = folder / "tree"
     for name in (*ROOMS, "src"):
-        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "setup.py", "README.md"):
         shutil.copy(ROOT / name, copy)
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(copy)],
-        check=True, capture_output=True, timeout=120,
+        check=True, capture_output=True, timeout=120, env=environment,
     )  # fmt: skip
     (wheel,) = (folder / "dist").glob("klamm-*.whl")
     return wheel

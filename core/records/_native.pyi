@@ -1,0 +1,38 @@
+# The compiled module; `pure` is its twin and says what each function does.
+
+from klamm.core.records.pure import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple
+
+def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
+def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple: ...
+def lists(
+    data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /
+) -> Lists: ...
+def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns: ...
+def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]: ...
+def encode_columns(
+    keys: Binary | None,
+    values: Binary | None,
+    timestamps: Buffer | None,
+    timestamp: int,
+    prefix: Buffer,
+    more: Buffer,
+    first: int,
+    last: int,
+    max_size: int,
+    /,
+) -> tuple[bytearray, int, int, int]: ...
+def seal(
+    batch: bytearray | memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    count: int,
+    /,
+) -> None: ...
+def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes: ...

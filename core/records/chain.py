@@ -1,0 +1,48 @@
+"""The chain of record batches in a stretch of a log: what a batch's CRC does not cover.
+
+Base offset, length, leader epoch and magic lie outside the CRC, so that a broker can set them; a flipped bit there is
+found by what comes before and after. One call for a whole read, in the compiled module where it is there (about 10 ns a
+batch, and 0.1 ns a byte with `verify`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from klamm.core.records import native
+from klamm.core.records.header import Buffer
+
+
+class Chain(NamedTuple):
+    """What a stretch of whole batches holds. `epochs`: (leader epoch, base offset where it begins) at each change, for
+    comparison with an epoch checkpoint."""
+
+    batches: int
+    end: int
+    """The position after the last whole batch."""
+    first_offset: int
+    """-1 when there is no batch."""
+    next_offset: int
+    """The one after the last batch's last record; what was `expected` when there is no batch."""
+    max_timestamp: int
+    last_at: int
+    """Where the last batch begins, -1 when there is none."""
+    epochs: list[tuple[int, int]]
+
+
+def check_chain(
+    data: Buffer,
+    start: int = 0,
+    end: int | None = None,
+    *,
+    expected: int = -1,
+    dense: bool = False,
+    verify: bool = False,
+) -> Chain:
+    """Walk the batches in `data[start:end]`; a trailing partial one ends it.
+
+    Each batch must begin at or after the one before it ends, the first at or after `expected` (-1: anywhere); with
+    `dense`, as in a log that was never compacted, exactly there. Magic must be 2, the length possible, the count within
+    the last offset delta; `verify` checks the CRCs too. `CorruptRecordError` names the byte and the offset.
+    """
+    return Chain(*native.chain(data, start, len(data) if end is None else end, expected, dense, verify))

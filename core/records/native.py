@@ -1,0 +1,48 @@
+"""The functions of the compiled module, or of its twin in Python where there is none: chosen once, here.
+
+The compiled module is built when klamm is installed and a C compiler is there. `KLAMM_PURE=1` in the environment
+leaves it aside. Both give the same bytes and the same errors; `IMPLEMENTATION` says which one runs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from klamm.core.records import pure
+
+__all__ = [
+    "IMPLEMENTATION",
+    "chain",
+    "columns",
+    "crc32c",
+    "encode_columns",
+    "encode_records",
+    "lists",
+    "partitions",
+    "seal",
+]
+
+
+def _chosen() -> str:
+    if os.environ.get("KLAMM_PURE") == "1":
+        return "pure"
+    try:
+        import klamm.core.records._native  # noqa: F401
+    except ImportError:  # installed without a compiler
+        return "pure"
+    return "native"
+
+
+IMPLEMENTATION: Final = _chosen()
+"""`native` or `pure`."""
+
+crc32c, chain, lists, columns = pure.crc32c, pure.chain, pure.lists, pure.columns
+encode_records, encode_columns, seal, partitions = pure.encode_records, pure.encode_columns, pure.seal, pure.partitions
+
+if IMPLEMENTATION == "native":
+    from klamm.core.records import _native
+
+    crc32c, chain, lists, columns = _native.crc32c, _native.chain, _native.lists, _native.columns
+    encode_records, encode_columns = _native.encode_records, _native.encode_columns
+    seal, partitions = _native.seal, _native.partitions

@@ -1,0 +1,101 @@
+"""Records read one by one, each length checked against the record's own end: slow, and exact about what is wrong.
+
+The twin of the compiled module's reader: the same checks in the same order, in the same words. The fast loops of `pure`
+come here when they stumble, to say what it was over.
+"""
+
+from __future__ import annotations
+
+from klamm.core.errors import CorruptRecordError
+
+_PAST = "its fields run past its length"
+_INT64_MAX = 2**63 - 1
+_INT64_MIN = -(2**63)
+
+
+class _Wrong(Exception):
+    """What is wrong with the record at hand."""
+
+
+def explain(
+    data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool
+) -> CorruptRecordError | None:
+    """The first thing that is wrong with a batch's records; None when all is right."""
+    pos, previous = 0, -1
+    for index in range(count):
+        start = pos
+        try:
+            pos, previous = _record(data, start, previous, base_offset, last_delta, None if fixed else base_timestamp)
+        except _Wrong as wrong:
+            return CorruptRecordError(f"record {index} at byte {start}: {wrong}")
+    if pos != len(data):
+        return CorruptRecordError(f"{len(data) - pos} bytes are left over after {count} records")
+    return None
+
+
+def _record(
+    data: bytes, pos: int, previous: int, base_offset: int, last_delta: int, base_timestamp: int | None
+) -> tuple[int, int]:
+    """The position after the record, and its offset delta."""
+    n, pos = _varint(data, pos, len(data), 32, "the records end early")
+    if n < 0 or n > len(data) - pos:
+        raise _Wrong(f"its length is {n}, {len(data) - pos} bytes are left")
+    end = pos + n
+    if pos >= end:
+        raise _Wrong(_PAST)
+    n, pos = _varint(data, pos + 1, end, 64)
+    if base_timestamp is not None and not _INT64_MIN <= base_timestamp + n <= _INT64_MAX:
+        raise _Wrong("its timestamp is longer than 64 bits")
+    delta, pos = _varint(data, pos, end, 32)
+    if not previous < delta <= last_delta:
+        raise _Wrong(f"its offset delta is {delta} after {previous}, the last is {last_delta}")
+    if base_offset + delta > _INT64_MAX:
+        raise _Wrong("its offset is longer than 64 bits")
+    for what in ("key", "value"):
+        n, pos = _varint(data, pos, end, 32)
+        if n < -1:
+            raise _Wrong(f"its {what} has the length {n}")
+        if n > end - pos:
+            raise _Wrong(_PAST)
+        pos += max(n, 0)
+    pos = _headers(data, pos, end)
+    if pos != end:
+        raise _Wrong(f"{end - pos} bytes are left over in it")
+    return pos, delta
+
+
+def _headers(data: bytes, pos: int, end: int) -> int:
+    count, pos = _varint(data, pos, end, 32)
+    if not 0 <= count <= end - pos:
+        raise _Wrong(f"it has {count} headers in {end - pos} bytes")
+    for _ in range(count):
+        n, pos = _varint(data, pos, end, 32)
+        if not 0 <= n <= end - pos:
+            raise _Wrong(f"a header's name has the length {n}")
+        try:
+            data[pos : pos + n].decode()
+        except UnicodeDecodeError:
+            raise _Wrong("a header's name is not UTF-8") from None
+        n, pos = _varint(data, pos + n, end, 32)
+        if not -1 <= n <= end - pos:
+            raise _Wrong(f"a header's value has the length {n}")
+        pos += max(n, 0)
+    return pos
+
+
+def _varint(data: bytes, pos: int, end: int, bits: int, past: str = _PAST) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if pos >= end:
+            raise _Wrong(past)
+        byte = data[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            break
+        shift += 7
+        if shift > (28 if bits == 32 else 63):
+            raise _Wrong(f"a varint is longer than {bits} bits")
+    if value >> bits:
+        raise _Wrong(f"a varint is longer than {bits} bits")
+    return (value >> 1) ^ -(value & 1), pos

@@ -1,0 +1,129 @@
+"""The compiled module and its twin give the same bytes and the same errors. (`make native-twin`: 100,000 batches.)"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.records import native, pure
+from klamm.core.records.chain import Chain, check_chain
+from klamm.core.records.encode import encode_batch
+from klammtest.batches import Twins
+
+_native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
+BATCHES = 1500
+
+
+def test_generated_batches() -> None:
+    twins = Twins(_native)
+    for seed in range(BATCHES):
+        twins.batch(seed)
+    assert twins.refused > BATCHES, "malformed input is a part of it"
+    assert twins.compared - twins.refused > BATCHES
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    data=st.binary(max_size=60),
+    count=st.integers(-1, 5),
+    base_offset=st.integers(-(2**63), 2**63 - 1),
+    last_delta=st.integers(-1, 10),
+    stamp=st.integers(-(2**63), 2**63 - 1),
+    fixed=st.booleans(),
+)
+def test_any_bytes(data: bytes, count: int, base_offset: int, last_delta: int, stamp: int, fixed: bool) -> None:
+    said = (count, base_offset, last_delta, stamp, fixed)
+    twins = Twins(_native)
+    twins.same("lists", data, *said)
+    twins.same("columns", [(data, 0, len(data), *said)], 0, 2**63 - 1)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=200), cut=st.integers(0, 7), expected=st.integers(-1, 3))
+def test_any_chain(data: bytes, cut: int, expected: int) -> None:
+    batch = encode_batch([(1, b"k", b"v", ())])
+    raw = batch[:16] + data[:cut] + batch[16 + cut :] + data
+    Twins(_native).same("chain", raw, 0, len(raw), expected, True, False)
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1), at=st.integers(0, 9))
+def test_crc(data: bytes, seed: int, at: int) -> None:
+    assert _native.crc32c(memoryview(data)[at:], seed) == pure.crc32c(memoryview(data)[at:], seed)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("chain", (b"abc", 2, 9, -1, False, False)),
+        ("chain", (b"abc", -1, 2, -1, False, False)),
+        ("columns", ([(b"abc", 2, 9, 0, 0, 0, 0, False)], 0, 1)),
+        ("encode_records", ([],)),
+        ("encode_records", ([(-(2**63), None, None, ()), (2**63 - 1, None, None, ())],)),
+        ("encode_columns", (None, None, None, 0, b"", b"\0", 0, 0, 100)),
+        ("encode_columns", (None, (None, b"\0" * 8, b"", -1, 4), None, 0, b"", b"\0", 0, 1, 100)),
+        ("encode_columns", (None, (None, b"\0" * 8, b"", 0, 5), None, 0, b"", b"\0", 0, 1, 100)),
+        ("encode_columns", (None, (b"", b"\0" * 8, b"", 0, 4), None, 0, b"", b"\0", 0, 1, 100)),
+        ("encode_columns", (None, (None, b"\0\0\0\0\x05\0\0\0", b"four", 0, 4), None, 0, b"", b"\0", 0, 1, 100)),
+        ("encode_columns", (None, None, b"\0" * 8, 0, b"", b"\0", 0, 2, 100)),
+        ("encode_columns", (None, None, None, 0, b"", b"\0", 0, 2**62, 100)),
+        ("partitions", (None, -1, 3)),
+        ("partitions", (None, 1, 0)),
+        ("seal", (bytearray(60), 0, 0, 0, 0, 0, 0, 0, 0, 0, 1)),
+    ],
+)
+def test_arguments_that_make_no_sense(name: str, arguments: tuple[Any, ...]) -> None:
+    assert isinstance(Twins(_native).same(name, *arguments)[0], type)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [[("1", b"", b"", ())], [(1, "k", b"", ())], [(1, b"", b"", [])], [(1, b"")], [7], [(1, b"", b"", ((b"n", b""),))]],
+)
+def test_objects_of_other_types_are_type_errors(records: list[Any]) -> None:
+    with pytest.raises(TypeError):
+        _native.encode_records(records)
+
+
+def test_a_name_with_a_lone_surrogate_is_an_error_in_both() -> None:
+    records: list[Any] = [(1, b"", b"", (("\ud800", b""),))]
+    for encode in (_native.encode_records, pure.encode_records):
+        with pytest.raises(UnicodeEncodeError):
+            encode(records)
+
+
+def test_what_a_chain_says() -> None:
+    first = encode_batch([(5, b"k", b"v", ())] * 3, base_offset=10, leader_epoch=1)
+    second = encode_batch([(9, b"k", b"v", ())], base_offset=13, leader_epoch=2)
+    data = first + second + first[:70]
+    size = len(first)
+    expected = Chain(2, size + len(second), 10, 14, 9, size, [(1, 10), (2, 13)])
+    assert check_chain(data, expected=10, dense=True, verify=True) == expected
+    assert check_chain(data, size, expected=11) == expected._replace(batches=1, first_offset=13, epochs=[(2, 13)])
+    assert check_chain(b"", expected=7) == Chain(0, 0, -1, 7, -1, -1, [])
+    with pytest.raises(CorruptRecordError, match="byte 0: a batch begins at offset 10, 9 is expected"):
+        check_chain(data, expected=9, dense=True)
+    with pytest.raises(CorruptRecordError, match=f"byte {size}: .* at offset 10, at least 13 is expected"):
+        check_chain(first + first)
+    flipped = bytearray(data)
+    flipped[65] ^= 1
+    with pytest.raises(CorruptRecordError, match="byte 0: the CRC"):
+        check_chain(flipped, verify=True)
+
+
+def test_the_twin_can_be_chosen() -> None:
+    ask = "from klamm.core.records import native; print(native.IMPLEMENTATION)"
+    for asked, answer in (("1", "pure"), ("0", "native")):
+        run = subprocess.run(
+            [sys.executable, "-c", ask], env={**os.environ, "KLAMM_PURE": asked}, capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        assert run.stdout.strip() == answer
+    assert native.IMPLEMENTATION in ("pure", "native")

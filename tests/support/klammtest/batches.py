@@ -1,0 +1,185 @@
+"""Record batches made from a seed, and what becomes of them in the compiled module and in its twin."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from klamm.core.errors import CorruptRecordError
+from klamm.core.records import pure
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import HEADER_SIZE, BatchHeader
+from klamm.core.records.pure import RecordTuple
+
+SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
+EDGES = (-(2**63), -(2**31), -1, 0, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1)
+
+
+def some_bytes(rng: random.Random) -> bytes | None:
+    return None if rng.random() < 0.15 else rng.randbytes(rng.choice(SIZES[: rng.choice((6, 6, 6, 10, 14))]))
+
+
+def some_headers(rng: random.Random) -> tuple[tuple[str, bytes | None], ...]:
+    if rng.random() < 0.7:
+        return ()
+    names = ("", "trace", "größe", "€", "🦀", "x" * 200)
+    return tuple((rng.choice(names), some_bytes(rng)) for _ in range(rng.randrange(4)))
+
+
+def some_records(rng: random.Random) -> list[RecordTuple]:
+    """1 to 40 records; now and then with times at the edges of 64 bits."""
+    start = rng.choice((0, 1_700_000_000_000, -1))
+    far = rng.random() < 0.05
+    records = []
+    for _ in range(rng.choice((1, 2, 5, 12, 40))):
+        stamp = rng.choice(EDGES[3:7]) if far else start + rng.randrange(-5, 100_000)
+        records.append((stamp, some_bytes(rng), some_bytes(rng), some_headers(rng)))
+    return records
+
+
+def spoiled(rng: random.Random, data: bytes) -> bytes:
+    """A few bytes changed, or cut, doubled or followed by others."""
+    raw = bytearray(data)
+    for _ in range(rng.choice((1, 1, 2, 5))):
+        what = rng.randrange(5)
+        at = rng.randrange(len(raw) + 1) if rng.random() < 0.5 else min(rng.randrange(24), len(raw))
+        if what == 0 and at < len(raw):
+            raw[at] ^= 1 << rng.randrange(8)
+        elif what == 1 and at < len(raw):
+            raw[at] = rng.choice((0, 1, 2, 0x7F, 0x80, 0xFF))
+        elif what == 2:
+            del raw[at : at + rng.choice((1, 2, 9))]
+        elif what == 3:
+            raw[at:at] = rng.choice((b"\xff" * 5, b"\xff" * 10, b"\x80" * 9 + b"\x01", rng.randbytes(3)))
+        else:
+            raw += rng.randbytes(rng.randrange(1, 4))
+    return bytes(raw)
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What it gives, or the kind and the words of the error that it raises."""
+    try:
+        return function(*arguments)
+    except (CorruptRecordError, ValueError, OverflowError) as error:
+        return type(error), str(error)
+
+
+@dataclass
+class Twins:
+    """Two implementations side by side; `differences` stays empty while they agree."""
+
+    one: Any
+    other: Any = pure
+    compared: int = 0
+    refused: int = 0
+
+    def same(self, name: str, *arguments: Any) -> Any:
+        """Both results, equal; `AssertionError` with the arguments otherwise."""
+        first, second = outcome(getattr(self.one, name), *arguments), outcome(getattr(self.other, name), *arguments)
+        assert first == second, f"{name}{arguments!r}:\n{first!r}\n{second!r}"
+        self.compared += 1
+        self.refused += isinstance(first, tuple) and bool(first) and isinstance(first[0], type)
+        return first
+
+    def batch(self, seed: int) -> None:
+        """All functions on one generated batch, and on spoiled copies of it."""
+        rng = random.Random(seed)
+        records = some_records(rng)
+        written = self.same("encode_records", records)
+        if isinstance(written[0], type):
+            return
+        base, latest = written[1:]
+        self._sealed(rng, len(records), written[0], base, latest)
+        data = encode_batch(records, base_offset=rng.choice((0, 5, 2**40, 2**63 - 100)))
+        header = BatchHeader.parse(data)
+        area = data[HEADER_SIZE:]
+        self._read(rng, area, header)
+        for _ in range(2):
+            self._read(rng, spoiled(rng, area), header)
+        self._chain(rng, data)
+        self._columns(rng, records)
+
+    def _sealed(self, rng: random.Random, count: int, batch: bytearray, base: int, latest: int) -> None:
+        one, other = bytearray(batch), bytearray(batch)
+        said = (rng.randrange(2**63), rng.randrange(100), 0, count - 1, base, latest, rng.randrange(-1, 2**62),
+                rng.randrange(-1, 2**15), rng.randrange(-1, 2**31), count)  # fmt: skip
+        self.one.seal(one, *said)
+        self.other.seal(other, *said)
+        assert one == other
+        assert self.same("chain", one, 0, len(one), -1, True, True)[0] == 1 or said[0] + count > 2**63 - 1
+
+    def _read(self, rng: random.Random, area: bytes, header: BatchHeader) -> None:
+        count = header.record_count if rng.random() < 0.9 else rng.choice((0, 1, 2, 2**31 - 1))
+        base = header.base_offset if rng.random() < 0.95 else rng.choice(EDGES)
+        stamp = header.base_timestamp if rng.random() < 0.9 else rng.choice(EDGES)
+        fixed = rng.random() < 0.1
+        self.same("lists", area, count, base, header.last_offset_delta, stamp, fixed)
+        one = (area, 0, len(area), count, base, header.last_offset_delta, stamp, fixed)
+        padded = (b"abc" + area + b"d", 3, 3 + len(area), *one[3:])
+        limits = rng.choice(((0, 2**63 - 1), (base + 1, base + 3), (-(2**63), base)))
+        self.same("columns", [one, padded][: rng.randrange(3)] or [one], *(min(n, 2**63 - 1) for n in limits))
+
+    def _chain(self, rng: random.Random, data: bytes) -> None:
+        second = bytearray(data)
+        second[0:8] = rng.choice((100, 2**40 + 50, 7)).to_bytes(8, "big")
+        second[12:16] = rng.randrange(3).to_bytes(4, "big")
+        whole = data + bytes(second) + data[: rng.randrange(len(data))]
+        front = spoiled(rng, whole[:61]) + whole[61:] if rng.random() < 0.4 else whole
+        expected = rng.choice((-1, 0, 5, 2**40))
+        for verify in (False, True):
+            self.same("chain", front, 0, len(front), expected, rng.random() < 0.5, verify)
+
+    def _columns(self, rng: random.Random, records: Sequence[RecordTuple]) -> None:
+        wide = rng.random() < 0.3
+        kind = pa.large_binary() if wide else pa.binary()
+        skip = rng.randrange(3)
+        keys, values = ([None] * skip + [record[i] for record in records] for i in (1, 2))
+        stamps = pa.array([record[0] for record in records], pa.int64()).buffers()[1] if rng.random() < 0.5 else None
+        key, value = (binary(pa.array(items, kind).slice(skip)) for items in (keys, values))
+        if rng.random() < 0.1:
+            key = (key[0], key[1], key[2].slice(0, key[2].size // 2), *key[3:])
+        first = rng.randrange(len(records))
+        last = rng.randrange(first, len(records) + 3)
+        prefix, more = rng.choice((b"", b"\0\0\0\0\7")), pure.encode_headers(some_headers(rng))
+        limit = rng.choice((0, 200, 1000, 1 << 20))
+        self.same("encode_columns", rng.choice((None, key)), value, stamps, 7, prefix, more, first, last, limit)
+        self.same("partitions", rng.choice((None, key)), len(records) + rng.choice((0, 0, 2)), rng.choice((1, 3, 12)))
+
+
+def binary(column: pa.Array) -> tuple[Any, Any, Any, int, int]:
+    """The buffers of a binary array as `encode_columns` takes them."""
+    bitmap, offsets, data = column.buffers()
+    width = 8 if pa.types.is_large_binary(column.type) else 4
+    return bitmap, offsets, data if data is not None else pa.py_buffer(b""), column.offset, width
+
+
+def main() -> int:
+    """`make native-twin`: prints one line; 1 where the two differ."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batches", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    from klamm.core.records import _native
+
+    twins = Twins(_native)
+    for number in range(chosen.batches):
+        seed = chosen.seed + number
+        try:
+            twins.batch(seed)
+        except AssertionError as error:
+            print(f"seed {seed}: {error}", file=sys.stderr)
+            print(f"campaign native-twin injected {number} compared {twins.compared} different 1")
+            return 1
+    counts = f"compared {twins.compared} malformed {twins.refused} different 0"
+    print(f"campaign native-twin injected {chosen.batches} {counts}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
