@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from threading import RLock
 from typing import Final
 
 from klamm.core.errors import StorageError
@@ -22,10 +23,11 @@ _VERSION: Final = "0"
 
 
 class OffsetCheckpoint:
-    """One such file; written only when something changed. Used by one thread at a time."""
+    """One such file; written only when something changed. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lock = RLock()
         self._written: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
@@ -46,8 +48,24 @@ class OffsetCheckpoint:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int]) -> None:
-        if offsets == self._written:
-            return
-        rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
-        write_atomically(self.path, f"{_VERSION}\n{len(offsets)}\n{rows}".encode())
-        self._written = dict(offsets)
+        with self._lock:
+            if offsets == self._written:
+                return
+            rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
+            write_atomically(self.path, f"{_VERSION}\n{len(offsets)}\n{rows}".encode())
+            self._written = dict(offsets)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """A partition begins anew: what the file says of one that had its name must not be believed after a crash."""
+        with self._lock:
+            if self._written is None:
+                self._written = self._read_or_nothing()
+            if tp in self._written:
+                self.write({other: offset for other, offset in self._written.items() if other != tp})
+
+    def _read_or_nothing(self) -> dict[TopicPartition, int]:
+        """A damaged file has been said when it was read at the start, and is soon written anew."""
+        try:
+            return self.read()
+        except StorageError:
+            return {}

@@ -59,6 +59,7 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
         self._lock = Lock()
+        self._checkpoint_lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
         self._deleted: list[tuple[int, Path]] = []
         self._recovery_points = OffsetCheckpoint(self.directory / RECOVERY_POINTS)
@@ -118,6 +119,8 @@ class LogManager:
                 self._take_out(tp, "stray")
                 log = None
             if log is None:
+                for checkpoint in (self._log_starts, self._recovery_points, self._high_watermarks):
+                    checkpoint.forget(tp)
                 log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True))
             elif log.config != config:
                 log.reconfigure(config)
@@ -154,6 +157,18 @@ class LogManager:
         if kind == "stray":
             _log.warning("%s was set aside as %s; remove it when nobody wants its records", source, target.name)
         return target
+
+    def delete_records(self, tp: TopicPartition, offset: int) -> int:
+        """Move the partition's start to `offset`, durably; where it begins now. Errors as `delete_records_before`, and
+        `StorageError` when there is no such log or the checkpoint cannot be written."""
+        log = self._logs.get(tp)
+        if log is None:
+            raise StorageError(f"{tp} is not here")
+        start = log.delete_records_before(offset)
+        with self._checkpoint_lock:
+            self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})
+        log.apply_retention(self._clock())
+        return start
 
     # -- upkeep --------------------------------------------------------------------------------------------------
 
@@ -195,10 +210,11 @@ class LogManager:
 
     def write_checkpoints(self) -> None:
         """Log starts go first: a start that is behind its segments is corrected when the log is opened."""
-        logs = self.logs()
-        self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
-        self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
-        self._high_watermarks.write({tp: log.high_watermark for tp, log in logs.items()})
+        with self._checkpoint_lock:
+            logs = self.logs()
+            self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
+            self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
+            self._high_watermarks.write({tp: log.high_watermark for tp, log in logs.items()})
 
     def close(self, *, clean: bool = True) -> None:
         """Close all logs; leave the mark of a clean stop only if every one was flushed. Lets the directory go."""

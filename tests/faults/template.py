@@ -66,6 +66,7 @@ class Sequences:
     """The next sequence of each producer of one partition."""
 
     next: list[int] = field(default_factory=lambda: [0] * PRODUCERS)
+    first_id: int = 0
 
 
 def make_batch(
@@ -81,8 +82,9 @@ def make_batch(
     name = chance.choice(["", "", "gzip", "snappy", "lz4", "zstd"])
     who, sequence = -1, -1
     if sequences is not None:
-        who = chance.randrange(PRODUCERS)
-        sequence, sequences.next[who] = sequences.next[who], sequences.next[who] + count
+        index = chance.randrange(PRODUCERS)
+        who = sequences.first_id + index
+        sequence, sequences.next[index] = sequences.next[index], sequences.next[index] + count
     batch = encode_batch(
         rows, codec=codecs.by_name(name) if name else None,
         producer_id=who, producer_epoch=0 if who >= 0 else -1, base_sequence=sequence,

@@ -19,7 +19,7 @@ def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, text=True, capture_output=True, timeout=280, check=False)
 
 
-IN_PROCESS = ["segment-cut"]
+IN_PROCESS = ["segment-cut", "kill-at-fault-point", "fsync-eio", "clock-jump"]
 WITH_BROKER = ["kill9-confluent-kafka", "kill9-klamm"]
 
 

@@ -157,6 +157,22 @@ def test_a_topic_created_anew_does_not_get_the_old_records(manager: LogManager) 
     assert len(list(manager.directory.glob("events-0.*-stray"))) == 1
 
 
+def test_a_topic_created_anew_does_not_get_the_old_log_start(manager: LogManager) -> None:
+    """Found by `make faults ONLY=kill-at-fault-point`: the checkpoint still had the deleted topic's start."""
+    config = TopicConfig.from_strings({"segment.bytes": "100", "retention.bytes": "0", "file.delete.delay.ms": "0"})
+    log = manager.create(TP, TOPIC_ID, config)
+    for _ in range(5):
+        append(log, batch())
+    manager.run_maintenance(START_MS)
+    assert log.log_start_offset > 1
+    manager.remove(TP)
+    append(manager.create(TP, uuid4(), TopicConfig()), batch([b"new"]))
+    manager.close(clean=False)
+    again = start(manager.directory).get(TP)
+    assert again is not None
+    assert [record.value for record in read_all(again)] == [b"new"]
+
+
 def test_a_directory_without_a_topic_id_is_set_aside(manager: LogManager, caplog: pytest.LogCaptureFixture) -> None:
     manager.close()
     (manager.directory / "events-0" / "partition.metadata").unlink()
