@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import sys
@@ -52,6 +53,8 @@ async def _serve(settings: Settings) -> bool:
     server = Broker(settings)
     try:
         await server.start()
+        gc.collect()
+        gc.freeze()  # what is there now stays: no collection walks it again, with all requests waiting
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
         by = await told
     except OSError as error:
