@@ -10,6 +10,7 @@ import json
 import os
 import random
 import signal
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -157,36 +158,41 @@ class Account:
 
 def fork_life(folder: Path, chance: random.Random, rules: str) -> tuple[Account, bool]:
     """Run one life with these fault rules; its account, and whether it was killed."""
+    account = Account()
+    killed = fork(lambda say: Life(folder, chance, say).live(), rules, account.hear)
+    return account, killed
+
+
+def fork(work: Callable[[Say], None], rules: str, hear: Callable[[bytes], None]) -> bool:
+    """`work` in a forked process with these fault rules. `hear` gets each line that it says, and at its end
+    `["passed", {point: how often}]`. Whether it was killed; `RuntimeError` where it ended in another way."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         os.close(read_end)
-        _be_the_child(folder, chance, rules, write_end)
+        _be_the_child(work, rules, write_end)
     os.close(write_end)
-    account = Account()
     with os.fdopen(read_end, "rb") as pipe:
         for line in pipe:
             if line.endswith(b"\n"):
-                account.hear(line)
+                hear(line)
     _, status = os.waitpid(pid, 0)
     killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
     if not killed and status:
         raise RuntimeError(f"the forked process ended with {os.waitstatus_to_exitcode(status)}")
-    return account, killed
+    return killed
 
 
-def _be_the_child(folder: Path, chance: random.Random, rules: str, pipe: int) -> None:
+def _be_the_child(work: Callable[[Say], None], rules: str, pipe: int) -> None:
     status = 1
     try:
         hook = ScriptedFaults(rules)
         faults.install(hook)
         with heard():
-            Life(folder, chance, lambda what: _write(pipe, what)).live()
+            work(lambda what: _write(pipe, what))
         _write(pipe, ["passed", hook.passed])
         status = 0
     except BaseException:
-        import traceback
-
         traceback.print_exc()
     finally:
         os._exit(status)

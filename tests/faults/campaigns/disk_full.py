@@ -19,9 +19,8 @@ class DiskFull:
     name = "disk-full"
     injects = "a tmpfs of 32 MB under a real broker filled by a file and by records, then freed; the broker runs on"
     asserts = (
-        "a refused record gets KAFKA_STORAGE_ERROR, the log names the cause in one line, no traceback; while the disk "
-        "is full all that was acknowledged is read; once freed, records are taken again without a restart; all is there "
-        "after one"
+        "a refused record gets KAFKA_STORAGE_ERROR, the log names the cause, no traceback; while it is full all that "
+        "was acknowledged is read; once freed, records are taken again without a restart; all is there after one"
     )
     plants = "records that were refused are taken for acknowledged"
     tools = ()
