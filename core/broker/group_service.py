@@ -152,6 +152,23 @@ class GroupService:
             return error.code
         return code
 
+    async def delete_offsets(self, group: str, names: Collection[TopicPartition]) -> ErrorCode:
+        """Forget some offsets of a group that has no member (KIP-496)."""
+        refused = self.not_mine(group)
+        if refused is not None:
+            return refused
+        if self.coordinator.populated(group):
+            return ErrorCode.non_empty_group
+        try:
+            if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
+                return ErrorCode.non_empty_group
+            if not await self.fetch(group, None):
+                return ErrorCode.group_id_not_found
+            await self._workers.coordination(self._offsets.delete, group, names)
+        except KlammError as error:
+            return error.code
+        return ErrorCode.none
+
     # -- offsets
 
     async def commit_error(self, group: str, member: str, generation: int, instance: str | None) -> ErrorCode | None:

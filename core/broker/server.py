@@ -35,6 +35,7 @@ from klamm.core.config.address import Listener as Address
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
+from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.seams.coordination import Coordination, SessionEvent
@@ -116,7 +117,20 @@ class Broker:
         image = await workers.coordination(read_image, coordination, None)
         logs = await workers.disk(self._load_logs, image)
         self._stack.push_async_callback(workers.disk, logs.close)
+        if self._config.log_cleaner_enable:
+            await self._start_cleaner(workers, logs)
         return logs
+
+    async def _start_cleaner(self, workers: Workers, logs: LogManager) -> None:
+        config = CleanerConfig(
+            self._config.log_cleaner_threads,
+            self._config.log_cleaner_dedupe_buffer_size,
+            self._config.log_cleaner_io_max_bytes_per_second,
+            self._config.log_cleaner_backoff_ms,
+        )
+        cleaner = await workers.disk(Cleaner, logs, self._codecs, config, _clock_ms)
+        cleaner.start()
+        self._stack.push_async_callback(workers.disk, cleaner.stop)
 
     def _load_logs(self, image: ClusterImage) -> LogManager:
         defaults = self._config.topic_defaults()
@@ -167,6 +181,7 @@ class Broker:
             advertised={a.name: (a.host, a.port) for a in self.advertised},
             cluster=cluster,
             leadership=leadership,
+            logs=logs,
             partitions=partitions,
             groups=GroupService(self._config, coordination, offsets, workers, cluster.image),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),

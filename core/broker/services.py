@@ -15,6 +15,7 @@ from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
+from klamm.core.log.manager import LogManager
 from klamm.core.records.codecs import CodecTable
 
 
@@ -27,6 +28,7 @@ class Services:
     advertised: Mapping[str, tuple[str, int]]
     cluster: Cluster
     leadership: Leadership
+    logs: LogManager
     partitions: Partitions
     groups: GroupService
     producer_ids: ProducerIds

@@ -127,6 +127,29 @@ def delete(
             typer.echo(f"{name}: deleted")
 
 
+@app.command("delete-records")
+def delete_records(
+    topic: Name,
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", min=0, help="Only this one; may be repeated. All when not given.")
+    ] = None,
+    before: Annotated[
+        int, typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset that stays; -1: the end.")
+    ] = -1,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Delete the records of a topic before an offset, as kafka-delete-records does."""
+    with cluster_client(config, bootstrap) as (_, client):
+        chosen = client.partitions(topic)
+        unknown = sorted(set(partition or ()) - {tp.partition for tp in chosen})
+        if unknown:
+            raise ConfigError(f"--partition {unknown[0]}: topic {topic!r} has the partitions 0 to {len(chosen) - 1}")
+        wanted = [tp for tp in chosen if partition is None or tp.partition in partition]
+        for tp, start in sorted(client.delete_records(dict.fromkeys(wanted, before)).items()):
+            typer.echo(f"{tp}: begins at {start}")
+
+
 def _from_file(settings: Settings, topic: str) -> NewTopic:
     """As the file has it, with the broker's defaults where it says nothing."""
     from klamm.core.client.cluster_client import NewTopic

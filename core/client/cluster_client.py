@@ -215,6 +215,33 @@ class ClusterClient(Caller):
         _raise_first((r.error_code, r.error_message, f"topic {r.name!r}") for r in message.results)
         self.cluster.forget([name])
 
+    def delete_records(
+        self, before: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete each partition's records before an offset (-1: all that consumers can see); where each begins now.
+        `BrokerError` (offset_out_of_range) for an offset above the high watermark."""
+
+        def attempt(
+            node_id: int, share: dict[TopicPartition, int], left_s: float
+        ) -> dict[TopicPartition, int | ErrorCode]:
+            def build(schema: Schema) -> Any:
+                def one(number: int, offset: int) -> dict[str, Any]:
+                    return {"partition_index": number, "offset": offset}
+
+                topics = _nested(schema, "DeleteRecordsTopic", "DeleteRecordsPartition", share, one)
+                return schema.build(topics=topics, timeout=self._waiting(left_s))
+
+            message = self.call(ApiKey.DELETE_RECORDS, node_id, build=build, timeout_s=left_s, retry=False)
+            return {
+                TopicPartition(topic.name, p.partition_index): p.low_watermark
+                if p.error_code == ErrorCode.none
+                else p.error_code
+                for topic in message.topics
+                for p in topic.partitions
+            }
+
+        return self.to_leaders(before, attempt, timeout_s)
+
     def describe_configs(
         self, name: str, *, resource: int = TOPIC_RESOURCE, timeout_s: float | None = None
     ) -> dict[str, ConfigEntry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, field_validator, model_validator
@@ -78,6 +79,17 @@ class BrokerConfig(Section):
 
     log_retention_check_interval_ms: Long = key(300_000, "Time between two looks for old segments.", ge=1)
     log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two looks for logs whose flush is due.", ge=1)
+
+    log_cleaner_enable: bool = key(True, "Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: Int = key(1, "Threads that compact logs.", ge=0)
+    log_cleaner_dedupe_buffer_size: Long = key(
+        134_217_728, "Memory for the last offsets of keys, all threads together; a larger log takes several passes.",
+        ge=1_048_576,
+    )  # fmt: skip
+    log_cleaner_io_max_bytes_per_second: float = key(
+        sys.float_info.max, "Most bytes that compaction reads and writes in a second.", ge=1
+    )
+    log_cleaner_backoff_ms: Long = key(15_000, "Time between two looks for logs to compact, when there was none.", ge=0)
 
     compression_type: str = key(_TOPIC.compression_type, "Default of the topic config compression.type.")
     message_max_bytes: Int = key(_TOPIC.max_message_bytes, "Default of the topic config max.message.bytes.", ge=0)

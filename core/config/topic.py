@@ -43,7 +43,7 @@ class TopicConfig(Section):
     """The log settings of one topic. Times in ms, sizes in bytes."""
 
     cleanup_policy: CleanupPolicy = key(
-        "delete", "delete, compact or both; what is not deleted is kept whole until logs are compacted."
+        "delete", "delete: old segments go; compact: of each key the last record stays; or both."
     )
     compression_type: str = key(
         "producer", "The codec of stored batches: `producer` keeps the sender's; a third party's codec must be named."

@@ -16,6 +16,7 @@ from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.files import remove, storage
 from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.naming import (
+    CLEANED,
     CORRUPT,
     LEADER_EPOCHS,
     LOG,
@@ -29,6 +30,7 @@ from klamm.core.log.producer_state import ProducerState
 from klamm.core.log.scan import scan
 from klamm.core.log.segment import Segment
 from klamm.core.log.snapshots import Snapshots
+from klamm.core.log.swap import recover_swaps
 
 _log = logging.getLogger(__name__)
 
@@ -57,6 +59,7 @@ class LoadedLog:
 
 
 def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> LoadedLog:
+    recover_swaps(directory)
     bases = _sweep(directory)
     segments = [Segment(directory, base, config, now_ms) for base in bases]
     if not segments:
@@ -81,7 +84,7 @@ def _sweep(directory: Path) -> list[int]:
     indexes: list[tuple[int, Path]] = []
     with storage(f"cannot read {directory}"):
         for path in directory.iterdir():
-            if path.name.endswith((REMOVED, TEMPORARY)):
+            if path.name.endswith((REMOVED, TEMPORARY, CLEANED)):
                 remove(path)
                 continue
             parsed = parse_segment_file(path.name)

@@ -30,6 +30,7 @@ from klamm.core.log.reading import Extent, read_extents
 from klamm.core.log.retention import expired
 from klamm.core.log.scan import NotCachedError
 from klamm.core.log.segment import Segment
+from klamm.core.log.shortening import Shortening
 from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
 from klamm.core.log.topic_id import claim_directory
 from klamm.core.log.validation import AppendOrigin, Validator
@@ -70,7 +71,7 @@ class LogRead:
     last_stable_offset: int
 
 
-class PartitionLog:
+class PartitionLog(Shortening):
     def __init__(
         self,
         directory: Path,

@@ -118,3 +118,24 @@ def _fetched(
         topics.setdefault(name.topic, []).append(part)
     kind = "OffsetFetchResponseTopic" + suffix
     return tuple(request.part(kind, name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
+
+
+async def offset_delete(services: Services, request: Request) -> Any:
+    """Of a group without members, whichever topics it read; a live group is refused as a whole."""
+    m = request.message
+    code = await services.groups.delete_offsets(
+        m.group_id, [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
+    )
+    done = m.topics if code is ErrorCode.none else ()
+    topics = tuple(
+        request.part(
+            "OffsetDeleteResponseTopic",
+            name=topic.name,
+            partitions=tuple(
+                request.part("OffsetDeleteResponsePartition", partition_index=p.partition_index, error_code=code)
+                for p in topic.partitions
+            ),
+        )
+        for topic in done
+    )
+    return request.respond(error_code=code, topics=topics)

@@ -1,0 +1,49 @@
+"""DeleteRecords (KIP-107): a partition's log start moves forward, durably before the answer."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.partitions import LedPartition
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.records.partition import TopicPartition
+
+log = logging.getLogger(__name__)
+_NO_OFFSET = -1
+
+
+async def delete_records(services: Services, request: Request) -> Any:
+    topics = []
+    for topic in request.message.topics:
+        parts = []
+        for asked in topic.partitions:
+            code, start = await _delete(services, TopicPartition(topic.name, asked.partition_index), asked.offset)
+            parts.append(
+                request.part(
+                    "DeleteRecordsPartitionResult",
+                    partition_index=asked.partition_index,
+                    low_watermark=start,
+                    error_code=code,
+                )
+            )
+        topics.append(request.part("DeleteRecordsTopicResult", name=topic.name, partitions=tuple(parts)))
+    return request.respond(topics=tuple(topics))
+
+
+async def _delete(services: Services, name: TopicPartition, offset: int) -> tuple[ErrorCode, int]:
+    """Its error and the offset at which it begins now."""
+    led = services.led(*name)
+    if not isinstance(led, LedPartition):
+        return led, _NO_OFFSET
+    if not led.log.config.deletes:  # Kafka's rule: a table is not cut off
+        return ErrorCode.policy_violation, _NO_OFFSET
+    try:
+        start = await services.workers.disk(services.logs.delete_records, name, offset)
+    except KlammError as error:
+        log.info("DeleteRecords of %s: %s", name, error)
+        return error.code, _NO_OFFSET
+    log.info("%s begins at offset %d, as DeleteRecords asked", name, start)
+    return ErrorCode.none, start
