@@ -18,7 +18,7 @@ from klamm.core.client.positions import Chunk, PartitionState, Positions, Ready
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.decode import RecordColumns, decode_columns
-from klamm.core.records.header import BatchHeader
+from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Delivery:
         """Decode the chunk's next batch; None when the chunk is through."""
         if chunk.error is not None:
             raise chunk.error
-        if chunk.at >= len(chunk.data) or len(chunk.data) - chunk.at < BatchHeader.parse(chunk.data, chunk.at).size:
+        if not _whole_batch_at(chunk.data, chunk.at):
             with self._positions.changing():
                 if state.version == version and state.chunks and state.chunks[0] is chunk:
                     state.chunks.popleft()
@@ -197,6 +197,12 @@ class Delivery:
             raise UnreadableBatchError(str(error), partition, offset, header.next_offset) from error
         index = bisect_left(columns.offsets, position)
         return Ready(columns, index, header.next_offset, header.log_append_time)
+
+
+def _whole_batch_at(data: bytes, at: int) -> bool:
+    """False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the header)."""
+    left = len(data) - at
+    return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size
 
 
 def sizes(columns: RecordColumns) -> Sequence[int]:
