@@ -55,6 +55,10 @@ class LeaderEpochs:
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
 
+    def columns(self) -> tuple[list[int], list[int]]:
+        """Epochs and start offsets. The lists are never changed: to be read without the lock."""
+        return self._epochs, self._starts
+
     def assign(self, epoch: int, start_offset: int) -> None:
         """`epoch` begins at this offset, unless it or a later one has begun."""
         if epoch > self.latest:

@@ -18,6 +18,7 @@ from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.naming import (
     CLEANED,
     CORRUPT,
+    HOLES,
     LEADER_EPOCHS,
     LOG,
     OFFSET_INDEX,
@@ -64,6 +65,9 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> 
     segments = [Segment(directory, base, config, now_ms) for base in bases]
     if not segments:
         segments = [Segment(directory, known.log_start_offset, config, now_ms)]
+    dense = not (directory / HOLES).exists()
+    for segment in segments:
+        segment.dense = dense
     segments = _check(directory, segments, known, now_ms)
     end = segments[-1].next_offset
     snapshots = Snapshots(directory)
@@ -103,7 +107,7 @@ def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: in
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
-        error = segment.recover() if unsafe else _load(segment)
+        error = segment.recover(known.recovery_point) if unsafe else _load(segment)
         if error is None and later and segment.next_offset > later[0].base_offset:
             error = CorruptRecordError(f"it reaches beyond the next segment's base offset {later[0].base_offset}")
         if error is not None:

@@ -33,6 +33,9 @@ SWAP: Final = ".swap"
 
 TEMPORARY: Final = ".tmp"
 PARTITION_METADATA: Final = "partition.metadata"
+HOLES: Final = "offsets-have-gaps"
+"""There once a log was compacted, or copied from one that was: offsets then need not follow one another exactly."""
+
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 
 _TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")

@@ -24,9 +24,10 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, OffsetOutOfRangeError
-from klamm.core.log.files import OpenFile, remove, storage, sync_directory
+from klamm.core.log.files import OpenFile, remove, storage, sync_directory, write_atomically
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
-from klamm.core.log.reading import Extent, read_extents
+from klamm.core.log.naming import HOLES
+from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
 from klamm.core.log.retention import expired
 from klamm.core.log.scan import NotCachedError
 from klamm.core.log.segment import Segment
@@ -42,6 +43,7 @@ from klamm.core.records.recompress import recompress
 _log = logging.getLogger(__name__)
 _NO_TIME: Final = NO_TIMESTAMP
 _MAX_OPEN: Final = 8
+_MAX_DAMAGED: Final = 1000
 
 
 class ReadIsolation(Enum):
@@ -89,6 +91,12 @@ class PartitionLog(Shortening):
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
         """Called, without the lock, when consumers can see more than before; must return at once."""
+        self.verify_on_read = False
+        """Whether reads check the CRC of every batch (`log.verify.on.read`)."""
+        self.corrupt_batches = 0
+        """Places found damaged since the log was opened."""
+        self._damaged: set[tuple[str, int]] = set()
+        self._dense = not (directory / HOLES).exists()
         self._clock = clock
         self._codecs = codecs
         self._lock = RLock()
@@ -146,9 +154,19 @@ class PartitionLog(Shortening):
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
         self._validator = Validator(config, self._codecs)
+        if config.compacts:
+            self._allow_holes()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._as_sent = config.compression_type == "producer" and not config.compacts
+
+    def _allow_holes(self) -> None:
+        """Offsets may have gaps from now on, after a change of `cleanup.policy` too: reads check the rest."""
+        if self._dense:
+            write_atomically(self.directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
+            self._dense = False
+            for segment in self._segments:
+                segment.dense = False
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
         """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
@@ -285,6 +303,8 @@ class PartitionLog(Shortening):
     def _check_follows(self, header: BatchHeader) -> None:
         if header.base_offset < self._end:
             raise InvalidRecordError(f"{self.tp}: the leader's batch at {header.base_offset} is before {self._end}")
+        if header.base_offset > self._end:
+            self._allow_holes()
 
     def _store(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
@@ -311,6 +331,7 @@ class PartitionLog(Shortening):
         sealed.seal()
         self._snapshots.write(self._producers, base_offset, durable=False)
         segment = Segment(self.directory, base_offset, self._config, now_ms)
+        segment.dense = self._dense
         self._segments.append(segment)
         self._used(sealed)
         self._bases.append(base_offset)
@@ -332,9 +353,27 @@ class PartitionLog(Shortening):
         With `min_one` the first batch is returned however large. `OffsetOutOfRangeError` outside [log start, log end].
         """
         extents, bounds = self._plan(offset, max_bytes, isolation)
-        with storage(f"cannot read {self.tp}"):
-            data = read_extents(extents, max_bytes, min_one, self.tp)
+        data = self._read(extents, max_bytes, min_one, cached_only=False)
         return LogRead(data or b"", *bounds)
+
+    def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
+        """What lies before a broken place is served, and the next read is refused; `CorruptRecordError`."""
+        rules = ChainRules(self._dense, self.verify_on_read, *self._epochs.columns())
+        with storage(f"cannot read {self.tp}"):
+            data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
+        if broken is not None:
+            self.report(broken)
+            if not data:
+                raise broken
+        return data
+
+    def report(self, broken: BrokenChainError) -> None:
+        """Say once what is damaged where, and count it."""
+        place = broken.path.name, broken.position
+        if place not in self._damaged and len(self._damaged) < _MAX_DAMAGED:
+            self._damaged.add(place)
+            self.corrupt_batches += 1
+            _log.error("%s: %s; it is not served", self.tp, broken)
 
     def read_cached(
         self,
@@ -349,8 +388,7 @@ class PartitionLog(Shortening):
             extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
         except NotCachedError:
             return None
-        with storage(f"cannot read {self.tp}"):
-            data = read_extents(extents, max_bytes, min_one, self.tp, cached_only=True)
+        data = self._read(extents, max_bytes, min_one, cached_only=True)
         return None if data is None else LogRead(data, *bounds)
 
     def _plan(
@@ -368,12 +406,12 @@ class PartitionLog(Shortening):
             wanted = 0
             while offset < bound and index < len(self._segments) and wanted < max(max_bytes, 1):
                 segment = self._segments[index]
-                start = segment.locate(offset, cached_only=cached_only)
+                start, expected = segment.locate_batch(offset, cached_only=cached_only)
                 end = segment.size
                 if bound < segment.next_offset:
                     end = segment.locate(bound, cached_only=cached_only)
                 if end > start:
-                    extents.append(segment.extent(start, end))
+                    extents.append(segment.extent(start, end, expected))
                     self._used(segment)
                     wanted += end - start
                 index += 1

@@ -44,10 +44,13 @@ class Segment:
         self.size = self._file.size()
         self.next_offset = base_offset
         self.created_ms = now_ms
+        self.dense = False
+        """Whether offsets have no holes, so that a batch not exactly at the end of the one before is damage."""
         self.largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
         self._config = config
         self._first_timestamp: int | None = None
         self._unindexed = 0
+        self._refused_at = -1
         self._hints: dict[int, int] = {}
         limit = config.segment_index_bytes
         self._offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, limit)
@@ -120,7 +123,7 @@ class Segment:
         return error
 
     def _reindex(self, *, verify: bool, state: SegmentState | None = None) -> tuple[int, CorruptRecordError | None]:
-        """Make the indexes from the batches, all or those after `state`; where the last good one ends, and the error."""
+        """Index the batches, all or those after `state`; where the last good one ends, and the error."""
         self._hints = {}
         try:
             self._begin_anew(state)
@@ -133,6 +136,8 @@ class Segment:
         try:
             for position, header in scan(self.file, end, self.size, verify=verify):
                 self._check_order(header)
+                if self.dense and header.base_offset != self.next_offset:
+                    raise CorruptRecordError(f"batch at offset {header.base_offset} should begin at {self.next_offset}")
                 self._index(header, position)
                 end = position + header.size
         except CorruptRecordError as error:
@@ -182,6 +187,9 @@ class Segment:
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
             os.ftruncate(self.file.fd, position)
+        if self._refused_at != position:  # once, not for every batch that comes while the disk is full
+            self._refused_at = position
+            _log.error("cannot write %s: %s; batches are refused until a write succeeds", self.path, error.strerror)
         raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def _index(self, header: BatchHeader, position: int) -> None:
@@ -256,18 +264,21 @@ class Segment:
 
         `NotCachedError` when `cached_only` and it takes the disk to say.
         """
+        return self.locate_batch(offset, cached_only=cached_only)[0]
+
+    def locate_batch(self, offset: int, *, cached_only: bool = False) -> tuple[int, int]:
+        """As `locate`, and the offset where that batch must begin (with holes: there or later)."""
         hint = self._hints.get(offset)
         if hint is not None:
-            return hint
+            return hint, offset
         if offset <= self.base_offset:
-            return 0
+            return 0, self.base_offset
         if offset >= self.next_offset:
-            return self.size
+            return self.size, self.next_offset
         if cached_only and not self._offsets.in_memory:
             raise NotCachedError
         try:
-            entry = self._offsets.lookup(offset)
-            return self._find(offset, entry, cached_only)
+            return self._find(offset, self._offsets.lookup(offset), cached_only)
         except (CorruptRecordError, StorageError) as error:
             if cached_only:
                 raise NotCachedError from error
@@ -275,28 +286,26 @@ class Segment:
         self.rebuild()  # the index led astray, or the segment is damaged
         return self._find(offset, self._offsets.lookup(offset), cached_only)
 
-    def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> int:
+    def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
         """From the batch that the index names, which must be there, along the chain of batches."""
         start = entry[1] if entry else 0
         expected = self.base_offset
         for position, header in scan(self.file, start, self.size, cached_only=cached_only):
+            where = f"{self.path}, byte {position}: a batch"
             if entry and position == start:
                 if header.last_offset != entry[0]:
-                    raise CorruptRecordError(
-                        f"{self.path}, byte {start}: a batch ends at offset {header.last_offset}, its index says {entry[0]}"
-                    )
+                    raise CorruptRecordError(f"{where} ends at offset {header.last_offset}, its index says {entry[0]}")
+                expected = header.base_offset
             elif header.base_offset < expected or header.last_offset_delta < 0:
-                raise CorruptRecordError(
-                    f"{self.path}, byte {position}: a batch begins at offset {header.base_offset}, {expected} is expected"
-                )
-            expected = header.next_offset
+                raise CorruptRecordError(f"{where} begins at offset {header.base_offset}, {expected} is expected")
             if header.last_offset >= offset:
-                return position
-        return self.size
+                return position, expected
+            expected = header.next_offset
+        return self.size, self.next_offset
 
-    def extent(self, start: int, end: int) -> Extent:
-        """Bytes [start, end), to be read without the log's lock."""
-        return Extent(self.file, start, end, self._hints)
+    def extent(self, start: int, end: int, expected: int) -> Extent:
+        """Bytes [start, end), to be read without the log's lock; the first batch begins at offset `expected`."""
+        return Extent(self.file, self.path, start, end, expected, self._hints)
 
     def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
         """Position and header of batches from the first that may hold a record of that time or later."""

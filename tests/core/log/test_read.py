@@ -171,7 +171,7 @@ def test_a_damaged_length_in_the_file_is_an_error_not_a_loop(log: PartitionLog) 
     data = bytearray(path.read_bytes())
     data[8:12] = (0).to_bytes(4, "big")
     path.write_bytes(data)
-    with pytest.raises(CorruptRecordError, match="events-0: the batch at offset 0, byte 0"):
+    with pytest.raises(CorruptRecordError, match=r"0\.log, byte 0: the batch at offset 0 has 12 bytes"):
         log.read(0, 100)
 
 

@@ -17,7 +17,7 @@ from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.header import iter_headers
-from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all
+from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all, records_of
 
 COUNT = 40
 
@@ -89,9 +89,10 @@ def test_a_flipped_bit_cuts_before_its_batch(tmp_path_factory: pytest.TempPathFa
     log_file(log).write_bytes(raw)
     hit = next(n for n, (pos, header) in enumerate(spots) if pos <= at < pos + header.size)
     again = open_log(directory)
+    again.advance_high_watermark(again.log_end_offset)
     in_batch = at - spots[hit][0]
     if in_batch < 8 or 12 <= in_batch < 16:  # base offset and leader epoch: no CRC covers them
-        assert values(again)[:hit] == WANTED[:hit]
+        assert [record.value for n in range(hit) for record in records_of(again.read(n, 1).data)] == WANTED[:hit]
     else:
         assert values(again) == WANTED[:hit]
     again.close()
