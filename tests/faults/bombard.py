@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import socket
 import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import psutil
@@ -17,7 +16,7 @@ from klammtest.broker import RunningBroker
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
 
-ANSWER_S = 10.0
+ANSWER_S = 2.0
 MARK = 0x7A7A7A7A
 MOST_MEMORY = 400 * 2**20
 """Bytes that the broker may have at the end; it has about 70 MB when it has started."""
@@ -31,32 +30,43 @@ class Bombardment:
 
     broker: RunningBroker
     result: Result
+    _wire: socket.socket | None = None
 
-    def send(self, injection: object, frames: Iterable[bytes]) -> None:
-        """A connection's worth of whole frames, or of what is none; behind them goes a request that must be answered
-        where the connection lives on."""
-        sent = list(frames)
-        host, _, port = self.broker.bootstrap.rpartition(":")
+    def send(self, injection: object, frame: bytes) -> None:
+        """One whole frame, or what is none; behind it goes a request that must be answered where the connection lives
+        on. The connection is kept as long as that."""
         try:
-            with socket.create_connection((host, int(port)), ANSWER_S) as wire:
-                wire.settimeout(ANSWER_S)
-                try:
-                    wire.sendall(b"".join([*sent, _SENTINEL]))
-                    answers, closed = _answers(wire)
-                except TimeoutError:
-                    self.result.count("slow")
-                    self.result.injected += 1
-                    return
-                except ConnectionError:
-                    answers, closed = 0, True
+            wire = self._connected()
         except OSError as error:
             self.result.wrong(injection, f"the broker takes no connection: {error}")
             return
-        self.result.count("closed" if closed else "answered")
-        self.result.injected += min(answers + 1, len(sent)) if closed else len(sent)
+        self.result.injected += 1
+        try:
+            wire.sendall(frame + _SENTINEL)
+            outcome = "answered" if _answered(wire) else "closed"
+        except TimeoutError:
+            outcome = "slow"
+        except ConnectionError:
+            outcome = "closed"
+        self.result.count(outcome)
+        if outcome != "answered":
+            self.hang_up()
+
+    def _connected(self) -> socket.socket:
+        if self._wire is None:
+            host, _, port = self.broker.bootstrap.rpartition(":")
+            self._wire = socket.create_connection((host, int(port)), ANSWER_S)
+            self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self._wire
+
+    def hang_up(self) -> None:
+        if self._wire is not None:
+            self._wire.close()
+            self._wire = None
 
     def finish(self) -> None:
         """The broker lives, serves, has said nothing but refusals and holds no more memory than it may."""
+        self.hang_up()
         try:
             with WireClient(self.broker.bootstrap) as wire:
                 outcome = produce(wire, "control", batch(b"after"))
@@ -76,16 +86,15 @@ class Bombardment:
             self.result.wrong("all", f"the broker holds {memory >> 20} MB")
 
 
-def _answers(wire: socket.socket) -> tuple[int, bool]:
-    """How many frames came back before the last one's answer, and whether the connection was closed instead."""
-    count, data = 0, bytearray()
+def _answered(wire: socket.socket) -> bool:
+    """Whether the last request's answer came; else the connection was closed."""
+    data = bytearray()
     while True:
         piece = wire.recv(1 << 16)
         if not piece:
-            return count, True
+            return False
         data += piece
         while len(data) >= 8 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]):
             if struct.unpack_from(">i", data, 4)[0] == MARK:
-                return count, False
+                return True
             del data[: 4 + size]
-            count += 1

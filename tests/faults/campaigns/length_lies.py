@@ -40,7 +40,7 @@ class LengthLies:
                 for body in lies:
                     _decode(api, version, body, result, plant=run.plant)
                 for body in chance.sample(lies, min(len(lies), 4)) if run.quick else lies:
-                    aimed.send(int(api), [framed(api, version, body)])
+                    aimed.send(int(api), framed(api, version, body))
             aimed.finish()
         result.wanted = 1 if run.only is not None else 400 if run.quick else 20_000
         return result
