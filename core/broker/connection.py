@@ -1,9 +1,10 @@
 """One client connection: frames in, handled one after the other, responses out in the same order.
 
-Rules: at most `queued_requests` requests wait behind the one that is being handled, then reading pauses; while the
-client does not read its responses, nothing more is handled; what a request is waiting for (a parked Fetch) is cancelled
-with the connection; a request that cannot be read closes the connection with one line in the log. The answers to
-requests that came together go out together: one write to the socket costs as much as handling a small request.
+Rules: at most `PIPELINED` requests wait behind the one that is being handled, fewer when all connections together hold
+too much, then reading pauses; while the client does not read its responses, nothing more is handled; what a request is
+waiting for (a parked Fetch) is cancelled with the connection; a request that cannot be read closes the connection with
+one line in the log. The answers to requests that came together go out together: one write to the socket costs as much
+as handling a small request.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import ConnectionContext
+from klamm.core.broker.limits import Limits
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.messages import Buffer
@@ -27,8 +30,21 @@ Reply = list[Buffer] | None
 Dispatch = Callable[[ConnectionContext, bytearray], "Reply | Coroutine[Any, Any, Reply]"]
 
 WRITE_BUFFER_HIGH = 4 * 1024 * 1024
+"""Bytes that wait to be read by the client, over which it is not served any further."""
+PIPELINED = 64
+"""Requests of one connection that wait behind the one being handled."""
+
+_COUNTED = 64 * 1024  # bytes waiting to be read from which on they are counted
+_LEAST_PROGRESS = 64 * 1024  # bytes of an unfinished request in one period
+_TIGHT_SEND_S = 10.0  # how long nothing may be read when too much waits in all
 _BURST = 16  # requests handled before other connections get their turn
 _GATHERED = 64 * 1024  # bytes of answers that may wait for the next one
+
+
+_REASONS = {
+    "unfinished request": "its request did not come to its end within socket.receive.timeout.ms",
+    "reads nothing": "it read nothing of what it asked for within socket.send.timeout.ms",
+}
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -37,16 +53,15 @@ class Connection(asyncio.BufferedProtocol):
         context: ConnectionContext,
         splitter: FrameSplitter,
         dispatch: Dispatch,
-        clock: Callable[[], float],
-        on_lost: Callable[[Connection], None],
-        queued_requests: int,
+        house: Connections,
     ) -> None:
         self.context = context
+        self.address = "?"
         self._splitter = splitter
         self._dispatch = dispatch
-        self._clock = clock
-        self._on_lost = on_lost
-        self._queued_requests = queued_requests
+        self._clock: Callable[[], float] = house.clock
+        self._house = house
+        self._memory = house.memory
         self._transport: asyncio.Transport | None = None
         self._requests: deque[bytearray] = deque()
         self._task: asyncio.Task[Reply] | None = None
@@ -55,17 +70,25 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._draining = False
-        self._unwelcome = False
-        self.last_active = clock()
+        self._handled = 0  # bytes of the request that a task is at
+        self._held = 0  # bytes of requests that the house counts for this connection
+        self._queued = 0  # requests that it counts as waiting
+        self._unread = 0  # bytes of responses that it counts
+        self._progress: tuple[float, int] | None = None  # since when a request is unfinished, with so many bytes
+        self._unread_progress: tuple[float, int] | None = None
+        self.last_active = self._clock()
 
     # -- asyncio's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        self._transport.set_write_buffer_limits(high=_COUNTED)
         peer = transport.get_extra_info("peername")
-        self.context.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
-        if self._unwelcome:
+        if peer:
+            self.address = peer[0]
+            self.context.peer = f"{peer[0]}:{peer[1]}"
+        if not self._house.admit(self):
+            self._draining = True
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
@@ -76,19 +99,28 @@ class Connection(asyncio.BufferedProtocol):
         if self._draining:
             return
         try:
-            self._requests += self._splitter.received(nbytes)
+            frames = self._splitter.received(nbytes)
         except ProtocolError as error:
             self._refuse(error)
             return
-        self._pump()
-        if len(self._requests) > self._queued_requests:
-            self._pause_reading()
+        if frames:
+            self._progress = None
+            if self._held:
+                self._memory.done(self)
+            self._requests += frames
+            self._pump()
+        if self._requests or self._splitter.held or self._held:
+            self._account()
+            self.review_reading()
 
     def pause_writing(self) -> None:
-        self._writing_paused = True
+        self._count_unread()
 
     def resume_writing(self) -> None:
+        self._memory.unread -= self._unread
+        self._unread = 0
         self._writing_paused = False
+        self._unread_progress = None
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
@@ -96,7 +128,12 @@ class Connection(asyncio.BufferedProtocol):
         self._requests.clear()
         if self._task is not None:
             self._task.cancel()
-        self._on_lost(self)
+        self._memory.unread -= self._unread
+        self._memory.held -= self._held
+        self._memory.queued -= self._queued
+        self._unread = self._held = self._queued = 0
+        self._memory.done(self)
+        self._house.lost(self)
 
     # -- the broker's side
 
@@ -105,16 +142,48 @@ class Connection(asyncio.BufferedProtocol):
         """A request is being handled, or waits to be."""
         return self._task is not None or bool(self._requests)
 
-    def turn_away(self) -> None:
-        """Close as soon as it is there."""
-        self._unwelcome = True
-
     def drain(self) -> None:
-        """Take no more requests; close once the one being handled is answered."""
+        """Take no more requests; close once those that came are answered."""
         self._draining = True
-        self._requests.clear()
-        if self._task is None:
+        self._pause_reading()
+        if not self.busy:
             self.close()
+
+    def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None:
+        """Why it has to go, if it has to. Asked from time to time, at least twice in each of the limits' periods."""
+        if self._transport is None:
+            return None
+        if self._unread:
+            patience = min(limits.send_s, _TIGHT_SEND_S) if tight else limits.send_s
+            self._count_unread()
+            return "reads nothing" if self._stands_still(now, patience) else None
+        if self._splitter.begun and not self._reading_paused:
+            since, bytes_then = self._progress or (now, 0)
+            self._progress = (since, bytes_then)
+            if now - since < limits.frame_s:
+                return None
+            if self._splitter.begun - bytes_then < _LEAST_PROGRESS:
+                return "unfinished request"
+            self._progress = (now, self._splitter.begun)
+            return None
+        quiet = self.last_active < now - limits.idle_s and not self.busy and not self._reading_paused
+        return "idle" if quiet else None
+
+    def _stands_still(self, now: float, patience: float) -> bool:
+        since, unread = self._unread_progress or (now, self._unread)
+        if self._unread < unread:
+            since = now
+        self._unread_progress = (since, self._unread)
+        return now - since >= patience
+
+    def expel(self, reason: str) -> None:
+        """Close at once, and say why."""
+        self._house.metrics.connections_closed[reason] += 1
+        where = f"{self.context.connection_id} of {self.context.peer}"
+        said = logging.INFO if reason == "idle" else logging.WARNING
+        text = "closed idle connection %s" if reason == "idle" else "closed connection %s: " + _REASONS[reason]
+        log.log(said, text, where, extra={"event": "connection closed", "client": self.context.peer})
+        self.abort()
 
     def close(self) -> None:
         if self._transport is not None:
@@ -135,8 +204,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             asyncio.get_running_loop().call_soon(self._pump)
         self._send()
-        if self._reading_paused and len(self._requests) <= self._queued_requests // 2:
-            self._resume_reading()
+        if self._draining and not self.busy:
+            self.close()
+        elif self._held or self._queued or self._reading_paused:
+            self._account()
+            self.review_reading()
 
     def _handle(self, frame: bytearray) -> None:
         try:
@@ -151,9 +223,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._task = asyncio.get_running_loop().create_task(outcome)
             self._task.add_done_callback(self._answered)
+            self._handled = len(frame)
 
     def _answered(self, task: asyncio.Task[Reply]) -> None:
         self._task = None
+        self._handled = 0
         if task.cancelled():
             self.close()
             return
@@ -164,11 +238,7 @@ class Connection(asyncio.BufferedProtocol):
         reply = task.result()
         if reply is not None:
             self._gather(reply)
-        if self._draining:
-            self._send()
-            self.close()
-        else:
-            self._pump()
+        self._pump()
 
     def _gather(self, reply: list[Buffer]) -> None:
         self._gathered += reply
@@ -182,6 +252,8 @@ class Connection(asyncio.BufferedProtocol):
             pieces, self._gathered, self._gathered_bytes = self._gathered, [], 0
             if self._transport is not None:
                 self._transport.writelines(pieces)
+                if self._unread:
+                    self._count_unread()
 
     def _refuse(self, error: BaseException) -> None:
         """Close, once what is answered is sent, and say why in one line."""
@@ -192,13 +264,44 @@ class Connection(asyncio.BufferedProtocol):
             log.warning("closed %s: %s", where, error)
         else:
             log.error("closed %s: unexpected %s", where, describe(error))
+        self._house.metrics.connections_closed["bad request"] += 1
         self._requests.clear()
         self._draining = True
         self.close()
 
+    # -- memory
+
+    def _account(self) -> None:
+        """Tell the house what this connection holds."""
+        memory = self._memory
+        held = self._splitter.held + self._handled + sum(map(len, self._requests))
+        shrunk = held < self._held
+        memory.held += held - self._held
+        memory.queued += len(self._requests) - self._queued
+        self._held, self._queued = held, len(self._requests)
+        if shrunk:
+            memory.wake()
+
+    def _count_unread(self) -> None:
+        if self._transport is not None:
+            unread = self._transport.get_write_buffer_size()
+            self._memory.unread += unread - self._unread
+            self._unread = unread
+            self._writing_paused = unread > WRITE_BUFFER_HIGH or self._memory.tight
+
+    def review_reading(self) -> None:
+        """Pause or go on, after what waits here and in the whole house."""
+        waiting = len(self._requests)
+        most = 0 if self._memory.many_queued else PIPELINED // 2 if self._reading_paused else PIPELINED
+        if waiting > most or (self._splitter.held and not self._memory.may_grow(self)):
+            self._pause_reading()
+        elif self._reading_paused and not self._draining:
+            self._resume_reading()
+
     def _pause_reading(self) -> None:
         if self._transport is not None and not self._reading_paused:
             self._reading_paused = True
+            self._progress = None
             self._transport.pause_reading()
 
     def _resume_reading(self) -> None:

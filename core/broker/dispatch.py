@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from time import monotonic_ns
 from typing import Any
 
 from klamm.core.broker.connection import Reply
 from klamm.core.broker.context import ConnectionContext, Request, RequestContext
+from klamm.core.broker.metrics import errors_in
 from klamm.core.broker.services import Services
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
@@ -41,17 +43,21 @@ class Dispatcher:
         self._services = services
         self._handlers = handlers
         self._produce_one = produce_one
+        self._metrics = services.metrics
+        self._produce_times = services.metrics.requests[ApiKey.PRODUCE]
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
+        begun = monotonic_ns()
         if self._produce_one is not None:
             one = read_one_batch(frame)
             if one is not None:
                 reply = self._produce_one(self._services, one)
                 if reply is not None:
+                    self._produce_times.add(monotonic_ns() - begun)
                     return reply
-        return self._any(connection, frame)
+        return self._any(connection, frame, begun)
 
-    def _any(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
+    def _any(self, connection: ConnectionContext, frame: bytearray, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
         header = read_request_header(frame)
         api, version = _served(header)
         if version is None:
@@ -71,11 +77,19 @@ class Dispatcher:
         request = Request(api, version, body, context, messages.response(api, version))
         outcome = self._handlers[api](self._services, request)
         if asyncio.iscoroutine(outcome):
-            return self._later(request, outcome)
-        return _frame(request, outcome)
+            return self._later(request, outcome, begun)
+        return self._frame(request, outcome, begun)
 
-    async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any]) -> Reply:
-        return _frame(request, await outcome)
+    async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any], begun: int) -> Reply:
+        return self._frame(request, await outcome, begun)
+
+    def _frame(self, request: Request, outcome: Any, begun: int) -> Reply:
+        reply = _frame(request, outcome)
+        self._metrics.requests[request.api].add(monotonic_ns() - begun)
+        if outcome is not None and not isinstance(outcome, list):
+            for error in errors_in(outcome):
+                self._metrics.count_error(request.api, error)
+        return reply
 
 
 def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:

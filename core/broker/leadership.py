@@ -111,7 +111,7 @@ class Leadership:
     def _serve(self, name: TopicPartition, opened: PartitionLog, assignment: Assignment) -> None:
         led = self._partitions.find(*name)
         if led is None or led.log is not opened:
-            led = LedPartition(name, opened)
+            led = LedPartition(name, opened, self._partitions.traffic(name.topic))
             self._partitions.put(led)
         led.update(assignment.state)
 

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Iterator
 
+from klamm.core.broker.metrics import BrokerMetrics, TopicTraffic
 from klamm.core.cluster.image import PartitionImage
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.partition import TopicPartition
@@ -40,9 +41,10 @@ class ParkedFetch:
 class LedPartition:
     """A partition that this broker leads. `in_sync` is how many replicas hold all of it, this one included."""
 
-    def __init__(self, name: TopicPartition, log: PartitionLog) -> None:
+    def __init__(self, name: TopicPartition, log: PartitionLog, traffic: TopicTraffic) -> None:
         self.name = name
         self.log = log
+        self.traffic = traffic
         self.leader_epoch = -1
         self.in_sync = 1
         self._loop = asyncio.get_running_loop()
@@ -67,6 +69,11 @@ class LedPartition:
         if threading.get_ident() != self._loop_thread:
             self._loop.call_soon_threadsafe(self.wake_all)
 
+    @property
+    def parked(self) -> int:
+        """Fetches that wait for more of it."""
+        return len(self._parked)
+
     def park(self, fetch: ParkedFetch) -> None:
         self._parked.add(fetch)
 
@@ -82,9 +89,14 @@ class LedPartition:
 class Partitions:
     """By name. A partition is put in once its log is open, and taken out before its log goes."""
 
-    def __init__(self) -> None:
+    def __init__(self, metrics: BrokerMetrics) -> None:
         self._led: dict[tuple[str, int], LedPartition] = {}
+        self._metrics = metrics
         self.closing = False
+
+    def traffic(self, topic: str) -> TopicTraffic:
+        """What is counted for a topic, whichever its partition."""
+        return self._metrics.traffic(topic)
 
     def __iter__(self) -> Iterator[LedPartition]:
         return iter(tuple(self._led.values()))
@@ -100,6 +112,8 @@ class Partitions:
             partition = self._led.pop(name, None)
             if partition is not None:
                 partition.wake_all()
+        for topic in self._metrics.topics.keys() - {topic for topic, _ in self._led}:
+            self._metrics.forget(topic)
 
     def close(self) -> None:
         """The broker is going: parked fetches answer with what there is."""

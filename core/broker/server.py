@@ -15,13 +15,16 @@ from uuid import uuid4
 
 from klamm.core.broker.addresses import advertised
 from klamm.core.broker.audit_logs import LocalLogs
+from klamm.core.broker.connections import Connections
 from klamm.core.broker.dispatch import Dispatcher
 from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.handlers.produce import produce_one
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.leadership import Leadership
-from klamm.core.broker.listener import Limits, Listener
+from klamm.core.broker.limits import Limits
+from klamm.core.broker.listener import Listener
 from klamm.core.broker.maintenance import Maintenance
+from klamm.core.broker.metrics import BrokerMetrics
 from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.producer_ids import ProducerIds
 from klamm.core.broker.services import Services
@@ -32,7 +35,6 @@ from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.config.address import Listener as Address
-from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
@@ -58,6 +60,8 @@ class Broker:
         self._config = settings.broker
         self._stack = AsyncExitStack()
         self._listeners: list[Listener] = []
+        self.metrics = BrokerMetrics()
+        self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
         self.advertised: list[Address] = []
 
@@ -87,6 +91,7 @@ class Broker:
         dispatcher = Dispatcher(services, HANDLERS, produce_one)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
+        self._connections.start()
         for listener in self._listeners:
             listener.dispatch = dispatcher
             await listener.start()
@@ -96,9 +101,8 @@ class Broker:
     # -- the parts, in order
 
     def _bind(self) -> None:
-        limits = limits_of(self._config)
         for address in self._config.bound():
-            listener = Listener(address.name, address.host, address.port, limits)
+            listener = Listener(address.name, address.host, address.port, self._connections)
             listener.bind()
             self._stack.callback(listener.close)
             self._listeners.append(listener)
@@ -170,7 +174,7 @@ class Broker:
         cluster: Cluster,
         offsets: OffsetStore,
     ) -> Services:
-        partitions = Partitions()
+        partitions = Partitions(self.metrics)
         defaults = self._config.topic_defaults()
         leadership = Leadership(self._config.broker_id, cluster, logs, partitions, workers, defaults)
         cluster.on_change(leadership.changed)
@@ -188,6 +192,8 @@ class Broker:
             validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
             codecs=self._codecs,
             workers=workers,
+            metrics=self.metrics,
+            memory=self._connections.memory,
             clock_ms=_clock_ms,
             third_party_codecs=THIRD_PARTY_CODECS & self._codecs.ids(),
         )
@@ -239,16 +245,6 @@ class Broker:
         """Answer what is parked, finish what is under way, close every connection."""
         services.partitions.close()
         await services.groups.stop()
-        await asyncio.gather(*(listener.stop(DRAIN_S) for listener in self._listeners))
-
-
-def limits_of(config: BrokerConfig) -> Limits:
-    return Limits(
-        produce_frame=config.socket_request_max_bytes,
-        other_frame=config.control_request_max_bytes,
-        idle_s=config.connections_max_idle_ms / 1000,
-        queued_requests=config.queued_max_requests,
-        max_connections=config.max_connections,
-        send_buffer=config.socket_send_buffer_bytes,
-        receive_buffer=config.socket_receive_buffer_bytes,
-    )
+        for listener in self._listeners:
+            listener.close()
+        await self._connections.stop(DRAIN_S)

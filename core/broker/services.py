@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.memory import Memory
+from klamm.core.broker.metrics import BrokerMetrics
 from klamm.core.broker.partitions import LedPartition, Partitions
 from klamm.core.broker.producer_ids import ProducerIds
 from klamm.core.broker.validation import Validation
@@ -35,6 +37,8 @@ class Services:
     validation: Validation
     codecs: CodecTable
     workers: Workers
+    metrics: BrokerMetrics
+    memory: Memory
     clock_ms: Callable[[], int]
 
     third_party_codecs: frozenset[int]

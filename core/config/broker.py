@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import sys
+from ipaddress import ip_address
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from klamm.core.config.address import Listener, parse_listeners
 from klamm.core.config.choice import PluginChoices
-from klamm.core.config.section import INT_MAX, ConfigPath, ConfigType, Int, Long, Section, dotted, key, wrong_key
+from klamm.core.config.section import (
+    INT_MAX,
+    ConfigPath,
+    ConfigType,
+    Int,
+    Long,
+    Names,
+    Section,
+    dotted,
+    key,
+    wrong_key,
+)
 from klamm.core.config.topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig
 
 _TOPIC = TopicConfig()
@@ -57,8 +69,23 @@ class BrokerConfig(Section):
     control_request_max_bytes: Int = key(1_048_576, "The largest frame of any other request.", ge=1024)
     socket_send_buffer_bytes: Int = key(-1, "Send buffer of a connection; -1: the system's.", ge=-1)
     socket_receive_buffer_bytes: Int = key(-1, "Receive buffer of a connection; -1: the system's.", ge=-1)
-    queued_max_requests: Int = key(64, "Requests of one connection that wait for their answer; no more are read.", ge=1)
+    socket_listen_backlog_size: Int = key(128, "Connections that wait to be accepted.", ge=1)
+    socket_receive_timeout_ms: Long = key(
+        30_000, "A connection whose request does not bring 64 KiB or its end in such a time is closed.", ge=1
+    )
+    socket_send_timeout_ms: Long = key(
+        300_000, "A connection that reads nothing of its waiting responses for so long is closed.", ge=1
+    )
+    queued_max_requests: Int = key(500, "Requests that wait behind others; over it, connections are not read.", ge=1)
+    queued_max_request_bytes: Long = key(
+        268_435_456, "Memory of requests; over it, large ones are read one at a time.", ge=1
+    )
+    queued_max_response_bytes: Long = key(
+        268_435_456, "Memory of responses that wait to be read; over it, a Fetch gets 64 KiB or one batch.", ge=1
+    )
     max_connections: Int = key(10_000, "Connections at a time; one more is closed.", ge=1)
+    max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
+    max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
     connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
     num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
     fetch_max_bytes: Int = key(57_671_680, "Most bytes in one Fetch response.", ge=1024)
@@ -121,6 +148,19 @@ class BrokerConfig(Section):
     log_segment_bytes: Int = key(_TOPIC.segment_bytes, "Default of segment.bytes.", ge=14)
     log_segment_delete_delay_ms: Long = key(_TOPIC.file_delete_delay_ms, "Default of file.delete.delay.ms.", ge=0)
 
+    @field_validator("max_connections_per_ip_overrides")
+    @classmethod
+    def _address_and_number(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            address, _, number = entry.rpartition(":")
+            try:
+                ip_address(address.strip("[] "))
+            except ValueError as error:
+                raise ValueError(f"expected ADDRESS:NUMBER, got {entry!r}") from error
+            if not number.strip().isdecimal():
+                raise ValueError(f"expected ADDRESS:NUMBER, got {entry!r}")
+        return value
+
     @field_validator("listeners", "advertised_listeners", mode="before")
     @classmethod
     def _joined(cls, value: Any) -> Any:
@@ -154,6 +194,11 @@ class BrokerConfig(Section):
     def advertised(self) -> list[Listener]:
         """The addresses that clients are told. Port 0 stands for the port that was bound."""
         return parse_listeners(self.advertised_listeners or self.listeners, self._protocols())
+
+    def connection_overrides(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` by address."""
+        pairs = (entry.rpartition(":") for entry in self.max_connections_per_ip_overrides)
+        return {address.strip("[] "): int(number) for address, _, number in pairs}
 
     def topic_defaults(self) -> TopicConfig:
         """What a topic has that says nothing itself."""

@@ -2,8 +2,8 @@
 
 Rules: a frame is a big-endian int32 length and that many bytes; a negative length, or one over the limit, is a
 `ProtocolError`, after which the splitter is of no more use and the connection is to be closed. Memory is taken as bytes
-arrive (doubling), never on the word of the length alone. Each frame is a `bytearray` of its own, so that the broker may
-rewrite a record batch in place.
+arrive (at most four times as much), never on the word of the length alone. Each frame is a `bytearray` of its own, so
+that the broker may rewrite a record batch in place.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from klamm.core.errors import ProtocolError
 READ_SIZE = 64 * 1024
 """Bytes of one network read; larger ones let a bulk producer starve the others (measured, design D4)."""
 
-_FIRST_ALLOCATION = 1024 * 1024
+_SMALL = 512 * 1024
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
 
@@ -24,13 +24,19 @@ _LENGTH_AND_KEY = struct.Struct(">ih")
 class FrameSplitter:
     """Either `feed` it bytes, or let the network write into `get_buffer` and say how much with `received`.
 
-    `limit_by_key`, for a server, maps the frame's first int16 (the API key) to a limit of its own.
+    `limit_by_key`, for a server, maps the frame's first int16 (the API key) to a limit of its own. `chunk`, of
+    `READ_SIZE` bytes, may be shared by splitters whose `get_buffer` and `received` always come in pairs, as on
+    one event loop: ten thousand idle connections then hold no buffers.
     """
 
-    def __init__(self, limit: int, limit_by_key: Callable[[int], int] | None = None) -> None:
+    def __init__(
+        self, limit: int, limit_by_key: Callable[[int], int] | None = None, chunk: bytearray | None = None
+    ) -> None:
         self._limit = limit
         self._limit_by_key = limit_by_key
-        self._chunk = bytearray(READ_SIZE)
+        self._chunk = bytearray(READ_SIZE) if chunk is None else chunk
+        self.held = 0
+        """Bytes of memory taken for the frame under way."""
         self._kept = b""  # the start of a frame whose length is not known yet
         self._frame: bytearray | None = None  # the frame under way, when larger than what has come
         self._filled = 0
@@ -41,7 +47,8 @@ class FrameSplitter:
         if self._frame is None:
             return memoryview(self._chunk)
         if self._filled == len(self._frame):
-            self._grow(min(self._size, 2 * len(self._frame)))
+            grown = len(self._frame) * (4 if len(self._frame) < _SMALL else 2)
+            self._grow(min(self._size, grown))
         return memoryview(self._frame)[self._filled : self._filled + READ_SIZE]
 
     def received(self, count: int) -> list[bytearray]:
@@ -51,8 +58,13 @@ class FrameSplitter:
         self._filled += count
         if self._filled < self._size:
             return []
-        frame, self._frame = self._frame, None
+        frame, self._frame, self.held = self._frame, None, 0
         return [frame]
+
+    @property
+    def begun(self) -> int:
+        """Bytes that have come of a frame that is not whole yet."""
+        return self._filled if self._frame is not None else len(self._kept)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
         """The frames that are whole now that these bytes have come."""
@@ -106,7 +118,9 @@ class FrameSplitter:
     def _begin(self, size: int, start: memoryview) -> None:
         self._size = size
         self._filled = len(start)
-        self._frame = bytearray(max(min(size, _FIRST_ALLOCATION), self._filled))
+        # a length alone takes no memory: never more than twice what has come; the frame grows when more does
+        self.held = size if size <= 2 * self._filled else self._filled
+        self._frame = bytearray(self.held)
         self._frame[: self._filled] = start
 
     def _grow(self, size: int) -> None:
@@ -114,3 +128,4 @@ class FrameSplitter:
         grown = bytearray(size)
         grown[: self._filled] = self._frame
         self._frame = grown
+        self.held = size

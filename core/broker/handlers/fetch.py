@@ -17,6 +17,7 @@ from klamm.core.broker.partitions import LedPartition, ParkedFetch
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.log.partition_log import LogRead, ReadIsolation
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.records.header import iter_headers
 
@@ -46,7 +47,7 @@ class _Poll:
 def fetch(services: Services, request: Request) -> Any:
     message = request.message
     if request.version >= 7 and message.session_id != 0:
-        return _respond(request, _Poll([]), ErrorCode.fetch_session_id_not_found)
+        return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
     wanted = [
         _Wanted(
             topic.topic,
@@ -61,7 +62,7 @@ def fetch(services: Services, request: Request) -> Any:
     poll = _look(services, request, wanted, cached_only=True)
     wait_s = message.max_wait.total_seconds()
     if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0 or not wanted):
-        return _respond(request, poll)
+        return _respond(services, request, poll)
     return _wait(services, request, wanted, poll, wait_s)
 
 
@@ -85,7 +86,7 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
             for led in places:
                 led.unpark(parked)
         poll = _look(services, request, wanted, cached_only=True) or await _look_on_disk(services, request, wanted)
-    return _respond(request, poll)
+    return _respond(services, request, poll)
 
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
@@ -99,7 +100,7 @@ def _look(services: Services, request: Request, wanted: list[_Wanted], *, cached
     """All partitions once; with `cached_only`, None as soon as one would have to wait for the disk."""
     message = request.message
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
-    room = min(message.max_bytes, services.config.fetch_max_bytes)
+    room = min(message.max_bytes, services.config.fetch_max_bytes, services.memory.room())
     poll = _Poll([])
     for want in wanted:
         led = services.led(want.topic, want.partition, want.leader_epoch)
@@ -159,7 +160,8 @@ def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
             return
 
 
-def _respond(request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> Any:
+def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> Any:
+    _count(services, poll.answers, error)
     return write_fetch_response(
         poll.answers,
         request.version,
@@ -167,3 +169,18 @@ def _respond(request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -
         error=error,
         throttle_ms=request.context.throttle_ms,
     )
+
+
+def _count(services: Services, answers: list[Fetched], error: ErrorCode) -> None:
+    metrics = services.metrics
+    if error is not ErrorCode.none:
+        metrics.count_error(ApiKey.FETCH, error)
+    for answer in answers:
+        traffic = metrics.topics.get(answer.topic)
+        if traffic is not None:
+            traffic.fetches += 1
+            traffic.bytes_out += len(answer.records)
+        if answer.error is not ErrorCode.none:
+            metrics.count_error(ApiKey.FETCH, answer.error)
+            if traffic is not None:
+                traffic.failed_fetches += 1

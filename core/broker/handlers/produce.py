@@ -32,14 +32,14 @@ def produce(services: Services, request: Request) -> Any:
     message: ProduceRequest = request.message
     refused = _refusal(message)
     if refused is not None:
-        return _respond(request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
+        return _respond(services, request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
     outcomes: list[Produced] = []
     for index, part in enumerate(message.partitions):
         led = services.led(part.topic, part.partition)
         if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
             return _produce_rest(services, request, outcomes, message.partitions[index:])
         outcomes.append(_append_now(led, part, message.acks))
-    return _respond(request, outcomes)
+    return _respond(services, request, outcomes)
 
 
 def produce_one(services: Services, request: OneBatch) -> list[Buffer] | None:
@@ -54,14 +54,19 @@ def produce_one(services: Services, request: OneBatch) -> list[Buffer] | None:
     try:
         result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
     except KlammError as error:
-        return _one_failed(request, error)
+        return _one_failed(services, led, request, error)
     led.published(len(records))
+    traffic = led.traffic
+    traffic.produces += 1
+    traffic.bytes_in += len(records)
+    traffic.messages_in += result.last_offset - result.base_offset + 1
     return [write_one_produced(request, result.base_offset, result.log_append_time_ms, led.log.log_start_offset)]
 
 
-def _one_failed(request: OneBatch, error: KlammError) -> list[Buffer]:
+def _one_failed(services: Services, led: LedPartition, request: OneBatch, error: KlammError) -> list[Buffer]:
     """Not handed on to `produce`: a failed append may have set the batch's timestamps."""
-    outcome = _failed(ProducePartition(request.topic, request.partition, request.records), error)
+    outcome = _failed(led, ProducePartition(request.topic, request.partition, request.records), error)
+    services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
     body = write_produce_response([outcome], request.version)
     return response_frame(ApiKey.PRODUCE, request.version, request.correlation_id, [body])
 
@@ -75,7 +80,7 @@ async def _produce_rest(
             outcomes.append(await _append_later(services, led, part, request.message.acks))
         else:
             outcomes.append(_append_now(led, part, request.message.acks))
-    return _respond(request, outcomes)
+    return _respond(services, request, outcomes)
 
 
 def _refusal(message: ProduceRequest) -> ErrorCode | None:
@@ -101,7 +106,7 @@ def _append_now(led: LedPartition | ErrorCode, part: ProducePartition, acks: int
         records = _checked(led, part, acks)
         result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
     except KlammError as error:
-        return _failed(part, error)
+        return _failed(led, part, error)
     return _appended(led, records, result)
 
 
@@ -110,7 +115,7 @@ async def _append_later(services: Services, led: LedPartition, part: ProducePart
         records = _checked(led, part, acks)
         result = await services.workers.disk(_open_and_append, services, led, records)
     except KlammError as error:
-        return _failed(part, error)
+        return _failed(led, part, error)
     return _appended(led, records, result)
 
 
@@ -134,13 +139,18 @@ def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview
     return part.records
 
 
-def _failed(part: ProducePartition, error: KlammError) -> Produced:
+def _failed(led: LedPartition, part: ProducePartition, error: KlammError) -> Produced:
+    led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
     return Produced(part.topic, part.partition, error.code, message=str(error))
 
 
 def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> Produced:
     led.published(len(records))
+    traffic = led.traffic
+    traffic.produces += 1
+    traffic.bytes_in += len(records)
+    traffic.messages_in += result.last_offset - result.base_offset + 1
     return Produced(
         led.name.topic,
         led.name.partition,
@@ -150,8 +160,11 @@ def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> P
     )
 
 
-def _respond(request: Request, outcomes: list[Produced]) -> Any:
+def _respond(services: Services, request: Request, outcomes: list[Produced]) -> Any:
     """With acks=0 there is no response; an error then closes the connection, which is how the client learns of it."""
+    for outcome in outcomes:
+        if outcome.error is not ErrorCode.none:
+            services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
     if request.message.acks != 0:
         return [write_produce_response(outcomes, request.version, request.context.throttle_ms)]
     failed = next((o for o in outcomes if o.error is not ErrorCode.none), None)

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.connection import Connection
+from klamm.core.broker.connection import PIPELINED, WRITE_BUFFER_HIGH, Connection
+from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import ConnectionContext
+from klamm.core.broker.limits import Limits
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
 
@@ -21,6 +23,7 @@ class Notes(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.said: list[str] = []
+        self.unread = 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return ("10.0.0.9", 4711) if name == "peername" else default
@@ -37,6 +40,9 @@ class Notes(asyncio.Transport):
     def resume_reading(self) -> None:
         self.said.append("resume")
 
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
     def is_closing(self) -> bool:
         return "close" in self.said
 
@@ -50,15 +56,16 @@ class Notes(asyncio.Transport):
 class Bench:
     """A connection whose requests are answered by `answer`: `wait…` later, when `release` is set."""
 
-    def __init__(self, queued_requests: int = 4) -> None:
+    def __init__(self, limits: Limits | None = None) -> None:
         self.release = asyncio.Event()
         self.handled: list[bytes] = []
         self.cancelled = False
-        self.lost: list[Connection] = []
+        self.now = 5.0
+        self.house = Connections(limits or Limits(), clock=lambda: self.now)
         self.transport = Notes()
         self.context = ConnectionContext(1, "PLAINTEXT", "?")
         self.connection = Connection(
-            self.context, FrameSplitter(1000), self.answer, lambda: 5.0, self.lost.append, queued_requests
+            self.context, FrameSplitter(10_000_000, None, self.house.chunk), self.answer, self.house
         )
         self.connection.connection_made(self.transport)
 
@@ -141,18 +148,19 @@ async def test_a_connection_is_not_busy_once_all_is_answered(bench: Bench) -> No
 
 @bench_test
 async def test_reading_pauses_while_too_much_waits(bench: Bench) -> None:
-    bench.arrive(b"wait", *[b"more"] * 4)
+    bench.arrive(b"wait", *[b"more"] * PIPELINED)
     assert bench.transport.said == ["limits"]
     bench.arrive(b"more")
     assert bench.transport.said == ["limits", "pause"]
     bench.release.set()
     await settle()
     assert bench.transport.said == ["limits", "pause", "resume"]
-    assert b"".join(bench.transport.written).count(b"<") == 6
+    assert b"".join(bench.transport.written).count(b"<") == PIPELINED + 2
 
 
 @bench_test
 async def test_nothing_is_handled_while_the_client_does_not_read(bench: Bench) -> None:
+    bench.transport.unread = WRITE_BUFFER_HIGH + 1
     bench.connection.pause_writing()
     bench.arrive(b"one", b"two")
     await settle()
@@ -177,7 +185,7 @@ async def test_what_a_request_waits_for_is_cancelled_with_its_connection(bench: 
     await settle()
     assert bench.cancelled
     assert bench.handled == [b"wait"]
-    assert bench.lost == [bench.connection]
+    assert len(bench.house) == 0
 
 
 @pytest.mark.parametrize(
@@ -214,8 +222,9 @@ async def test_draining_answers_what_is_under_way_and_closes(bench: Bench) -> No
     bench.connection.drain()
     assert "close" not in bench.transport.said
     bench.release.set()
+    bench.arrive(b"too late")
     await settle()
-    assert bench.transport.written == [b"<wait>"]
+    assert b"".join(bench.transport.written) == b"<wait><behind>"
     assert bench.transport.said[-1] == "close"
 
 

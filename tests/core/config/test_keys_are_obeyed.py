@@ -22,7 +22,7 @@ SOURCE = "\n".join(
     if ROOT / "core" / "config" not in path.parents
 )
 DEFAULTS_OF_TOPICS = {name.replace(".", "_") for keys in BROKER_SYNONYMS.values() for name, _ in keys}
-READ_BY_METHODS = {"advertised_listeners", "listeners", "cleanup_policy"}
+READ_BY_METHODS = {"advertised_listeners", "listeners", "cleanup_policy", "max_connections_per_ip_overrides"}
 COMPACTION = {"delete_retention_ms", "max_compaction_lag_ms", "min_cleanable_dirty_ratio", "min_compaction_lag_ms"}
 """Kafka's clients set these with `cleanup.policy=compact`; they are kept, and obeyed once logs are compacted."""
 

@@ -1,0 +1,144 @@
+"""All connections of a broker, over all its listeners: who may come in, and who has to go.
+
+Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once; one without
+traffic for `connections.max.idle.ms`, one whose request does not come to its end and one whose peer does not read what
+it asked for are closed by a sweep. What is refused again and again is said once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from klamm.core.broker.limits import Limits
+from klamm.core.broker.memory import Memory
+from klamm.core.broker.metrics import BrokerMetrics
+from klamm.core.protocol.frames import READ_SIZE
+
+log = logging.getLogger(__name__)
+
+_SWEEP_MAX_S: Final = 5.0
+_SLICE: Final = 500
+"""Connections looked at in one go, before others get their turn."""
+
+
+class Member(Protocol):
+    """A connection, as far as it is told to go."""
+
+    address: str
+
+    def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None: ...
+
+    def expel(self, reason: str) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+
+class Connections:
+    """Belongs to the event loop; `len` and iteration may be asked on any thread."""
+
+    def __init__(
+        self, limits: Limits, metrics: BrokerMetrics | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.memory = Memory(limits)
+        self.metrics = metrics or BrokerMetrics()
+        self.clock = clock
+        self.chunk = bytearray(READ_SIZE)
+        """The one buffer that all connections read into."""
+        self._ids = itertools.count(1)
+        self._members: dict[Member, None] = {}
+        self._by_address: Counter[str] = Counter()
+        self._sweeper: asyncio.Task[None] | None = None
+        self._refused_since = 0
+        self._refused_said_at = float("-inf")
+
+    @property
+    def limits(self) -> Limits:
+        return self.memory.limits
+
+    def apply(self, limits: Limits) -> None:
+        """Other limits from now on; who is in stays in."""
+        self.memory.limits = limits
+        self.memory.wake()
+
+    def frame_limit(self, api_key: int) -> int:
+        return self.memory.limits.of(api_key)
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members))
+
+    # -- coming and going
+
+    def admit(self, member: Member) -> bool:
+        """Whether it may stay."""
+        self.metrics.connections_accepted += 1
+        limits = self.memory.limits
+        if len(self._members) >= limits.max_connections:
+            return self._refuse("max.connections", f"max.connections={limits.max_connections} are open")
+        most = limits.of_address(member.address)
+        if self._by_address[member.address] >= most:
+            return self._refuse("max.connections.per.ip", f"{member.address} has max.connections.per.ip={most} open")
+        self._members[member] = None
+        self._by_address[member.address] += 1
+        return True
+
+    def _refuse(self, limit: str, why: str) -> bool:
+        self.metrics.connections_rejected[limit] += 1
+        self._refused_since += 1
+        if self.clock() - self._refused_said_at >= 1.0:
+            more = f" ({self._refused_since} since this was last said)" if self._refused_since > 1 else ""
+            log.warning("closed a new connection: %s%s", why, more, extra={"event": "connection refused"})
+            self._refused_since, self._refused_said_at = 0, self.clock()
+        return False
+
+    def lost(self, member: Member) -> None:
+        if member in self._members:
+            del self._members[member]
+            self._by_address[member.address] -= 1
+            if not self._by_address[member.address]:
+                del self._by_address[member.address]
+
+    # -- the sweep
+
+    def start(self) -> None:
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def stop(self, grace_s: float) -> None:
+        """Let each connection answer what it has read, for at most `grace_s`; close all."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for member in self:
+            member.drain()
+        deadline = self.clock() + grace_s
+        while self._members and self.clock() < deadline:
+            await asyncio.sleep(0.01)
+        for member in self:
+            member.abort()
+        await asyncio.sleep(0)
+
+    async def _sweep(self) -> None:
+        while True:
+            limits = self.memory.limits
+            await asyncio.sleep(min(limits.idle_s / 2, limits.frame_s / 2, limits.send_s / 2, _SWEEP_MAX_S))
+            for number, member in enumerate(self, 1):
+                reason = member.overdue(self.clock(), self.memory.limits, tight=self.memory.tight)
+                if reason is not None:
+                    member.expel(reason)
+                if number % _SLICE == 0:
+                    await asyncio.sleep(0)

@@ -1,0 +1,78 @@
+"""What all connections together hold in memory: requests that came, and responses that their clients do not read.
+
+Rules: a request larger than one network read waits for its place when `queued.max.request.bytes` are taken, except one
+at a time, so that there is always one that goes on; a response may always have 64 KiB, and more while little waits
+unread. So the sum stays within both limits, and 64 KiB (or one batch) for each connection.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from klamm.core.broker.limits import Limits
+
+LEAST_ROOM = 64 * 1024
+_STEP = 1024 * 1024  # by so much a request may grow before it is asked about again
+
+
+class Waiter(Protocol):
+    def review_reading(self) -> None:
+        """There may be a place now."""
+        ...
+
+
+class Memory:
+    """`held` bytes of requests, `unread` bytes of responses, `queued` requests that wait behind another one."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.held = 0
+        self.unread = 0
+        self.queued = 0
+        self._waiting: OrderedDict[Waiter, None] = OrderedDict()
+        self._first: Waiter | None = None
+
+    # -- requests
+
+    @property
+    def many_queued(self) -> bool:
+        return self.queued > self.limits.queued_requests
+
+    def may_grow(self, request_of: Waiter) -> bool:
+        """Whether a large request may go on; if not, `review_reading` is called later."""
+        if self.held <= self.limits.request_bytes or self._first is request_of:
+            self._waiting.pop(request_of, None)
+            return True
+        if self._first is None:
+            self._first = request_of
+            self._waiting.pop(request_of, None)
+            return True
+        self._waiting[request_of] = None
+        return False
+
+    def done(self, request_of: Waiter) -> None:
+        """Its large request is whole, or its connection lost: others may have their turn."""
+        self._waiting.pop(request_of, None)
+        if self._first is request_of:
+            self._first = None
+        self.wake()
+
+    def wake(self) -> None:
+        """Ask the waiting ones again, the longest first, as many as there is room for."""
+        room = self.limits.request_bytes - self.held
+        for _ in range(min(len(self._waiting), max(room // _STEP, 0 if self._first else 1))):
+            waiter, _ = self._waiting.popitem(last=False)
+            waiter.review_reading()
+
+    # -- responses
+
+    @property
+    def tight(self) -> bool:
+        """Too much waits to be read by clients that do not read."""
+        return self.unread > self.limits.response_bytes
+
+    def room(self) -> int:
+        """How many bytes a response may have now."""
+        left = self.limits.response_bytes - self.unread
+        return max(left // 4, LEAST_ROOM)

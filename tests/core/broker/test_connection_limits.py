@@ -1,0 +1,250 @@
+"""What a connection may take: time for its requests and responses, memory together with all others."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import Any
+
+import pytest
+
+from klamm.core.broker.connection import Connection
+from klamm.core.broker.connections import Connections
+from klamm.core.broker.context import ConnectionContext
+from klamm.core.broker.limits import Limits
+from klamm.core.broker.memory import LEAST_ROOM
+from klamm.core.protocol.frames import FrameSplitter
+
+KIB = 1024
+LIMITS = Limits(idle_s=100, frame_s=30, send_s=60, request_bytes=300 * KIB, response_bytes=1000 * KIB)
+
+
+class Wire(asyncio.Transport):
+    """Takes notes; `unread` is what its peer has not read."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__()
+        self.address = address
+        self.reading, self.open, self.unread = True, True, 0
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return (self.address, 1) if name == "peername" else default
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return self.unread
+
+    def writelines(self, list_of_data: Any) -> None: ...
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def is_closing(self) -> bool:
+        return not self.open
+
+    def close(self) -> None:
+        self.open = False
+
+    def abort(self) -> None:
+        self.open = False
+
+
+class House:
+    def __init__(self, limits: Limits = LIMITS) -> None:
+        self.now = 0.0
+        self.connections = Connections(limits, clock=lambda: self.now)
+        self.release: list[asyncio.Future[None]] = []
+
+    def connect(self, address: str = "127.0.0.1") -> tuple[Connection, Wire]:
+        splitter = FrameSplitter(10_000_000, None, self.connections.chunk)
+        connection = Connection(ConnectionContext(1, "L", "?"), splitter, self._answer, self.connections)
+        wire = Wire(address)
+        connection.connection_made(wire)
+        return connection, wire
+
+    def _answer(self, context: ConnectionContext, frame: bytearray) -> Any:
+        return self._later() if frame.startswith(b"wait") else [b"answer"]
+
+    async def _later(self) -> Any:
+        self.release.append(asyncio.get_running_loop().create_future())
+        await self.release[-1]
+        return [b"answer"]
+
+    def sweep(self, connection: Connection, now: float, *, tight: bool = False) -> str | None:
+        self.now = now
+        return connection.overdue(now, self.connections.limits, tight=tight)
+
+
+def arrive(connection: Connection, data: bytes) -> None:
+    while data:
+        room = connection.get_buffer(-1)
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        connection.buffer_updated(count)
+        data = data[count:]
+
+
+def begun(size: int, sent: int) -> bytes:
+    """The first bytes of a request."""
+    return struct.pack(">i", size) + b"r" * sent
+
+
+def test_an_idle_connection_goes() -> None:
+    house = House()
+    connection, _ = house.connect()
+    assert house.sweep(connection, 99) is None
+    arrive(connection, begun(2, 2))
+    assert house.sweep(connection, 150) is None
+    assert house.sweep(connection, 200) == "idle"
+
+
+@pytest.mark.parametrize("first", [b"\0", b"\0\0\0\x10", begun(16, 8), begun(1_000_000, 8)])
+def test_a_request_that_does_not_end_closes_its_connection(first: bytes) -> None:
+    house = House()
+    connection, _ = house.connect()
+    arrive(connection, first)
+    assert house.sweep(connection, 10) is None
+    arrive(connection, b"r")
+    assert house.sweep(connection, 35) is None
+    assert house.sweep(connection, 41) == "unfinished request"
+
+
+def test_a_large_request_has_the_time_it_needs_while_it_comes() -> None:
+    house = House()
+    connection, _ = house.connect()
+    arrive(connection, begun(1_000_000, 10))
+    for period in range(1, 6):
+        assert house.sweep(connection, 31.0 * period) is None
+        arrive(connection, b"r" * 70 * KIB)
+    assert house.sweep(connection, 31.0 * 6) is None
+    assert house.sweep(connection, 31.0 * 7) == "unfinished request"
+
+
+def test_a_request_after_the_other_is_not_one_slow_one() -> None:
+    house = House()
+    connection, _ = house.connect()
+    for second in range(0, 200, 10):
+        arrive(connection, begun(4, 2))
+        assert house.sweep(connection, second) is None
+        arrive(connection, b"rr")
+
+
+def test_a_peer_that_reads_nothing_goes() -> None:
+    house = House()
+    connection, wire = house.connect()
+    wire.unread = 900 * KIB
+    connection.pause_writing()
+    assert house.connections.memory.unread == 900 * KIB
+    assert house.sweep(connection, 10) is None
+    wire.unread = 800 * KIB
+    assert house.sweep(connection, 60) is None
+    assert house.sweep(connection, 119) is None
+    assert house.sweep(connection, 121) == "reads nothing"
+    connection.expel("reads nothing")
+    connection.connection_lost(None)
+    assert not wire.open
+    assert house.connections.memory.unread == 0
+    assert house.connections.metrics.connections_closed == {"reads nothing": 1}
+
+
+def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
+    house = House()
+    connection, wire = house.connect()
+    wire.unread = 2000 * KIB
+    connection.pause_writing()
+    assert house.connections.memory.tight
+    assert house.connections.memory.room() == LEAST_ROOM
+    assert house.sweep(connection, 1, tight=True) is None
+    assert house.sweep(connection, 12, tight=True) == "reads nothing"
+
+
+def test_responses_have_less_room_the_more_waits() -> None:
+    house = House()
+    assert house.connections.memory.room() == 250 * KIB
+    connection, wire = house.connect()
+    wire.unread = 600 * KIB
+    connection.pause_writing()
+    assert house.connections.memory.room() == 100 * KIB
+    connection.resume_writing()
+    assert house.connections.memory.room() == 250 * KIB
+
+
+def test_large_requests_wait_for_memory_and_one_always_goes_on() -> None:
+    house = House()
+    first, first_wire = house.connect()
+    second, second_wire = house.connect()
+    arrive(first, begun(1_000_000, 90 * KIB))
+    assert first_wire.reading
+    arrive(second, begun(1_000_000, 90 * KIB))
+    assert [first_wire.reading, second_wire.reading] == [True, True], "the first over the limit goes on"
+    arrive(first, b"r" * 100)
+    assert [first_wire.reading, second_wire.reading] == [False, True], "the other waits for it"
+    assert house.sweep(first, 1000) is None, "and is not blamed for it"
+    third, third_wire = house.connect()
+    arrive(third, begun(16, 8) + b"r" * 8)
+    assert third_wire.reading, "small requests pass"
+    arrive(second, b"r" * (1_000_000 - 90 * KIB))
+    assert [first_wire.reading, second_wire.reading] == [True, True]
+    arrive(first, b"r" * (1_000_000 - 90 * KIB - 100))
+    assert house.connections.memory.held == 0
+
+
+def test_memory_of_a_lost_connection_is_free() -> None:
+    house = House()
+    pairs = [house.connect() for _ in range(3)]
+    for connection, _ in pairs:
+        arrive(connection, begun(1_000_000, 90 * KIB))
+    assert [wire.reading for _, wire in pairs] == [True, True, False]
+    for connection, _ in pairs[:2]:
+        connection.connection_lost(None)
+    assert pairs[2][1].reading
+    pairs[2][0].connection_lost(None)
+    assert house.connections.memory.held == 0
+
+
+def test_requests_of_all_connections_together_are_bounded() -> None:
+    async def main() -> None:
+        house = House(Limits(queued_requests=5))
+        pairs = [house.connect() for _ in range(4)]
+        frame = begun(4, 0)
+        for connection, _ in pairs:
+            arrive(connection, frame + b"wait" + (frame + b"more") * 2)
+        assert house.connections.memory.queued == 8
+        assert [wire.reading for _, wire in pairs] == [True, True, False, False]
+        await asyncio.sleep(0)
+        for held in house.release:
+            held.set_result(None)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert house.connections.memory.queued == 0
+        assert all(wire.reading for _, wire in pairs)
+
+    asyncio.run(main())
+
+
+def test_connections_of_one_address_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    house = House(Limits(max_connections=5, per_ip=2, per_ip_overrides={"10.0.0.9": 0}))
+    pairs = [house.connect("10.0.0.1") for _ in range(4)] + [house.connect("10.0.0.9")]
+    assert [wire.open for _, wire in pairs] == [True, True, False, False, False]
+    assert len(caplog.records) == 1, "said once a second"
+    assert "10.0.0.1 has max.connections.per.ip=2 open" in caplog.text
+    pairs[0][0].connection_lost(None)
+    pairs[2][0].connection_lost(None)
+    assert house.connect("10.0.0.1")[1].open
+    for number in range(5):
+        house.connect(f"10.0.1.{number}")
+    assert len(house.connections) == 5
+    assert house.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
+    assert house.connections.metrics.connections_accepted == 11
+
+
+def test_other_limits_apply_from_now_on() -> None:
+    house = House(Limits(max_connections=1))
+    house.connect()
+    assert not house.connect()[1].open
+    house.connections.apply(Limits(max_connections=2))
+    assert house.connect()[1].open
