@@ -18,6 +18,17 @@ command -v gcc >/dev/null 2>&1 || { apt_install gcc libc6-dev && command -v gcc 
 command -v mvn >/dev/null 2>&1 || { apt_install maven && command -v mvn >/dev/null 2>&1; } \
   || die "mvn is missing; install the system package maven"
 
+# Only their programs: `make bench` starts instances of its own, so the packages' services are kept from starting.
+if [ ! -x /usr/lib/rabbitmq/bin/rabbitmq-server ] || [ ! -e /usr/share/java/activemq-run.jar ]; then
+  policy=/usr/sbin/policy-rc.d
+  if [ "$(id -u)" = 0 ] && [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' > "$policy" && chmod 755 "$policy"
+  fi
+  apt_install rabbitmq-server activemq && [ -e /usr/share/java/activemq-run.jar ] \
+    || die "RabbitMQ or ActiveMQ is missing; install the system packages rabbitmq-server and activemq"
+fi
+
 if [ "$(cat .venv/bench.txt 2>/dev/null)" != "$(cat requirements/bench.txt)" ]; then
   .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/bench.txt
   cp requirements/bench.txt .venv/bench.txt

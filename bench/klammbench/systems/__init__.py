@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from klammbench.systems.activemq import activemq
 from klammbench.systems.base import System
 from klammbench.systems.kafka import kafka_default, kafka_tuned
 from klammbench.systems.klamm import klamm_embedded, klamm_zookeeper
+from klammbench.systems.rabbitmq import rabbitmq_classic, rabbitmq_streams
 
 SYSTEMS: dict[str, Callable[[Path], System]] = {
     "klamm": klamm_zookeeper,
     "klamm-embedded": klamm_embedded,
     "kafka": kafka_default,
     "kafka-tuned": kafka_tuned,
+    "rabbitmq": rabbitmq_classic,
+    "rabbitmq-streams": rabbitmq_streams,
+    "activemq": activemq,
 }

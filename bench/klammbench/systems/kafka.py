@@ -70,9 +70,7 @@ class Kafka:
         self._folder = folder
         self.data_dir = folder / "data"
         self._tuning = tuning
-        self._port, self._controller_port = free_port(), free_port()
-        while self._controller_port == self._port:
-            self._controller_port = free_port()
+        self._port = self._controller_port = 0
         self._process: Child | None = None
 
     def version(self) -> str:
@@ -88,6 +86,9 @@ class Kafka:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._port = self._controller_port = free_port()
+        while self._controller_port == self._port:
+            self._controller_port = free_port()
         properties = self._write_files()
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)

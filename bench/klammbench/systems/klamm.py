@@ -22,7 +22,7 @@ class Klamm:
         self.data_dir = folder / "data"
         self._zookeeper: ZooKeeperServer | None = None
         self._with_zookeeper = zookeeper
-        self._port = free_port()
+        self._port = 0
         self._broker: Child | None = None
 
     def version(self) -> str:
@@ -37,6 +37,7 @@ class Klamm:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._port = free_port()  # at each start: another may have taken the last one meanwhile
         if self._with_zookeeper:
             self._zookeeper = ZooKeeperServer(self._folder / "zookeeper", free_port())
             self._zookeeper.start()

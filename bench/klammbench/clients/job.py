@@ -1,0 +1,94 @@
+"""What a client program is asked for, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+from klammbench.paths import PYTHON, ROOT
+
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`batch_records` bounds a batch by its number of records instead of `batch_bytes` (the Kafka paper's batches)."""
+
+    bootstrap: str
+    topic: str
+    partitions: int
+    records: int
+    value_bytes: int
+    acks: int = 1
+    batch_bytes: int = 65_536
+    batch_records: int = 0
+    linger_ms: int = 5
+    fetch_bytes: int = 1_048_576
+    """Of one partition in one answer."""
+    poll_records: int = 1000
+    queued_records: int = 100_000
+    """That librdkafka fetches ahead."""
+
+    @property
+    def value(self) -> bytes:
+        return b"x" * self.value_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """`records` in those `seconds`, which cost the client's process that much CPU time."""
+
+    records: int
+    seconds: float
+    cpu_s: float
+
+    @property
+    def rate(self) -> float:
+        return self.records / self.seconds
+
+    @property
+    def per_cpu_second(self) -> float:
+        return self.records / self.cpu_s
+
+
+Program = Callable[[Job], Took]
+
+
+class Stopwatch:
+    def __init__(self) -> None:
+        self._begin, self._cpu = time.perf_counter(), time.process_time()
+
+    def took(self, records: int) -> Took:
+        return Took(records, time.perf_counter() - self._begin, time.process_time() - self._cpu)
+
+
+def count_received(receive: Callable[[], int], records: int) -> Took:
+    """Calls `receive`, which says how many came, until there are `records`. What came first starts the clock, and does
+    not count: joining, connecting and the first fetch lie before it."""
+    first = 0
+    deadline = time.monotonic() + TIMEOUT_S
+    while not first and time.monotonic() < deadline:
+        first = receive()
+    watch, received = Stopwatch(), first
+    while received < records:
+        got = receive()
+        received += got
+        if not got and time.monotonic() > deadline:
+            raise RuntimeError(f"{received} of {records} records came within {TIMEOUT_S:g} s")
+    return watch.took(received - first)
+
+
+def run_client(client: str, what: str, job: Job) -> Took:
+    """In a new process; `RuntimeError` with the end of what it said when it fails."""
+    command = [str(PYTHON), "-m", "klammbench.clients", client, what, json.dumps(asdict(job))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench"), "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S + 30, check=False, env=environment, cwd=ROOT
+    )
+    if done.returncode:
+        raise RuntimeError(f"{client} {what}: {(done.stderr or done.stdout).strip()[-400:]}")
+    return Took(**json.loads(done.stdout.splitlines()[-1]))
