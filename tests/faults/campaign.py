@@ -76,8 +76,8 @@ def say(name: str, result: Result, options: argparse.Namespace) -> bool:
     """Print the campaign's line and what follows from it; whether all is as it should be."""
     print(result.line(name), flush=True)
     if options.plant:
-        print(f"  plant {'found' if not result.passed else 'NOT FOUND: this campaign is blind to it'}", flush=True)
-        return not result.passed
+        print(f"  plant {'found' if result.found else 'NOT FOUND: this campaign is blind to it'}", flush=True)
+        return result.found
     if not result.passed:
         if result.injected < result.wanted:
             print(f"  {result.injected} faults injected, {result.wanted} wanted")
@@ -105,7 +105,7 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
             good &= say(name, result, options)
             rows.append(Row(name, result, seconds))
     seconds = time.monotonic() - began
-    bad = [row.name for row in rows if row.result.passed == options.plant]
+    bad = [r.name for r in rows if (not r.result.found if options.plant else not r.result.passed)]
     if options.plant:
         print(
             f"faults: {len(rows) - len(bad)} of {len(rows)} plants found" + f"; NOT FOUND: {', '.join(bad)}" * bool(bad)

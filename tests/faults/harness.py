@@ -72,8 +72,13 @@ class Result:
         self.wrong(injection, what)
 
     @property
+    def found(self) -> bool:
+        """Whether anything is wrong but the number of faults; that alone finds no plant."""
+        return bool(self.lost or self.corrupt_served or self.problem_count)
+
+    @property
     def passed(self) -> bool:
-        return not (self.lost or self.corrupt_served or self.problem_count) and self.injected >= max(self.wanted, 1)
+        return not self.found and self.injected >= max(self.wanted, 1)
 
     def line(self, name: str) -> str:
         further = "".join(f" {figure} {n}" for figure, n in self.figures.items())

@@ -19,8 +19,16 @@ def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, text=True, capture_output=True, timeout=280, check=False)
 
 
-IN_PROCESS = ["segment-cut", "kill-at-fault-point", "fsync-eio", "clock-jump"]
-WITH_BROKER = ["kill9-confluent-kafka", "kill9-klamm"]
+IN_PROCESS = [
+    "bit-flip-index",
+    "bit-flip-log",
+    "clock-jump",
+    "compaction-kill",
+    "fsync-eio",
+    "kill-at-fault-point",
+    "segment-cut",
+]
+WITH_BROKER = ["disk-full", "kill9-confluent-kafka", "kill9-klamm", "two-brokers"]
 
 
 @pytest.mark.parametrize("name", IN_PROCESS + WITH_BROKER)
