@@ -37,9 +37,7 @@ CONFIG = TopicConfig.model_validate(
 
 class ClockJump:
     name = "clock-jump"
-    injects = (
-        "the clock set a day ahead or back, at random, four times in a log's life; retention is 2 days"
-    )
+    injects = "the clock set a day ahead or back, at random, four times in a log's life; retention is 2 days"
     asserts = (
         "no record younger than the retention by the true time is deleted, before or after a restart; every batch is "
         "served whole; a retry is still a duplicate after a jump back; a lookup by time does not fail"

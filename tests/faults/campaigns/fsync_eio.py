@@ -26,9 +26,7 @@ HELD = TopicConfig.model_validate({"segment_bytes": 4_000, "flush_messages": 10,
 
 class FsyncEio:
     name = "fsync-eio"
-    injects = (
-        "one failing fsync (EIO) of a partition when it is flushed; all later ones would succeed"
-    )
+    injects = "one failing fsync (EIO) of a partition when it is flushed; all later ones would succeed"
     asserts = (
         "the partition goes offline and stays so, its recovery point stands still, no mark of an orderly stop is left; "
         "the other partition goes on; after a restart what was acknowledged is there"
