@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 
 from klammbench import report
-from klammbench.paths import RESULTS, ROOT, SYSTEM_DATA
+from klammbench.paths import DOCS, RESULTS, ROOT, SYSTEM_DATA, VAR
+from klammbench.pool import Pool
 from klammbench.results import Store
 from klammbench.rounds import Runner
 from klammbench.shapes import SHAPES
@@ -34,14 +35,20 @@ def main() -> int:
     if not given.report:
         rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
         _run(wanted, store, quick=given.quick, rounds=rounds)
-    failures = report.write(store, quick=given.quick)
-    for failure in failures:
-        print(f"failed: {failure}")
+    failures = report.write(store, SHAPES, VAR / "quick" if given.quick else DOCS)
     return 1 if failures else 0
 
 
 def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
-    runner = Runner(SYSTEMS, SYSTEM_DATA, store, lambda line: print(line, flush=True))
+    pool = Pool(SYSTEMS, SYSTEM_DATA)
+    runner = Runner(pool, store, lambda line: print(line, flush=True))
+    try:
+        _run_all(wanted, runner, quick=quick, rounds=rounds)
+    finally:
+        pool.close()
+
+
+def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> None:
     for name in [name for name in SHAPES if name in wanted]:
         begin = time.monotonic()
         print(f"== ({name}) {SHAPES[name].TITLE}", flush=True)

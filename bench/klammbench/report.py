@@ -1,23 +1,137 @@
-"""Tables and target lines from the results."""
+"""The page and the printed lines: `docs/benchmarks.md` of full runs, `var/bench/quick/benchmarks.md` of quick ones."""
 
 from __future__ import annotations
 
-from klammbench.results import Store
-from klammbench.shapes import SHAPES
-from klammbench.table import Table
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+
+from klammbench import chart
+from klammbench.metric import Metric
+from klammbench.results import ShapeResults, Store
+from klammbench.shapes.base import Shape
+from klammbench.table import KAFKAS, Table
+from klammbench.targets import Target
+
+_TEMPLATE = Path(__file__).with_name("page.md")
 
 
-def write(store: Store, *, quick: bool) -> list[str]:  # noqa: ARG001 - the page is to come
-    """Prints the target lines; gives the failures, a line each."""
-    failures = []
-    for name, shape in SHAPES.items():
-        found = store.load(name)
-        if found is None:
-            continue
-        table = Table(found.rows, shape.METRICS)
-        failures += [f"({name}) {failure}" for failure in table.failures()]
-        if found.about["finished_in_s"] is None:
-            failures.append(f"({name}) was cut off")
-        for target in shape.targets(table):
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One shape with what is known of it."""
+
+    shape: Shape
+    results: ShapeResults
+    table: Table
+    targets: Sequence[Target]
+
+
+def write(store: Store, shapes: Mapping[str, Shape], folder: Path) -> list[str]:
+    """Writes the page and the chart into `folder`, prints failures and target lines; gives the failures."""
+    measured = [found for shape in shapes.values() if (found := _measured(store, shape))]
+    failures = [line for found in measured for line in _failures(found)]
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = chart.write([(found.shape, found.table) for found in measured], folder / "benchmarks.svg")
+    (folder / "benchmarks.md").write_text(page(measured, failures, chart="benchmarks.svg" if drawn else None))
+    print(f"\n{folder / 'benchmarks.md'} is written")
+    for failure in failures:
+        print(f"failed: {failure}")
+    for found in measured:
+        for target in found.targets:
             print("\n".join(target.lines()))
     return failures
+
+
+def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | None) -> str:
+    targets = [target for found in measured for target in found.targets]
+    short = [target for target in targets if not target.met]
+    parts = {
+        "MISSED": _missed(short, failures) if targets else "Nothing has been measured yet.",
+        "TARGETS": _targets(targets),
+        "CHART": f"![How many times as good as the better Kafka]({chart})" if chart else "",
+        "SHAPES": "\n".join(_section(found) for found in measured),
+        "RUN": "\n".join(_about(found) for found in measured),
+    }
+    return Template(_TEMPLATE.read_text()).substitute(parts)
+
+
+def _measured(store: Store, shape: Shape) -> Measured | None:
+    results = store.load(shape.NAME)
+    if results is None:
+        return None
+    table = Table(results.rows, shape.METRICS)
+    return Measured(shape, results, table, shape.targets(table))
+
+
+def _failures(found: Measured) -> list[str]:
+    """One line for the same failure in several rounds."""
+    counts = Counter(found.table.failures())
+    lines = [f"({found.shape.NAME}) {text}" + (f" ({n} times)" if n > 1 else "") for text, n in counts.items()]
+    if found.results.about["finished_in_s"] is None:
+        lines.append(f"({found.shape.NAME}) was cut off")
+    return lines
+
+
+def _missed(short: Sequence[Target], failures: Sequence[str]) -> str:
+    lines = ["## Missed targets", ""]
+    lines += [f"- `{target.line()}`{_remarks(target)}" for target in short] or ["None."]
+    if failures:
+        lines += ["", "Measurements that failed:", "", *(f"- {line}" for line in failures)]
+    return "\n".join(lines)
+
+
+def _targets(targets: Sequence[Target]) -> str:
+    return "\n".join(f"- `{target.line()}`{_remarks(target)}" for target in targets)
+
+
+def _remarks(target: Target) -> str:
+    below = "; ".join(line.strip() for line in target.lines()[1:])
+    return f": {below}" if below else ""
+
+
+def _section(found: Measured) -> str:
+    """A heading and a table a metric: cells down, systems across."""
+    shape, table = found.shape, found.table
+    summary = " ".join((shape.__doc__ or "").split()).removeprefix(f"({shape.NAME}) ")
+    lines = [f"## ({shape.NAME}) {shape.TITLE}", "", summary, ""]
+    for name, metric in shape.METRICS.items():
+        lines += _metric_table(table, name, metric)
+    return "\n".join(lines)
+
+
+def _metric_table(table: Table, name: str, metric: Metric) -> list[str]:
+    systems = [s for s in table.systems() if any(table.values(cell, s, name) for cell in table.cells())]
+    rated = metric.better is not None and "klamm" in systems and any(kafka in systems for kafka in KAFKAS)
+    head = [metric.unit, *systems, *(["Klamm / better Kafka"] if rated else [])]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for cell in table.cells():
+        figures = [_figures(table, cell, system, name, metric) for system in systems]
+        if not any(figures):
+            continue
+        if rated:
+            ratio = table.ratio(cell, name, "klamm")
+            figures.append("" if ratio is None else f"**{ratio:.2f}**")
+        lines.append("| " + " | ".join([cell, *figures]) + " |")
+    return [*lines, ""]
+
+
+def _figures(table: Table, cell: str, system: str, name: str, metric: Metric) -> str:
+    spread = table.spread(cell, system, name)
+    if spread is None:
+        return ""
+    low, middle, high = (f"{x:,.{metric.digits}f}" for x in (spread.lowest, spread.median, spread.highest))
+    return f"{middle} ({low}–{high})"
+
+
+def _about(found: Measured) -> str:
+    about = found.results.about
+    took = f"{about['finished_in_s']:.0f} s" if about["finished_in_s"] else "cut off"
+    lines = [
+        f"**({found.shape.NAME})** {about['date']}, commit {about['commit']}, {about['rounds']} rounds, {took}; "
+        f"{about['machine']}",
+        "",
+        *(f"- {name}: {text}" for name, text in about["systems"].items()),
+    ]
+    return "\n".join([*lines, ""])

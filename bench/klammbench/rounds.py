@@ -10,10 +10,9 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
+from klammbench.pool import Pool
 from klammbench.results import Store
 from klammbench.shapes.base import Cell, Shape
 from klammbench.systems.base import System
@@ -24,18 +23,12 @@ _NUMBERS = itertools.count(1)
 
 
 class Runner:
-    """`factories` make systems by name, in folders below `folder`; `say` takes one line of progress."""
+    """`say` takes one line of progress."""
 
     def __init__(
-        self,
-        factories: Mapping[str, Callable[[Path], System]],
-        folder: Path,
-        store: Store,
-        say: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, pool: Pool, store: Store, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._factories = factories
-        self._folder = folder
+        self._pool = pool
         self._store = store
         self._say = say
         self._clock = clock
@@ -43,23 +36,12 @@ class Runner:
     def run(self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any]) -> None:
         """All of it; what failed is in the results."""
         begin = self._clock()
-        with ExitStack() as stack:
-            systems = self._systems(shape, stack)
-            names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
-            self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
-            broken = self._start(shape, systems) if shape.MANAGED else {}
-            _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
+        systems = self._pool.take(map(_real, shape.SYSTEMS), fresh=not shape.MANAGED)
+        names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
+        self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
+        broken = self._start(shape, systems) if shape.MANAGED else {}
+        _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
         self._store.finish(shape.NAME, self._clock() - begin)
-
-    def _systems(self, shape: Shape, stack: ExitStack) -> dict[str, System]:
-        systems = {}
-        for name in dict.fromkeys(_real(name) for name in shape.SYSTEMS):
-            system = self._factories[name](self._folder / shape.NAME / name)
-            system.wipe()
-            stack.callback(system.wipe)
-            stack.callback(system.stop)
-            systems[name] = system
-        return systems
 
     def _start(self, shape: Shape, systems: Mapping[str, System]) -> dict[str, str]:
         """Why by name, of those that cannot be measured."""
@@ -67,7 +49,8 @@ class Runner:
         for name, system in systems.items():
             begin = self._clock()
             try:
-                system.start()
+                if not system.pids():
+                    system.start()
                 shape.warm(system)
             except Exception as error:
                 broken[name] = f"did not start or warm up: {_one_line(error)}"
@@ -135,6 +118,7 @@ class _Rounds:
             system.wipe()
             if self._shape.MANAGED:
                 system.start()
+                self._shape.warm(system)
         except Exception as error:
             self._say(f"{self._shape.NAME}  {system.name} did not start anew: {_one_line(error)}")
 

@@ -7,7 +7,7 @@
  *
  * RATE 0: closed loop; DEPTH requests are in flight on each connection. RATE > 0: open loop; request k is due at k / RATE
  * seconds, goes to connection k mod CONNECTIONS, and its latency counts from when it was due, sent or not (so a stall is
- * seen by all that it held up).
+ * seen by all that it held up). When the measured time is over, what was due in it is still waited for.
  *
  * For WARM_S nothing counts; then for MEASURE_S, or until MAX_BYTES were acknowledged. Prints one line of JSON:
  * requests, bytes (of the frames acknowledged in the measured time), all_bytes (warm-up included), seconds, warm_end and end (CLOCK_MONOTONIC, s),
@@ -51,7 +51,7 @@ static float *latencies;
 static uint64_t latency_count, latency_room;
 static uint64_t done_requests, done_bytes, all_bytes;
 static int counting;
-static double last_answer;
+static double last_answer, count_from;
 
 static void die(const char *what) {
     fprintf(stderr, "raw driver: %s\n", what);
@@ -158,7 +158,7 @@ static void check(struct connection *c, const char *answer, uint32_t size, doubl
         exit(1);
     }
     all_bytes += f->size;
-    if (counting) {
+    if (counting && c->due[c->head % QUEUE] >= count_from) {
         remember(at - c->due[c->head % QUEUE]);
         done_requests++;
         done_bytes += f->size;
@@ -200,6 +200,12 @@ static double quantile(double q) {
     return latencies[at < latency_count ? at : latency_count - 1];
 }
 
+static int none_waiting(const struct connection *all, int count) {
+    for (int i = 0; i < count; i++)
+        if (all[i].head != all[i].tail) return 0;
+    return 1;
+}
+
 int main(int argc, char **argv) {
     if (argc != 9) die("raw PORT FRAMES CONNECTIONS DEPTH WARM_S MEASURE_S MAX_BYTES RATE");
     int connection_count = atoi(argv[3]), depth = atoi(argv[4]);
@@ -215,6 +221,7 @@ int main(int argc, char **argv) {
         struct epoll_event event = {.events = EPOLLIN, .data.ptr = &all[i]};
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, all[i].fd, &event)) die("epoll_ctl");
     }
+    double until = 0; /* > 0: the end of an open loop's measured time; it only waits for answers since */
     double begin = now(), measured_from = begin + warm, cpu_from = cpu(), at = begin;
     uint64_t due_count = 0;
     counting = warm <= 0;
@@ -227,11 +234,16 @@ int main(int argc, char **argv) {
         if (!counting && at >= measured_from) {
             counting = 1;
             measured_from = at;
+            count_from = rate > 0 ? at : 0; /* of an open loop only what is due in the measured time */
             cpu_from = cpu();
         }
-        if (counting && (at - measured_from >= measure || done_bytes >= max_bytes)) break;
+        if (counting && !until && (at - measured_from >= measure || done_bytes >= max_bytes)) {
+            if (rate == 0) break;
+            until = at;
+        }
+        if (until && none_waiting(all, connection_count)) break;
         struct timespec wait = {0, 200 * 1000 * 1000};
-        if (rate > 0) {
+        if (rate > 0 && !until) {
             for (at = now(); begin + due_count / rate <= at; due_count++) {
                 struct connection *c = &all[due_count % connection_count];
                 enqueue(c, begin + due_count / rate);
@@ -254,11 +266,11 @@ int main(int argc, char **argv) {
         }
         if (at - last_answer > SILENCE_S) die("no answer for 10 s");
     }
-    double cpu_s = cpu() - cpu_from, seconds = at - measured_from;
+    double end = until ? until : at, cpu_s = cpu() - cpu_from, seconds = end - measured_from;
     qsort(latencies, latency_count, sizeof *latencies, by_value);
     printf("{\"requests\": %llu, \"bytes\": %llu, \"all_bytes\": %llu, \"seconds\": %.6f, \"warm_end\": %.6f, \"end\": %.6f, \"cpu_s\": %.4f, "
            "\"p50_us\": %.1f, \"p99_us\": %.1f, \"p999_us\": %.1f}\n",
-           (unsigned long long)done_requests, (unsigned long long)done_bytes, (unsigned long long)all_bytes, seconds, measured_from, at, cpu_s,
+           (unsigned long long)done_requests, (unsigned long long)done_bytes, (unsigned long long)all_bytes, seconds, measured_from, end, cpu_s,
            quantile(0.5), quantile(0.99), quantile(0.999));
     return 0;
 }

@@ -10,6 +10,7 @@ import json
 import random
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -24,7 +25,8 @@ from klamm.core.records.encode import encode_batch
 from klammbench.paths import BUILT
 
 _VERSION = 9
-_TIMESTAMP_MS = 1_760_000_000_000
+_TIMESTAMP_MS = int(time.time() // 86_400) * 86_400_000
+"""This day's beginning: retention takes nothing of it."""
 _SOURCE = Path(__file__).with_name("raw.c")
 _TIMEOUT_S = 40.0
 

@@ -22,7 +22,7 @@ def topic_on(system: System, name: str, partitions: int, config: Mapping[str, st
     """A topic with leaders for all partitions, deleted at the end with its files."""
     admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 2})
     # At once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
-    settings = {"file.delete.delay.ms": "0", **(config or {})}
+    settings = {"file.delete.delay.ms": "0", "retention.ms": "-1", **(config or {})}
     admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
     try:
         _await_leaders(admin, name, partitions)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from klammbench.shapes import requests, throughput
+from klammbench.shapes import paper, requests, throughput
 from klammbench.shapes.base import Shape
+from klammbench.shapes.latency import latency
 
-SHAPES: dict[str, Shape] = {shape.NAME: shape for shape in (throughput, requests)}
+SHAPES: dict[str, Shape] = {shape.NAME: shape for shape in (paper, throughput, requests, latency)}

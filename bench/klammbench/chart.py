@@ -1,0 +1,52 @@
+"""The chart of the page: Klamm's ratio to the better Kafka in each cell of each shape, as SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from klammbench.shapes.base import Shape
+from klammbench.table import Table
+
+_LEAST, _MOST = 0.05, 20.0
+
+
+def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
+    """One panel a shape that has ratios, its first rated metric; False and no file where there is none."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot
+
+    # Text stays text, and the same results give the same file.
+    mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "klamm", "font.size": 9})
+    panels = [(shape, ratios) for shape, table in measured if (ratios := _ratios(shape, table))]
+    if not panels:
+        return False
+    heights = [len(ratios) + 1.5 for _, ratios in panels]
+    figure, axes = pyplot.subplots(
+        len(panels), 1, figsize=(8, 0.24 * sum(heights) + 0.6), squeeze=False, height_ratios=heights
+    )
+    for axis, (shape, ratios) in zip(axes[:, 0], panels, strict=True):
+        names = list(ratios)[::-1]
+        values = [min(max(ratios[name], _LEAST), _MOST) for name in names]
+        axis.barh(names, [value - 1 for value in values], left=1, color=["#2a7" if v >= 1 else "#c63" for v in values])
+        axis.axvline(1, color="black", linewidth=0.8)
+        axis.set_xscale("log")
+        axis.set_xlim(_LEAST, _MOST)
+        axis.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 10], ["0.1", "0.25", "0.5", "1", "2", "4", "10"])
+        axis.minorticks_off()
+        axis.set_title(f"({shape.NAME}) {shape.TITLE}: times as good as the better Kafka", loc="left", fontsize=9)
+    figure.tight_layout()
+    figure.savefig(path, format="svg", metadata={"Date": None})
+    pyplot.close(figure)
+    return True
+
+
+def _ratios(shape: Shape, table: Table) -> dict[str, float]:
+    """How many times as good, by cell; more is better in each."""
+    name, metric = next(((n, m) for n, m in shape.METRICS.items() if m.better), (None, None))
+    if name is None or metric is None:
+        return {}
+    found = {cell: table.ratio(cell, name, "klamm") for cell in table.cells()}
+    return {cell: ratio if metric.better == "higher" else 1 / ratio for cell, ratio in found.items() if ratio}

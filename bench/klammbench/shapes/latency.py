@@ -1,0 +1,87 @@
+"""Shape (d)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from klammbench.drivers.raw import Batch, Load, drive
+from klammbench.drivers.topics import topic_on
+from klammbench.metric import Metric
+from klammbench.shapes.base import BROKERS
+from klammbench.shapes.warming import PARTITIONS
+from klammbench.shapes.warming import warm as warm_up
+from klammbench.systems.base import System
+from klammbench.table import Table
+from klammbench.targets import Target, ratio_target
+
+_CONNECTIONS = 8
+_SHARE = 0.5
+_PEAK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyCell:
+    name: str
+    batch: Batch
+    max_bytes: float
+    """Where the measured time ends early, so that the disk does not become what is measured."""
+
+
+_CELLS = (
+    LatencyCell("requests of one message", Batch(1), 2e9),
+    LatencyCell("batches of 64 KB", Batch.of_size(65_536), 4e9),
+)
+
+
+class Latency:
+    """(d) Latency of an acknowledgement at one absolute rate for all: half the lowest peak found before the rounds.
+
+    Open loop: requests are due at fixed times, and a request's latency counts from when it was due, so that a stall
+    is seen by all that it held up (no coordinated omission). acks=1, 12 partitions, 8 connections.
+    """
+
+    NAME = "d"
+    TITLE = "Latency at one rate for all, half the lowest peak"
+    SYSTEMS = BROKERS
+    MANAGED = True
+    METRICS: Mapping[str, Metric] = {
+        "rate": Metric("requests/s", None),
+        "p50": Metric("µs p50", "lower"),
+        "p99": Metric("µs p99", "lower"),
+        "p999": Metric("µs p99.9", "lower"),
+    }
+
+    def __init__(self) -> None:
+        self._peaks: dict[str, dict[str, float]] = {}
+
+    def cells(self, quick: bool) -> Sequence[LatencyCell]:  # noqa: ARG002 - few as they are
+        return _CELLS
+
+    def warm(self, system: System) -> None:
+        """And find its peak, closed loop; of two looks the better one, since the first may still have warmed it."""
+        warm_up(system)
+        for place, cell in enumerate(_CELLS):
+            found = [self._peak(cell, system, f"peak-{place}-{look}") for look in range(2)]
+            self._peaks.setdefault(cell.name, {})[system.name] = max(found)
+
+    def _peak(self, cell: LatencyCell, system: System, name: str) -> float:
+        with topic_on(system, name, PARTITIONS) as topic:
+            got = drive(system.bootstrap, topic, PARTITIONS, cell.batch, Load(_CONNECTIONS, measure_s=_PEAK_S))
+        return got.requests / got.seconds
+
+    def rate(self, cell: LatencyCell) -> float:
+        return _SHARE * min(self._peaks[cell.name].values())
+
+    def run(self, cell: LatencyCell, system: System, number: int) -> Mapping[str, float]:
+        rate = self.rate(cell)
+        load = Load(_CONNECTIONS, warm_s=0.5, measure_s=3.0, max_bytes=cell.max_bytes, rate=rate)
+        with topic_on(system, f"latency-{number}", PARTITIONS) as topic:
+            got = drive(system.bootstrap, topic, PARTITIONS, cell.batch, load)
+        return {"rate": got.requests / got.seconds, "p50": got.p50_us, "p99": got.p99_us, "p999": got.p999_us}
+
+    def targets(self, table: Table) -> Sequence[Target]:
+        return [ratio_target("d-p99", table.shape_value("p99"), 1.0, at_least=False)]
+
+
+latency = Latency()
