@@ -1,0 +1,171 @@
+"""Rounds over systems that are made up, and the raw driver on a real broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from klammbench.drivers.raw import Batch, Load, drive
+from klammbench.metric import Metric
+from klammbench.pool import Pool
+from klammbench.results import Store
+from klammbench.rounds import Runner
+from klammbench.shapes.base import Cell
+from klammbench.systems.base import System
+from klammbench.table import AGAIN, Table
+from klammbench.targets import Target
+from klammtest.broker import RunningBroker, running_broker
+
+
+@dataclass
+class Fake:
+    """A system that only counts."""
+
+    name: str
+    data_dir: Path
+    starts: int = 0
+    up: bool = False
+    bootstrap: str = ""
+
+    def version(self) -> str:
+        return "1"
+
+    def settings(self) -> str:
+        return "none"
+
+    def start(self) -> None:
+        self.starts += 1
+        self.up = True
+        if self.name == "broken":
+            raise RuntimeError("no such jar")
+
+    def stop(self) -> None:
+        self.up = False
+
+    def pids(self) -> list[int]:
+        return [1] if self.up else []
+
+    def wipe(self) -> None:
+        assert not self.up
+
+
+@dataclass(frozen=True)
+class FakeCell:
+    name: str
+
+
+@dataclass
+class FakeShape:
+    """Fails in the cell `bad` on kafka."""
+
+    SYSTEMS: Sequence[str] = ("klamm", "kafka", "kafka-tuned", AGAIN)
+    MANAGED: bool = True
+    NAME: str = "f"
+    TITLE: str = ""
+    METRICS: Mapping[str, Metric] = field(default_factory=lambda: {"rate": Metric("1/s")})
+    order: list[tuple[str, str]] = field(default_factory=list)
+
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        return [FakeCell("good"), FakeCell("bad")]
+
+    def warm(self, system: System) -> None: ...
+
+    def run(self, cell: Cell, system: System, number: int) -> Mapping[str, float]:
+        assert bool(system.pids()) == self.MANAGED
+        self.order.append((cell.name, system.name))
+        if (cell.name, system.name) == ("bad", "kafka"):
+            raise RuntimeError("it burnt")
+        return {"rate": number}
+
+    def targets(self, table: Table) -> Sequence[Target]:
+        return []
+
+
+@dataclass
+class Bench:
+    shape: FakeShape
+    made: dict[str, Fake]
+    pool: Pool
+    store: Store
+
+    def run(self, rounds: int) -> Table:
+        Runner(self.pool, self.store, lambda line: None).run(self.shape, quick=False, rounds=rounds, about={})
+        found = self.store.load("f")
+        assert found is not None
+        assert found.about["finished_in_s"] is not None
+        return Table(found.rows, self.shape.METRICS)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    made: dict[str, Fake] = {}
+
+    def make(folder: Path) -> Fake:
+        return made.setdefault(folder.name, Fake(folder.name, folder))
+
+    names = ("klamm", "kafka", "kafka-tuned", "broken")
+    return Bench(FakeShape(), made, Pool(dict.fromkeys(names, make), tmp_path), Store(tmp_path, quick=False))
+
+
+def test_each_round_measures_all_and_begins_with_another(bench: Bench) -> None:
+    table = bench.run(rounds=2)
+    good = [system for cell, system in bench.shape.order if cell == "good"]
+    assert good == ["kafka", "kafka-tuned", "kafka-tuned", "klamm", "kafka-tuned", "kafka-tuned", "klamm", "kafka"]
+    assert all(len(table.values("good", system, "rate")) == 2 for system in bench.shape.SYSTEMS)
+
+
+def test_a_failed_cell_is_recorded_its_system_started_anew_and_tried_twice_only(bench: Bench) -> None:
+    table = bench.run(rounds=3)
+    assert [line.rpartition(": ")[2] for line in table.failures()] == ["it burnt"] * 2 + [
+        "not tried again after 2 failures"
+    ]
+    assert bench.made["kafka"].starts == 3
+    assert len(table.values("bad", "klamm", "rate")) == 3
+
+
+def test_a_system_that_does_not_start_fails_and_the_others_are_measured(bench: Bench) -> None:
+    bench.shape.SYSTEMS = ("klamm", "broken")
+    table = bench.run(rounds=1)
+    assert [line for line in table.failures() if "no such jar" in line] == table.failures()
+    assert len(table.failures()) == 2
+    assert table.values("good", "klamm", "rate")
+
+
+def test_systems_stay_up_for_the_next_shape_that_wants_them_and_end_with_the_pool(bench: Bench) -> None:
+    bench.shape.SYSTEMS = ("klamm", "kafka-tuned")
+    bench.run(rounds=1)
+    bench.shape.SYSTEMS = ("klamm",)
+    bench.run(rounds=1)
+    assert (bench.made["klamm"].starts, bench.made["kafka-tuned"].up) == (1, False)
+    bench.pool.close()
+    assert not bench.made["klamm"].up
+
+
+def test_a_shape_that_starts_its_systems_itself_finds_them_stopped(bench: Bench) -> None:
+    bench.run(rounds=1)
+    bench.shape.MANAGED = False
+    bench.run(rounds=1)
+    assert not any(system.up for system in bench.made.values())
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with running_broker(tmp_path_factory.mktemp("bench"), topics={"t": {"partitions": 2}}) as running:
+        yield running
+
+
+@pytest.mark.parametrize("rate", [0.0, 200.0], ids=["closed loop", "open loop"])
+def test_the_raw_driver_counts_what_the_broker_acknowledged(broker: RunningBroker, rate: float) -> None:
+    load = Load(connections=2, depth=3, warm_s=0.0, measure_s=0.2, rate=rate)
+    got = drive(broker.bootstrap, "t", 2, Batch(messages=10), load)
+    assert got.requests > 0
+    assert got.all_bytes >= got.bytes > got.requests * 1000
+    assert 0 < got.p50_us <= got.p99_us <= got.p999_us
+
+
+def test_the_raw_driver_ends_with_the_brokers_error(broker: RunningBroker) -> None:
+    with pytest.raises(RuntimeError, match="error code 3"):
+        drive(broker.bootstrap, "nowhere", 1, Batch(messages=1), Load(connections=1))
