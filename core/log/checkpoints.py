@@ -1,6 +1,6 @@
-"""Offsets by partition in one file of the log directory, as Kafka writes them.
+"""Offsets by partition in one file of the log directory, as Kafka writes them, with a checksum (`checksummed`).
 
-A line with the version 0, one with the number of entries, then `topic partition offset` a line. The files:
+A line with the version, one with the number of entries, then `topic partition offset` a line. The files:
 `recovery-point-offset-checkpoint` (all before it is on disk), `log-start-offset-checkpoint` (retention has passed) and
 `replication-offset-checkpoint` (the high watermark).
 """
@@ -13,13 +13,13 @@ from threading import RLock
 from typing import Final
 
 from klamm.core.errors import StorageError
+from klamm.core.log.checksummed import VERSION, seal, versioned_lines
 from klamm.core.log.files import storage, write_atomically
 from klamm.core.records.partition import TopicPartition
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
-_VERSION: Final = "0"
 
 
 class OffsetCheckpoint:
@@ -35,14 +35,13 @@ class OffsetCheckpoint:
         with storage(f"cannot read {self.path}"):
             if not self.path.exists():
                 return {}
-            lines = self.path.read_text(errors="replace").splitlines()
+            raw = self.path.read_bytes()
         try:
-            if lines[0] != _VERSION:
-                raise ValueError(f"version {lines[0]!r}, not {_VERSION}")
-            rows = [line.split(" ") for line in lines[2:]]
+            lines = versioned_lines(raw)
+            rows = [line.split(" ") for line in lines[1:]]
             found = {TopicPartition(topic, int(number)): int(offset) for topic, number, offset in rows}
-            if len(rows) != int(lines[1]):
-                raise ValueError(f"{len(rows)} entries, not {lines[1]}")
+            if len(rows) != int(lines[0]):
+                raise ValueError(f"{len(rows)} entries, not {lines[0]}")
         except (ValueError, IndexError) as error:
             raise StorageError(f"{self.path} is damaged: {error}") from error
         return found
@@ -52,7 +51,7 @@ class OffsetCheckpoint:
             if offsets == self._written:
                 return
             rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
-            write_atomically(self.path, f"{_VERSION}\n{len(offsets)}\n{rows}".encode())
+            write_atomically(self.path, seal(f"{VERSION}\n{len(offsets)}\n{rows}"))
             self._written = dict(offsets)
 
     def forget(self, tp: TopicPartition) -> None:

@@ -1,7 +1,7 @@
 """Which leader epoch began at which offset (KIP-101), in the file `leader-epoch-checkpoint` of each partition.
 
-The file is Kafka's: a line with the version 0, one with the number of entries, then `epoch start_offset` a line. Epochs
-and start offsets both grow.
+The file is Kafka's, with a checksum (`checksummed`): a line with the version, one with the number of entries, then
+`epoch start_offset` a line. Epochs and start offsets both grow.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from klamm.core.errors import StorageError
+from klamm.core.log.checksummed import VERSION, seal, versioned_lines
 from klamm.core.log.files import storage, write_atomically
 
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
-_VERSION: Final = "0"
 
 
 class LeaderEpochs:
@@ -34,13 +34,12 @@ class LeaderEpochs:
         with storage(f"cannot read {path}"):
             if not path.exists():
                 return cls(path)
-            lines = path.read_text(errors="replace").splitlines()
+            raw = path.read_bytes()
         try:
-            if lines[0] != _VERSION:
-                raise ValueError(f"version {lines[0]!r}, not {_VERSION}")
-            entries = [(int(a), int(b)) for a, b in (line.split() for line in lines[2:])]
-            if len(entries) != int(lines[1]):
-                raise ValueError(f"{len(entries)} entries, not {lines[1]}")
+            lines = versioned_lines(raw)
+            entries = [(int(a), int(b)) for a, b in (line.split() for line in lines[1:])]
+            if len(entries) != int(lines[0]):
+                raise ValueError(f"{len(entries)} entries, not {lines[0]}")
             if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(entries)):
                 raise ValueError("epochs or offsets do not grow")
         except (ValueError, IndexError) as error:
@@ -94,5 +93,5 @@ class LeaderEpochs:
     def _replace(self, epochs: list[int], starts: list[int]) -> None:
         """On disk first: what could not be written is not believed."""
         rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
-        write_atomically(self._path, f"{_VERSION}\n{len(epochs)}\n{rows}".encode())
+        write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"))
         self._epochs, self._starts = epochs, starts

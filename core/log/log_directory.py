@@ -7,6 +7,7 @@ cluster, broker and directory, as Kafka's does; a directory of another broker or
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +15,17 @@ from typing import Final
 from uuid import UUID, uuid4
 
 from klamm.core.errors import StorageError
-from klamm.core.log.files import storage, sync_directory, write_atomically
+from klamm.core.log.checksummed import properties, seal, unseal
+from klamm.core.log.files import remove, storage, sync_directory, write_atomically
 from klamm.core.log.topic_id import parse_uuid, uuid_text
 
 LOCK: Final = ".lock"
 META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _META_VERSION: Final = "1"
+_OLD_CLEAN: Final = b'{"version":0}\n'
+_CLEAN: Final = seal('{"version":0}\n')
+_log = logging.getLogger(__name__)
 
 
 class DirectoryLock:
@@ -72,10 +77,9 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
     with storage(f"cannot read {path}"):
         if not path.exists():
             return None
-        lines = path.read_text(errors="replace").splitlines()
+        raw = path.read_bytes()
     try:
-        rows = (line.partition("=") for line in lines if line and not line.startswith("#"))
-        fields = {name.strip(): value.strip() for name, _, value in rows}
+        fields = _fields(raw)
         if fields["version"] != _META_VERSION:
             raise ValueError(f"version {fields['version']!r}, not {_META_VERSION}")
         return DirectoryMeta(fields["cluster.id"], int(fields["broker.id"]), parse_uuid(fields["directory.id"]))
@@ -85,12 +89,20 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
         raise StorageError(f"{path} is damaged: {error}") from error
 
 
+def _fields(raw: bytes) -> dict[str, str]:
+    """With a checksum in the last line, or exactly the lines that Kafka and older brokers write."""
+    fields = properties(raw, "=")
+    if set(fields) != {"version", "cluster.id", "broker.id", "directory.id"}:
+        fields = properties(unseal(raw), "=")
+    return fields
+
+
 def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMeta:
     """Write the file the first time; `StorageError` when the directory is another broker's or cluster's."""
     meta = read_meta(directory)
     if meta is None:
         meta = DirectoryMeta(cluster_id, broker_id, uuid4())
-        write_atomically(directory / META, meta.to_text().encode())
+        write_atomically(directory / META, seal(meta.to_text()))
         return meta
     path = directory / META
     if meta.cluster_id != cluster_id:
@@ -112,10 +124,14 @@ def take_clean_marker(directory: Path) -> bool:
     with storage(f"cannot remove {path}"):
         if not path.exists():
             return False
-        path.unlink()
+        content = path.read_bytes()
+        remove(path)
         sync_directory(directory)
-    return True
+    if content in (_CLEAN, _OLD_CLEAN):
+        return True
+    _log.warning("%s is damaged; the logs are checked as after a crash", path)
+    return False
 
 
 def leave_clean_marker(directory: Path) -> None:
-    write_atomically(directory / CLEAN_SHUTDOWN, b'{"version":0}\n')
+    write_atomically(directory / CLEAN_SHUTDOWN, _CLEAN)

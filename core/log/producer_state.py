@@ -152,6 +152,8 @@ class ProducerState:
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = Producer(epoch, seen_ms, entries)
                 pos = end
+            if pos != len(data):  # no CRC covers the number of producers
+                raise CorruptRecordError(f"a producer snapshot says {count} producers, and holds more")
         except StructError as error:
             raise CorruptRecordError(f"a producer snapshot is cut off: {error}") from error
         return state

@@ -2,7 +2,8 @@
 
 With it a topic that was created anew under an old name is not given the old one's records.
 
-Kafka's two lines: `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding.
+Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a checksum;
+without one only exactly those two lines are believed, which older brokers wrote.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from klamm.core.errors import StorageError
+from klamm.core.log.checksummed import properties, seal, unseal
 from klamm.core.log.files import storage, sync_directory, write_atomically
 from klamm.core.log.naming import PARTITION_METADATA
 from klamm.core.records.partition import TopicPartition
@@ -33,9 +35,11 @@ def read_topic_id(directory: Path) -> UUID | None:
     with storage(f"cannot read {path}"):
         if not path.exists():
             return None
-        lines = path.read_text(errors="replace").splitlines()
+        raw = path.read_bytes()
     try:
-        fields = dict(line.split(": ", 1) for line in lines if line)
+        fields = properties(raw, ": ")
+        if set(fields) != {"version", "topic_id"}:
+            fields = properties(unseal(raw), ": ")
         if fields["version"] != "0":
             raise ValueError(f"version {fields['version']!r}, not 0")
         return parse_uuid(fields["topic_id"])
@@ -52,7 +56,7 @@ def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None
     found = read_topic_id(directory)
     if found is None:
         content = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
-        write_atomically(directory / PARTITION_METADATA, content.encode())
+        write_atomically(directory / PARTITION_METADATA, seal(content))
     elif found != topic_id:
         raise StorageError(
             f"{directory} holds {tp} of the topic id {uuid_text(found)}, not {uuid_text(topic_id)}: set it aside"

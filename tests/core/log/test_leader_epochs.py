@@ -21,7 +21,7 @@ def epochs(tmp_path: Path) -> LeaderEpochs:
 
 def test_the_file_is_kafka_s(epochs: LeaderEpochs, tmp_path: Path) -> None:
     path = tmp_path / "leader-epoch-checkpoint"
-    assert path.read_text() == "0\n3\n1 0\n2 10\n5 20\n"
+    assert path.read_text() == "1\n3\n1 0\n2 10\n5 20\ncrc32c 118b8c32\n"
     assert LeaderEpochs.read(path).entries() == epochs.entries()
 
 

@@ -73,7 +73,7 @@ def test_checkpoints_round_trip_in_kafka_s_format(tmp_path: Path) -> None:
     assert checkpoint.read() == {}
     offsets = {TopicPartition("a", 0): 5, TopicPartition("b-c", 11): 2**40}
     checkpoint.write(offsets)
-    assert checkpoint.path.read_text() == f"0\n2\na 0 5\nb-c 11 {2**40}\n"
+    assert checkpoint.path.read_text() == f"1\n2\na 0 5\nb-c 11 {2**40}\ncrc32c 8b67f6af\n"
     assert OffsetCheckpoint(checkpoint.path).read() == offsets
     before = checkpoint.path.stat().st_ino
     checkpoint.write(dict(offsets))
