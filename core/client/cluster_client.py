@@ -355,11 +355,36 @@ class ClusterClient(Caller):
             if p.committed_offset >= 0
         }
 
+    def delete_group(self, group: str, *, timeout_s: float | None = None) -> None:
+        """With its offsets. `BrokerError` when it has members, or there is no such group."""
+        message = self.call(ApiKey.DELETE_GROUPS, self.coordinator(group), groups_names=(group,), timeout_s=timeout_s)
+        _raise_first((r.error_code, None, f"group {r.group_id!r}") for r in message.results)
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> None:
+        """Forget where a group without members is in these partitions (KIP-496)."""
+
+        def build(schema: Schema) -> Any:
+            work = dict.fromkeys(partitions)
+            topics = _nested(
+                schema, "OffsetDeleteRequestTopic", "OffsetDeleteRequestPartition", work,
+                lambda number, _: {"partition_index": number},
+            )  # fmt: skip
+            return schema.build(group_id=group, topics=topics)
+
+        message = self.call(ApiKey.OFFSET_DELETE, self.coordinator(group), build=build, timeout_s=timeout_s)
+        answers = [(message.error_code, None, f"group {group!r}")]
+        answers += [(p.error_code, None, f"{t.name}-{p.partition_index}") for t in message.topics for p in t.partitions]
+        _raise_first(answers)
+
     def _waiting(self, timeout_s: float | None) -> timedelta:
         return timedelta(seconds=self.request_timeout_s if timeout_s is None else timeout_s)
 
 
-def produce_request(schema: Schema, batches: Mapping[TopicPartition, bytes], acks: int, timeout_s: float) -> Any:
+def produce_request(
+    schema: Schema, batches: Mapping[TopicPartition, bytes | bytearray], acks: int, timeout_s: float
+) -> Any:
     """A Produce request with one batch for each partition."""
     topics = tuple(
         schema.part(

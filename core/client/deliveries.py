@@ -61,10 +61,10 @@ class DeliveryListeners:
     def intercepts(self) -> bool:
         return bool(self._interceptors)
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         try:
             if self.audit is not None:
-                self.audit.attempted(topic, timestamp_ms, size)
+                self.audit.attempted(topic, timestamp_ms, size, count)
         except Exception:  # a plugin may raise anything
             self._passed_over("audit_errors", "attempted", self.audit)
 
@@ -85,9 +85,9 @@ class DeliveryListeners:
         if self.audit is not None and partition.topic in self.audited:
             stamped = produced.log_append_time_ms  # where the broker stamps, its time is the record's (design D9)
             try:
-                for created_ms, key, value, _ in batch.records:
+                for created_ms, count, size in batch.counted():
                     timestamp_ms = stamped if stamped >= 0 else created_ms
-                    self.audit.acknowledged(partition.topic, timestamp_ms, len(key or b"") + len(value or b""))
+                    self.audit.acknowledged(partition.topic, timestamp_ms, size, count)
             except Exception:  # a plugin may raise anything
                 self._passed_over("audit_errors", "acknowledged", self.audit)
         if self._interceptors:
@@ -105,7 +105,7 @@ class DeliveryListeners:
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
         if self._interceptors:
-            for _ in batch.records:
+            for _ in range(batch.count):
                 self._tell(None, error)
 
     def _tell(self, metadata: RecordMetadata | None, error: Exception | None) -> None:

@@ -34,7 +34,14 @@ from collections import deque
 from enum import Enum
 from typing import Protocol
 
-from klamm.core.client.producer_batch import ANONYMOUS, ProducerBatch, ProducerIdentity, wrap_sequence
+from klamm.core.client.producer_batch import (
+    ANONYMOUS,
+    ColumnBatch,
+    EncodedRows,
+    ProducerBatch,
+    ProducerIdentity,
+    wrap_sequence,
+)
 from klamm.core.client.record_future import BatchOutcome
 from klamm.core.errors import ErrorCode
 from klamm.core.records.partition import TopicPartition
@@ -102,6 +109,15 @@ class PartitionQueue:
             self.waiting[-1].closed = True
         self._made += 1
         batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made)
+        self.waiting.append(batch)
+        return batch
+
+    def add_rows(self, now_s: float, encoded: EncodedRows) -> ProducerBatch:
+        """A closed batch at the end, of a table's rows; the one before takes no more."""
+        if self.waiting:
+            self.waiting[-1].closed = True
+        self._made += 1
+        batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded)
         self.waiting.append(batch)
         return batch
 

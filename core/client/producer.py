@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from operator import index
 from pathlib import Path
 from types import TracebackType
-from typing import Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from klamm.core.client.backoff import Backoff
 from klamm.core.client.caller import Network
@@ -32,6 +32,7 @@ from klamm.core.client.record_accumulator import (
 )
 from klamm.core.client.record_future import failed_future
 from klamm.core.client.sender import Sender, SenderOptions
+from klamm.core.client.table_future import TableFuture
 from klamm.core.client.topic_writer import TopicWriter
 from klamm.core.client.typed import SharedCoordination, TypedValues
 from klamm.core.config.settings import Settings, load_settings
@@ -42,6 +43,9 @@ from klamm.core.records.header import HEADER_SIZE
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
 from klamm.core.seams.audit import AuditIdentity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _HEADER_OVERHEAD = 12
 """What a header adds to its name and value, at most about."""
@@ -192,6 +196,37 @@ class Producer:
             raise self._too_large(topic, size)
         queue = writer.queue(raw_key, raw, partition, size)
         return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
+
+    def send_arrow(
+        self,
+        topic: str,
+        table: pa.Table | pa.RecordBatch,
+        *,
+        key: str | None = None,
+        partition: int | None = None,
+        timestamp: str | None = None,
+    ) -> TableFuture:
+        """A record for each row of a table. The future gives the ranges of offsets where they are stored, or raises the
+        first `DeliveryError`.
+
+        The column `value` (bytes or text) makes the values; for a topic with a schema all columns are the fields of its
+        record, or `value` is a struct of them. `key` and `timestamp` name columns: keys are bytes, text or whole
+        numbers, null for none; timestamps are Arrow's, or numbers of milliseconds, now when there are none. Beside a
+        `value`, the columns `key` and `timestamp` need not be named. Rows with a key go to the key's partition, those
+        without one batch by batch to each partition in turn.
+
+        All rows are looked at before the first is sent: `SchemaError` names row and column, `DeliveryError` a row that
+        is too large; nothing was sent then. Blocks as `send` does; interceptors, which want records, rule it out
+        (`ConfigError`). Needs pyarrow (the extra `arrow`)."""
+        if self._closed:
+            raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+        if self._listeners.intercepts:
+            raise ConfigError("producer.interceptors see records, and a table has none: use send, or no interceptors")
+        from klamm.core.client.producer_arrow import TableSender
+
+        audit = None if self._audit is None else (self._audit.window_ms, self._audit_headers)
+        sender = TableSender(self._accumulator, self._listeners, self._values, self._largest, audit)
+        return sender.send(self._writers.get(topic) or self._open(topic), table, key, partition, timestamp)
 
     def flush(self, timeout: float | None = None) -> None:
         """Send all that was given to `send`, and wait until each record is stored or has failed (its future says

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from klamm.core.client.record_future import BatchOutcome
-from klamm.core.records.encode import RecordTuple, encode_batch
-from klamm.core.records.header import NO_PRODUCER_ID, NO_SEQUENCE
+from klamm.core.records import native
+from klamm.core.records.encode import RecordTuple, assemble
+from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from klamm.core.seams.codec import Codec
 
 
@@ -69,7 +71,7 @@ class ProducerBatch:
         self.settled = False
         self.problem: Exception | None = None
         """Why the last try failed."""
-        self._encoded: bytes | None = None
+        self._encoded: bytearray | None = None
 
     @property
     def count(self) -> int:
@@ -82,29 +84,35 @@ class ProducerBatch:
 
     @property
     def end(self) -> int:
-        return self.first + len(self.records)
+        return self.first + self.count
 
     def assign(self, identity: ProducerIdentity, sequence: int | None) -> None:
         self.identity, self.sequence, self.tries = identity, sequence, 0
         self._encoded = None
 
-    def encode(self, codec: Codec | None) -> bytes:
+    def encode(self, codec: Codec | None) -> bytearray:
         """The whole record batch; made once for each assignment."""
         if self._encoded is None:
-            self._encoded = encode_batch(
-                self.records,
-                codec=codec,
-                producer_id=self.identity.producer_id,
-                producer_epoch=self.identity.epoch,
-                base_sequence=NO_SEQUENCE if self.sequence is None else self.sequence,
-            )
+            sequence = NO_SEQUENCE if self.sequence is None else self.sequence
+            producer = (self.identity.producer_id, self.identity.epoch, sequence)
+            batch, base, latest = self._open()
+            self._encoded = assemble(batch, codec, (base, latest), producer, self.count)
         return self._encoded
+
+    def _open(self) -> tuple[bytearray, int, int]:
+        """The records with room for a header, the first timestamp and the latest."""
+        return native.encode_records(self.records)
+
+    def counted(self) -> Iterable[tuple[int, int, int]]:
+        """For the audit: (a timestamp of a window, records in it, their keys' and values' bytes), all of them."""
+        return [(stamp, 1, len(key or b"") + len(value or b"")) for stamp, key, value, _ in self.records]
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Two halves for a broker that found the whole too large; sequence numbers go with the records."""
         middle = self.count // 2
         halves = []
-        for start, records in ((0, self.records[:middle]), (middle, self.records[middle:])):
+        whole = self._rows()
+        for start, records in ((0, whole[:middle]), (middle, whole[middle:])):
             half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start)
             half.records = records
             half.size = self.size // 2 if start == 0 else self.size - self.size // 2
@@ -117,11 +125,64 @@ class ProducerBatch:
             halves.append(half)
         return halves[0], halves[1]
 
+    def _rows(self) -> list[RecordTuple]:
+        return self.records
+
     def release(self) -> None:
         """Settled: the records are of no more use."""
         self.settled = True
         self.records = []
         self._encoded = None
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRows:
+    """Rows of a table as `native.encode_columns` gives them: the records with room for a header, how many, the first
+    timestamp and the latest; `counted` as the audit wants it (see `ProducerBatch.counted`)."""
+
+    batch: bytearray
+    count: int
+    base_timestamp: int
+    max_timestamp: int
+    counted: Sequence[tuple[int, int, int]]
+
+
+class ColumnBatch(ProducerBatch):
+    """A batch that came encoded, from the columns of a table; takes no more records."""
+
+    __slots__ = ("_encoded_rows",)
+
+    def __init__(self, outcome: BatchOutcome, created_s: float, number: int, encoded: EncodedRows) -> None:
+        super().__init__(outcome, created_s, number)
+        self._encoded_rows = encoded
+        self.size = len(encoded.batch)
+        self.closed = True
+        outcome.count = encoded.count
+
+    @property
+    def count(self) -> int:
+        return self._encoded_rows.count
+
+    def counted(self) -> Iterable[tuple[int, int, int]]:
+        return self._encoded_rows.counted
+
+    def _open(self) -> tuple[bytearray, int, int]:
+        encoded = self._encoded_rows
+        return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
+
+    def _rows(self) -> list[RecordTuple]:
+        encoded = self._encoded_rows
+        with memoryview(encoded.batch) as view:
+            said = (encoded.count, 0, encoded.count - 1, encoded.base_timestamp, False)
+            _, stamps, keys, values, headers = native.lists(view[HEADER_SIZE:], *said)
+        return list(zip(stamps, keys, values, headers, strict=True))
+
+    def release(self) -> None:
+        super().release()
+        self._encoded_rows = _NOTHING
+
+
+_NOTHING = EncodedRows(bytearray(), 0, -1, -1, ())
 
 
 def wrap_sequence(sequence: int) -> int:

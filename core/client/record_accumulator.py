@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from klamm.core.client.partition_queue import PartitionQueue
-from klamm.core.client.producer_batch import ProducerBatch
+from klamm.core.client.producer_batch import EncodedRows, ProducerBatch
 from klamm.core.client.record_future import BatchOutcome, RecordFuture
 from klamm.core.errors import KlammError
 from klamm.core.records.record import Headers
@@ -113,6 +113,24 @@ class RecordAccumulator:
         if news:
             self._wake()
         return RecordFuture(outcome, index, timestamp_ms)
+
+    def append_rows(
+        self, queue: PartitionQueue, encoded: EncodedRows, finished: Callable[[BatchOutcome], None]
+    ) -> None:
+        """Rows of a table as a batch of their own; waits for room as `append` does. `finished` is called once all of
+        them are settled, on the sender's thread."""
+        size = len(encoded.batch)
+        with self.lock:
+            if self._used + size > self._buffering.memory:
+                self._wait_for_room(size)
+            if self._closed:
+                raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+            outcome = queue.add_rows(self._clock(), encoded).outcome
+            outcome.finished = finished
+            self._incomplete[outcome] = None
+            self._active[queue] = None
+            self._used += size
+        self._wake()
 
     def ready(self, now_s: float) -> Ready:
         queues, next_s = [], float("inf")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -41,7 +41,7 @@ class _Part:
 class BatchOutcome:
     """What became of the records of one batch."""
 
-    __slots__ = ("_parts", "_watched", "condition", "count", "partition", "settled")
+    __slots__ = ("_parts", "_watched", "condition", "count", "finished", "partition", "settled")
 
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
@@ -49,6 +49,8 @@ class BatchOutcome:
         self.count = 0
         """Records in the batch; grows until it is sent."""
         self.settled = 0
+        self.finished: Callable[[BatchOutcome], None] | None = None
+        """Called once all records are settled."""
         self._parts: list[_Part] = []
         self._watched: list[RecordFuture] = []
 
@@ -68,6 +70,10 @@ class BatchOutcome:
         with self.condition:
             return self.condition.wait_for(lambda: self.complete, timeout_s)
 
+    def parts(self) -> Sequence[_Part]:
+        """What is settled, in the order of the records."""
+        return sorted(self._parts, key=lambda part: part.first)
+
     def part(self, index: int) -> _Part | None:
         for part in self._parts:
             if part.first <= index < part.end:
@@ -84,8 +90,11 @@ class BatchOutcome:
             self.settled += part.end - part.first
             due = [future for future in self._watched if part.first <= future.index < part.end]
             self.condition.notify_all()
+            complete = self.complete
         for future in due:
             future.notify()
+        if complete and self.finished is not None:
+            self.finished(self)
 
 
 class RecordFuture(Future[RecordMetadata]):

@@ -39,6 +39,17 @@ class TopicWriter:
         self._queues: tuple[PartitionQueue, ...] = ()
         self.grow(partitions)
         self._sticky: PartitionQueue = self._queues[choose(partitions)]
+        self._turn = choose(partitions)
+
+    @property
+    def chooses(self) -> bool:
+        """Whether a partitioner of the user's looks at each record."""
+        return self._partitioner is not None
+
+    def in_turn(self) -> PartitionQueue:
+        """For a whole batch without keys: each partition in its turn, from a random one on."""
+        self._turn = (self._turn + 1) % len(self._queues)
+        return self._queues[self._turn]
 
     @property
     def partitions(self) -> int:

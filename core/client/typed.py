@@ -65,6 +65,11 @@ class TypedValues:
         serde = self.serde(topic)
         return None if serde is None else serde.deserializer(topic)
 
+    def arrow_serializer(self, topic: str) -> Any:
+        """What the topic's serde offers for tables (see `producer_arrow.ArrowSerializer`); None: row by row."""
+        make = getattr(self.serde(topic), "arrow_serializer", None)
+        return None if make is None else make(topic)
+
     def serde(self, topic: str) -> Serde | None:
         name = self._settings.serde_name(topic)
         if name is None:

@@ -65,12 +65,14 @@ class RangeCount:
 class ProducerAudit(Protocol):
     """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe."""
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
-        """`size` is key plus value in bytes, as serialized, without headers."""
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        """`count` records of one window, `timestamp_ms` in it; `size` is key plus value in bytes of all of them, as
+        serialized, without headers."""
         ...
 
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None:
-        """With the timestamp and size that `attempted` got."""
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        """With a timestamp of the window that `attempted` got (where the broker stamps, its time); the sums over all
+        calls are the same."""
         ...
 
     def flush(self) -> None:

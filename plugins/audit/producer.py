@@ -48,11 +48,11 @@ class _Topic:
         self.number = 0
         self.ended = False
 
-    def add(self, start: int, column: int, size: int) -> None:
+    def add(self, start: int, column: int, size: int, count: int) -> None:
         cell = self.counts.get(start)
         if cell is None:
             cell = self.counts[start] = [0, 0, 0, 0]
-        cell[column] += 1
+        cell[column] += count
         cell[column + 1] += size
 
     def take(self) -> Counts:
@@ -87,7 +87,7 @@ class KlammProducerAudit:
         self._interval_s = interval_s
         self._clock_ms = clock_ms
         self._store_timeout_s = store_timeout_s
-        self._records: deque[tuple[str, int, int, int]] = deque()
+        self._records: deque[tuple[str, int, int, int, int]] = deque()
         self._topics: dict[str, _Topic] = {}
         self._counting = threading.Lock()
         self._publishing = threading.Lock()
@@ -98,15 +98,15 @@ class KlammProducerAudit:
         self.failures = 0
         """Publications that did not succeed; they are tried again."""
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
-        self._records.append((topic, timestamp_ms, 2, size))
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        self._records.append((topic, timestamp_ms, 2, size, count))
         if topic not in self._topics:
             self._open(topic)
         if len(self._records) >= BULK:
             self._count()
 
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None:
-        self._records.append((topic, timestamp_ms, 0, size))
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        self._records.append((topic, timestamp_ms, 0, size, count))
         if len(self._records) >= BULK:
             self._count()
 
@@ -148,12 +148,12 @@ class KlammProducerAudit:
         with self._counting:
             records, topics, window_ms = self._records, self._topics, self._window_ms
             for _ in range(len(records)):
-                topic, timestamp, column, size = records.popleft()
+                topic, timestamp, column, size, count = records.popleft()
                 start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
                 state = topics.get(topic)
                 if state is None:
                     state = topics[topic] = _Topic()
-                state.add(start, column, size)
+                state.add(start, column, size, count)
 
     def _send(self, *, final: bool, heartbeat: bool) -> None:
         with self._publishing:

@@ -336,11 +336,11 @@ class Auditor:
         self.identity, self._publish = identity, publish
         return self
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int) -> None:
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         self.counted.append(("attempted", topic, timestamp_ms, size))
         raise RuntimeError("on purpose")
 
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int) -> None:
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         self.counted.append(("acknowledged", topic, timestamp_ms, size))
 
     def flush(self) -> None:

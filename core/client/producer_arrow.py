@@ -1,0 +1,349 @@
+"""`Producer.send_arrow`: the rows of a table become record batches without an object for each.
+
+Everything that can be wrong with a row is found before the first one is sent. Then batches are made of stretches of
+rows, as many as `batch.size` holds, and handed to the accumulator as they are: sequence numbers, retries, memory and
+time limits are those of records that were sent one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from klamm.core.errors import ConfigError, DeliveryError, KlammError, SchemaError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ConfigError("send_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
+
+from klamm.core.client.deliveries import DeliveryListeners
+from klamm.core.client.partition_queue import PartitionQueue
+from klamm.core.client.producer_batch import EncodedRows
+from klamm.core.client.record_accumulator import RecordAccumulator
+from klamm.core.client.table_future import TableFuture
+from klamm.core.client.topic_writer import TopicWriter
+from klamm.core.client.typed import TypedValues
+from klamm.core.records import native
+from klamm.core.records.encode import encode_headers
+from klamm.core.records.pure import Binary
+from klamm.core.records.record import Headers
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.core.seams.serde import Serializer
+
+ArrowSerializer = Callable[[pa.RecordBatch], "tuple[bytes, pa.Array]"]
+"""Rows to (what goes before each payload, the payloads as a binary array); what a serde may offer as
+`arrow_serializer(topic)`. Raises `SchemaError` naming row and column."""
+
+_LAST_MS: Final = 253_402_300_799_999
+_KINDS: Final = "bytes or text"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one partition, or of any: what `native.encode_columns` takes. `timestamps` None: all `now_ms`."""
+
+    keys: pa.Array | None
+    values: pa.Array
+    timestamps: pa.Array | None
+    prefix: bytes
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: pa.Array) -> Rows:
+        keys, stamps = (None if c is None else c.take(indices) for c in (self.keys, self.timestamps))
+        return Rows(keys, self.values.take(indices), stamps, self.prefix)
+
+
+def read_rows(
+    topic: str,
+    table: pa.Table | pa.RecordBatch,
+    key: str | None,
+    timestamp: str | None,
+    serialize: Serializer,
+    columnar: ArrowSerializer | None,
+    typed: bool,
+) -> list[Rows]:
+    """The table's rows, a stretch for each of its chunks; `SchemaError` names the first row and column that does not
+    fit. `serialize` is asked row by row where there is no `columnar` way."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise SchemaError(f"topic {topic}: send_arrow takes a pyarrow Table or RecordBatch, not {type(table).__name__}")
+    key, timestamp = _named(topic, table, key, "key"), _named(topic, table, timestamp, "timestamp")
+    _check_columns(topic, table, key, timestamp, typed)
+    found, first = [], 0
+    for chunk in table.to_batches():
+        if chunk.num_rows:
+            prefix, values = _values(topic, chunk, first, (key, timestamp), serialize, columnar, typed)
+            keys = None if key is None else _keys(topic, chunk.column(key), key)
+            stamps = None if timestamp is None else _stamps(topic, chunk.column(timestamp), timestamp, first)
+            found.append(Rows(keys, values, stamps, prefix))
+            first += chunk.num_rows
+    return found
+
+
+def _named(topic: str, table: pa.Table, name: str | None, default: str) -> str | None:
+    """The column asked for; the one of the usual name when there is a `value` column beside it."""
+    if name is None:
+        return default if default in table.column_names and "value" in table.column_names else None
+    if table.column_names.count(name) != 1:
+        there = ", ".join(table.column_names) or "none"
+        raise SchemaError(f"topic {topic}: there is no one column {name!r} for the {default}; columns: {there}")
+    return name
+
+
+def _check_columns(topic: str, table: pa.Table, key: str | None, timestamp: str | None, typed: bool) -> None:
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise SchemaError(f"topic {topic}: the table has two columns of one name: {', '.join(names)}")
+    if "value" in names:
+        others = sorted(set(names) - {"value", key, timestamp} - {None})
+        if others and not typed:
+            raise SchemaError(f"topic {topic}: records are made of value, key and timestamp; what is {others[0]!r}?")
+    elif not typed:
+        raise SchemaError(f"topic {topic}: the table needs a column 'value' of {_KINDS}; it has {', '.join(names)}")
+
+
+def _values(
+    topic: str,
+    chunk: pa.RecordBatch,
+    first: int,
+    apart: tuple[str | None, str | None],
+    serialize: Serializer,
+    columnar: ArrowSerializer | None,
+    typed: bool,
+) -> tuple[bytes, pa.Array]:
+    if not typed:
+        return b"", _binary(topic, chunk.column("value"), "value")
+    wrapped = "value" in chunk.schema.names and set(chunk.schema.names) <= {"value", *apart}
+    if wrapped and not pa.types.is_struct(chunk.column("value").type):
+        wrapped = False
+    rows = chunk.column("value") if wrapped else chunk.to_struct_array()
+    if columnar is not None:
+        try:
+            return columnar(rows)
+        except SchemaError as error:
+            if first == 0:
+                raise
+            raise SchemaError(f"{error} (rows of this chunk begin at {first})") from error
+    return b"", pa.array(
+        [_one(topic, row, first + i, serialize) for i, row in enumerate(rows.to_pylist())], pa.binary()
+    )
+
+
+def _one(topic: str, row: Any, number: int, serialize: Serializer) -> bytes | None:
+    try:
+        return serialize(row)
+    except SchemaError as error:
+        raise SchemaError(f"row {number}: {error}") from error
+    except Exception as error:  # a serde is a plugin and may raise anything
+        raise SchemaError(f"row {number}: topic {topic}: the value cannot be serialized: {error!r}") from error
+
+
+def _binary(topic: str, column: pa.Array, name: str) -> pa.Array:
+    """As (large) binary, without a copy where it is one or text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _binary(topic, column.dictionary_decode(), name)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_null(kind) or kind in (pa.binary_view(), pa.string_view()):
+        return column.cast(pa.binary())
+    raise SchemaError(f"topic {topic}: column {name} is {kind}; it takes {_KINDS}")
+
+
+def _keys(topic: str, column: pa.Array, name: str) -> pa.Array:
+    """As `Producer.send` takes keys: bytes, text, or whole numbers in decimal digits."""
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    try:
+        return _binary(topic, column, name)
+    except SchemaError as error:
+        raise SchemaError(f"topic {topic}: column {name} is {column.type}; a key is bytes, text or a number") from error
+
+
+def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
+    """Milliseconds since 1970."""
+    if pa.types.is_timestamp(column.type):
+        column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise SchemaError(f"topic {topic}: column {name} is {column.type}; it takes timestamps, or milliseconds")
+    stamps = column.cast(pa.int64())
+    wrong = pc.fill_null(pc.or_(pc.less(stamps, -1), pc.greater(stamps, _LAST_MS)), True)
+    if pc.any(wrong).as_py():
+        row = pc.index(wrong, True).as_py()
+        raise SchemaError(
+            f"topic {topic}: row {first + row} of column {name}: {column[row].as_py()!r} is no time of a record (up to "
+            "the year 9999, or -1 for none)"
+        )
+    return stamps
+
+
+def check_sizes(stretches: Sequence[Rows], largest: int, more: bytes) -> tuple[int, int] | None:
+    """The first row (and its bytes) that is larger than `largest`; None when all fit."""
+    first = 0
+    for rows in stretches:
+        sizes = pc.add(_sizes(rows.keys, rows.values, len(rows.prefix)), len(more))
+        if pc.max(sizes).as_py() > largest:
+            row = pc.index(pc.greater(sizes, largest), True).as_py()
+            return first + row, sizes[row].as_py()
+        first += len(rows)
+    return None
+
+
+def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tuple[int, Rows]]:
+    """(partition, its rows in their order), given each row's partition."""
+    raw = partition_of if isinstance(partition_of, bytes) else pa.array(partition_of, pa.int32()).buffers()[1]
+    chosen = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(raw)])
+    order = pc.array_sort_indices(chosen)  # stable
+    first = 0
+    for found in sorted(pc.value_counts(chosen).to_pylist(), key=lambda one: one["values"]):
+        count = found["counts"]
+        yield found["values"], rows.take(order.slice(first, count))
+        first += count
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How rows become batches: `now_ms` for those without a time, `more` their encoded headers, `window_ms` where the
+    audit counts them."""
+
+    now_ms: int
+    more: bytes
+    window_ms: int | None
+
+    def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
+        """All rows, in batches of up to `batch_size` bytes."""
+        keys, values = None if rows.keys is None else buffers(rows.keys), buffers(rows.values)
+        stamps = None if rows.timestamps is None else _numbers(rows.timestamps)
+        first = 0
+        while first < len(rows):
+            batch, end, base, latest = native.encode_columns(
+                keys, values, stamps, self.now_ms, rows.prefix, self.more, first, len(rows), batch_size
+            )
+            yield EncodedRows(batch, end - first, base, latest, self._counted(rows, first, end))
+            first = end
+
+    def _counted(self, rows: Rows, first: int, end: int) -> list[tuple[int, int, int]]:
+        """(window, records, bytes), as the audit counts records."""
+        if self.window_ms is None:
+            return []
+        keys = None if rows.keys is None else rows.keys[first:end]
+        sizes = _sizes(keys, rows.values[first:end], len(rows.prefix))
+        if rows.timestamps is None:
+            return [(self.now_ms, end - first, pc.sum(sizes).as_py())]
+        stamps = rows.timestamps[first:end]
+        starts = pc.multiply(pc.divide(stamps, self.window_ms), self.window_ms)
+        starts = pc.if_else(pc.less(stamps, 0), NO_WINDOW, starts)
+        sums = pa.table({"start": starts, "size": sizes}).group_by("start")
+        rows_of = sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist()
+        return [(row["start"], row["size_count"], row["size_sum"]) for row in rows_of]
+
+
+def _sizes(keys: pa.Array | None, values: pa.Array, prefix: int) -> pa.Array:
+    """Bytes of key and value of each row."""
+    sizes = pc.fill_null(pc.add(pc.binary_length(values).cast(pa.int64()), prefix), 0)
+    return sizes if keys is None else pc.add(sizes, pc.fill_null(pc.binary_length(keys).cast(pa.int64()), 0))
+
+
+def buffers(column: pa.Array) -> Binary:
+    """A binary array's own buffers."""
+    bitmap, offsets, data = column.buffers()
+    width = 8 if pa.types.is_large_binary(column.type) else 4
+    return bitmap, offsets, b"" if data is None else data, column.offset, width
+
+
+def _numbers(stamps: pa.Array) -> memoryview:
+    return memoryview(stamps.buffers()[1])[8 * stamps.offset : 8 * (stamps.offset + len(stamps))]
+
+
+class TableSender:
+    """Of one producer. Thread-safe, as its parts are."""
+
+    def __init__(
+        self,
+        accumulator: RecordAccumulator,
+        listeners: DeliveryListeners,
+        values: TypedValues,
+        largest: int,
+        audit: tuple[int, Headers] | None,
+    ) -> None:
+        """`largest` bytes are the most that one record may have; `audit` its window in ms and what it adds to each
+        record."""
+        self._accumulator = accumulator
+        self._listeners = listeners
+        self._values = values
+        self._largest = largest
+        self._audit = audit
+
+    def send(
+        self,
+        writer: TopicWriter,
+        table: pa.Table | pa.RecordBatch,
+        key: str | None,
+        partition: int | None,
+        timestamp: str | None,
+    ) -> TableFuture:
+        """See `Producer.send_arrow`."""
+        topic = writer.topic
+        columnar, typed = self._values.arrow_serializer(topic), self._values.serde(topic) is not None
+        stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
+        window_ms, headers = self._audit if writer.audited and self._audit is not None else (None, ())
+        more = encode_headers(headers)
+        too_large = check_sizes(stretches, self._largest, more)
+        if too_large is not None:
+            row, size = too_large
+            raise DeliveryError(
+                f"topic {topic!r}: row {row} makes a record of about {size} bytes, which max.request.size does not "
+                "allow; raise it, and max.message.bytes of the topic"
+            )
+        shares = [share for rows in stretches for share in self._shares(writer, rows, partition)]
+        future = TableFuture(topic)
+        now_ms = time.time_ns() // 1_000_000
+        try:
+            for queue, rows in shares:
+                self._send_rows(writer, queue, rows, Making(now_ms, more, window_ms), future)
+        except KlammError as error:  # the buffer stayed full, or the producer was closed
+            future.complete(error)
+        else:
+            future.complete()
+        return future
+
+    def _shares(
+        self, writer: TopicWriter, rows: Rows, partition: int | None
+    ) -> Iterator[tuple[PartitionQueue | None, Rows]]:
+        """Rows by partition; None: any."""
+        if partition is not None:
+            yield writer.queue(None, None, partition, 0), rows
+        elif writer.chooses:
+            keys = [None] * len(rows) if rows.keys is None else rows.keys.to_pylist()
+            values = [None if value is None else rows.prefix + value for value in rows.values.to_pylist()]
+            chosen = [writer.queue(k, v, None, 0).partition.partition for k, v in zip(keys, values, strict=True)]
+            for number, share in by_partition(rows, chosen):
+                yield writer.queue(None, None, number, 0), share
+        elif rows.keys is None:
+            yield None, rows
+        else:
+            chosen_raw = native.partitions(buffers(rows.keys), len(rows), writer.partitions)
+            for number, share in by_partition(rows, chosen_raw):
+                yield None if number < 0 else writer.queue(None, None, number, 0), share
+
+    def _send_rows(
+        self, writer: TopicWriter, queue: PartitionQueue | None, rows: Rows, making: Making, future: TableFuture
+    ) -> None:
+        target = queue or writer.in_turn()
+        for encoded in making.batches(rows, target.batch_size):
+            if writer.audited:
+                for stamp, count, size in encoded.counted:
+                    self._listeners.attempted(writer.topic, stamp, size, count)
+            with future.one_more():
+                self._accumulator.append_rows(target, encoded, future.settled)
+            if queue is None:
+                target = writer.in_turn()
