@@ -85,6 +85,7 @@ class Broker:
         logs = await self._open_logs(workers, coordination)
         cluster = await self._join(workers, coordination, logs)
         offsets = self._settings.make_offset_store(coordination)
+        self._stack.push_async_callback(workers.coordination, offsets.close)
         services = await self._assemble(workers, logs, coordination, cluster, offsets)
         self._watch_session(coordination, services)
         self._maintain(services, logs)

@@ -1,4 +1,4 @@
-"""`klamm groups`: consumer groups of both doors, and how far behind they are."""
+"""`klamm groups`: consumer groups of both doors, how far behind they are, and their end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from klamm.core.seams.coordination import Coordination, NoNodeError
 if TYPE_CHECKING:
     from klamm.core.client.cluster_client import ClusterClient
 
-app = typer.Typer(add_completion=False, help="List consumer groups, and show their lag.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="List consumer groups, show their lag, delete them.", no_args_is_help=True)
 COORDINATION_TIMEOUT_S = 5.0
 
 
@@ -66,6 +66,34 @@ def describe(
         rows.add_row(*map(str, cells))
     console().print(rows)
     typer.echo(f"total lag {total}")
+
+
+@app.command()
+def delete(
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP…")],
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only the offsets of this topic, as --delete-offsets does; may be repeated."),
+    ] = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Delete groups that have no member, with their offsets."""
+    with cluster_client(config, bootstrap) as (_, client):
+        for group in groups:
+            if topic:
+                _delete_offsets(client, group, set(topic))
+            else:
+                client.delete_group(group)
+            typer.echo(f"{group}: {'offsets ' if topic else ''}deleted")
+
+
+def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None:
+    there = [tp for tp in client.fetch_offsets(group) if tp.topic in topics]
+    missing = sorted(topics - {tp.topic for tp in there})
+    if missing:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"group {group!r} has no offset of {missing[0]!r}")
+    client.delete_offsets(group, there)
 
 
 def _cell(value: int | None) -> str:

@@ -159,6 +159,7 @@ class RegistryMember:
             self._thread.join(CLOSE_S)
             if self._thread.is_alive():
                 _log.warning("member %s of %r did not stop within %.0f s", self.member_id, self.group, CLOSE_S)
+        self._offsets.close()
 
     # Called by the coordination
 

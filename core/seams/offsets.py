@@ -46,3 +46,7 @@ class OffsetStore(Protocol):
     def groups(self) -> list[str]:
         """Groups with a stored offset, sorted."""
         ...
+
+    def close(self) -> None:
+        """Let connections of its own go; the coordination is not its own."""
+        ...

@@ -100,6 +100,9 @@ class CoordinationOffsetStore:
         names = [paths.group_id(part) for part in self._children(paths.CONSUMERS)]
         return sorted(name for name in names if next(iter(self._stored(name)), None) is not None)
 
+    def close(self) -> None:
+        """It has nothing of its own."""
+
     def _writes(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], values: Mapping[str, bytes]
     ) -> list[Operation]:

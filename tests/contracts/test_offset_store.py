@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
 
 import pytest
 
@@ -14,20 +16,36 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import BadVersionError, Check, Coordination, NoNodeError
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klammtest.inprocess import broker_thread
 from klammtest.zookeeper import CoordinationCase
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 FULL = CommittedOffset(7, leader_epoch=3, metadata='größe {"x": 1}', commit_timestamp_ms=1_700_000_000_000)
 
 
-@pytest.fixture(params=["coordination"])
-def make_store(request: pytest.FixtureRequest) -> Callable[[Coordination], OffsetStore]:
-    """Each store, as the plugin host makes it."""
-    return lambda coordination: plugin_host().offset_stores.create(request.param, {}, coordination)
+MakeStore = Callable[[Coordination], OffsetStore]
+
+
+@pytest.fixture(params=["coordination", "topic"])
+def make_store(
+    request: pytest.FixtureRequest, coordination_case: CoordinationCase, tmp_path: Path
+) -> Iterator[MakeStore]:
+    """Each store, as the plugin host makes it; the one that keeps offsets in a topic has a broker on the same tree."""
+    made: list[OffsetStore] = []
+    keys = {"offsets.topic.num.partitions": 3} if request.param == "topic" else {}
+
+    def make(coordination: Coordination) -> OffsetStore:
+        made.append(plugin_host().offset_stores.create(request.param, keys, coordination))
+        return made[-1]
+
+    with broker_thread(tmp_path, coordination_case.section()) if keys else nullcontext():
+        yield make
+        for store in made:
+            store.close()
 
 
 @pytest.fixture
-def store(make_store: Callable[[Coordination], OffsetStore], coordination: Coordination) -> OffsetStore:
+def store(make_store: MakeStore, coordination: Coordination) -> OffsetStore:
     return make_store(coordination)
 
 
@@ -98,7 +116,7 @@ def test_delete_some_and_all(store: OffsetStore) -> None:
 
 
 def test_another_process_may_have_deleted_what_this_one_remembers(
-    coordination_case: CoordinationCase, make_store: Callable[[Coordination], OffsetStore]
+    coordination_case: CoordinationCase, make_store: MakeStore
 ) -> None:
     one, other = (make_store(coordination_case.open()) for _ in range(2))
     one.commit("g", {A0: FULL, A1: FULL})
@@ -138,9 +156,7 @@ def test_a_guard_at_another_version_refuses_everything(store: OffsetStore, coord
     assert store.fetch("g") == {A0: CommittedOffset(1)}
 
 
-def test_commits_of_many_threads(
-    coordination_case: CoordinationCase, make_store: Callable[[Coordination], OffsetStore]
-) -> None:
+def test_commits_of_many_threads(coordination_case: CoordinationCase, make_store: MakeStore) -> None:
     """First commits of one group from several processes at once make its paths together."""
     stores = [make_store(coordination_case.open()) for _ in range(2)]
     errors: list[Exception] = []
@@ -161,9 +177,10 @@ def test_commits_of_many_threads(
     assert set(stores[0].fetch("g")) == {TopicPartition("t", p) for p in (*range(6), 99)}
 
 
-def test_what_the_coordination_store_writes(
-    make_store: Callable[[Coordination], OffsetStore], coordination: Coordination
-) -> None:
+def test_what_the_coordination_store_writes(coordination: Coordination) -> None:
+    def make_store(coordination: Coordination) -> OffsetStore:
+        return plugin_host().offset_stores.create("coordination", {}, coordination)
+
     make_store(coordination).commit("g", {A0: FULL})
     data, _ = coordination.get("/consumers/g/offsets/a/0")
     assert json.loads(data) == {

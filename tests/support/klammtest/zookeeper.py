@@ -92,6 +92,10 @@ class CoordinationCase(Protocol):
 
     def open(self, session_timeout_ms: int = 10_000) -> Coordination: ...
 
+    def section(self) -> dict[str, str]:
+        """`coordination` in a configuration, for a broker on the same tree."""
+        ...
+
     def expire(self, coordination: Coordination) -> None:
         """End its session behind its back, as the service does; its ephemeral paths are gone when this returns."""
         ...
@@ -119,6 +123,9 @@ class EmbeddedCase:
         made = self.make(session_timeout_ms)
         made.start()
         return made
+
+    def section(self) -> dict[str, str]:
+        return {"plugin": "embedded", "path": str(self._file)}
 
     def expire(self, coordination: Coordination) -> None:
         assert isinstance(coordination, EmbeddedCoordination)
@@ -174,6 +181,9 @@ class ZooKeeperCase:
         made = self.make(session_timeout_ms)
         made.start()
         return made
+
+    def section(self) -> dict[str, str]:
+        return {"plugin": "zookeeper", "zookeeper.connect": self._connect}
 
     def expire(self, coordination: Coordination) -> None:
         assert isinstance(coordination, ZooKeeperCoordination)

@@ -1,0 +1,13 @@
+"""The configuration of the `topic` offset store."""
+
+from __future__ import annotations
+
+from klamm.core.config.section import Int, Long, Section, key
+
+
+class TopicOffsetStoreConfig(Section):
+    """Kafka's keys for the topic; they count when it is made."""
+
+    offsets_topic_num_partitions: Int = key(50, "Partitions of __consumer_offsets.", ge=1)
+    offsets_topic_segment_bytes: Int = key(104_857_600, "Its segment.bytes; small, so that it is soon compacted.", ge=1)
+    offsets_commit_timeout_ms: Long = key(5_000, "How long a commit or a fetch may take.", ge=1)

@@ -1,0 +1,53 @@
+"""A broker on a thread of the test's own process: for suites that need many, each on a coordination of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from klamm.core.broker.server import Broker
+from klamm.core.config.settings import load_settings
+
+START_S = 60.0
+
+
+@contextmanager
+def broker_thread(folder: Path, coordination: Mapping[str, Any]) -> Iterator[Broker]:
+    """It has joined the cluster when this yields; stopped in order at the end."""
+    settings = load_settings(
+        {
+            "broker": {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")},
+            "coordination": dict(coordination),
+        }
+    )
+    ready, failed = threading.Event(), list[BaseException]()
+    loop = asyncio.new_event_loop()
+    stop = asyncio.Event()
+    broker: list[Broker] = []
+
+    async def serve() -> None:
+        broker.append(Broker(settings))
+        try:
+            await broker[0].start()
+        except BaseException as error:
+            failed.append(error)
+            raise
+        finally:
+            ready.set()
+        await stop.wait()
+        await broker[0].stop()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="broker")
+    thread.start()
+    try:
+        assert ready.wait(START_S), "the broker did not get ready"
+        assert not failed, failed
+        yield broker[0]
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(START_S)
+        loop.close()
