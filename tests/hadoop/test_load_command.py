@@ -153,7 +153,7 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
     assert lines[0].startswith("load topic=late load=1 rows=20 files=4 ")
     where = lines[-1].split()
     assert where[0] == "WHERE"
-    assert all("/klamm-0.1.0-py3-none-any." in path for path in where[1:]), where
+    assert all(f"/{wheel.stem}." in path for path in where[1:]), where
     assert ids(spark, broker, "other", "late") == list(range(20))
 
 
