@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What `make bench` needs besides .venv: requirements/bench.txt, a C compiler, and Kafka's
-# jars (from Maven Central, into var/bench/kafka).
+# What `make bench` needs besides .venv: requirements/bench.txt, a C compiler, RabbitMQ and
+# ActiveMQ (Debian's packages), and Kafka's jars (from Maven Central, into var/bench/kafka).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import fcntl
 import os
 import platform
 import signal
@@ -34,7 +35,14 @@ def main() -> int:
     store = Store(RESULTS, quick=given.quick)
     if not given.report:
         rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
-        _run(wanted, store, quick=given.quick, rounds=rounds)
+        VAR.mkdir(parents=True, exist_ok=True)
+        with (VAR / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("another benchmark runs on this checkout: two would spoil each other's figures", file=sys.stderr)
+                return 2
+            _run(wanted, store, quick=given.quick, rounds=rounds)
     failures = report.write(store, SHAPES, VAR / "quick" if given.quick else DOCS)
     return 1 if failures else 0
 

@@ -30,6 +30,18 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum((int(f[11]) + int(f[12])) * _TICK_S for pid in pids if (f := _stat(pid)))
 
 
+def cpu_exact(pids: Iterable[int]) -> float:
+    """As `cpu_seconds`, in nanosecond steps, of the threads that are alive: for what costs little."""
+    total = 0
+    for pid in pids:
+        for task in (_PROC / str(pid) / "task").iterdir():
+            try:
+                total += int((task / "schedstat").read_text().split()[0])
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # the thread has ended
+    return total / 1e9
+
+
 def pss_bytes(pids: Iterable[int]) -> int:
     """Proportional set size: shared pages are divided among those who share them."""
     total = 0
@@ -37,6 +49,15 @@ def pss_bytes(pids: Iterable[int]) -> int:
         for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
                 total += int(line.split()[1]) * 1024
+    return total
+
+
+def bytes_from_disk(pids: Iterable[int]) -> int:
+    """What they have read so far that the page cache did not have."""
+    total = 0
+    for pid in pids:
+        fields = dict(line.split(": ") for line in (_PROC / str(pid) / "io").read_text().splitlines())
+        total += int(fields["read_bytes"])
     return total
 
 

@@ -15,6 +15,7 @@ from klammbench.shapes.base import Shape
 from klammbench.table import KAFKAS, Table
 from klammbench.targets import Target
 
+FULL_ROUNDS = 5
 _TEMPLATE = Path(__file__).with_name("page.md")
 
 
@@ -34,7 +35,9 @@ def write(store: Store, shapes: Mapping[str, Shape], folder: Path) -> list[str]:
     failures = [line for found in measured for line in _failures(found)]
     folder.mkdir(parents=True, exist_ok=True)
     drawn = chart.write([(found.shape, found.table) for found in measured], folder / "benchmarks.svg")
-    (folder / "benchmarks.md").write_text(page(measured, failures, chart="benchmarks.svg" if drawn else None))
+    (folder / "benchmarks.md").write_text(
+        page(measured, failures, chart="benchmarks.svg" if drawn else None, gaps=_gaps(measured, shapes))
+    )
     print(f"\n{folder / 'benchmarks.md'} is written")
     for failure in failures:
         print(f"failed: {failure}")
@@ -44,11 +47,11 @@ def write(store: Store, shapes: Mapping[str, Shape], folder: Path) -> list[str]:
     return failures
 
 
-def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | None) -> str:
+def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | None, gaps: Sequence[str] = ()) -> str:
     targets = [target for found in measured for target in found.targets]
     short = [target for target in targets if not target.met]
     parts = {
-        "MISSED": _missed(short, failures) if targets else "Nothing has been measured yet.",
+        "MISSED": "\n".join([_missed(short, failures) if measured else "Nothing has been measured yet.", *gaps]),
         "TARGETS": _targets(targets),
         "CHART": f"![How many times as good as the better Kafka]({chart})" if chart else "",
         "SHAPES": "\n".join(_section(found) for found in measured),
@@ -63,6 +66,20 @@ def _measured(store: Store, shape: Shape) -> Measured | None:
         return None
     table = Table(results.rows, shape.METRICS)
     return Measured(shape, results, table, shape.targets(table))
+
+
+def _gaps(measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str]:
+    """What keeps this page from being one whole run."""
+    lines = []
+    there = {found.shape.NAME for found in measured}
+    if measured and (absent := [name for name in shapes if name not in there]):
+        lines.append(f"Not measured: shapes {', '.join(absent)}.")
+    for found in measured:
+        if found.results.about["rounds"] < FULL_ROUNDS:
+            lines.append(f"({found.shape.NAME}) has {found.results.about['rounds']} rounds, fewer than {FULL_ROUNDS}.")
+    if len({found.results.about["commit"] for found in measured}) > 1:
+        lines.append("The shapes are not all of one commit: see the end of the page.")
+    return ["", *(f"- {line}" for line in lines)] if lines else []
 
 
 def _failures(found: Measured) -> list[str]:

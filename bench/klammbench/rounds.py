@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from klammbench.paths import ROOT
 from klammbench.pool import Pool
 from klammbench.results import Store
 from klammbench.shapes.base import Cell, Shape
@@ -40,7 +41,11 @@ class Runner:
         names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
         self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
         broken = self._start(shape, systems) if shape.MANAGED else {}
-        _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
+        try:
+            _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
+        finally:
+            if not shape.MANAGED:
+                self._pool.take((), fresh=True)  # whatever it left in them is not for the next shape
         self._store.finish(shape.NAME, self._clock() - begin)
 
     def _start(self, shape: Shape, systems: Mapping[str, System]) -> dict[str, str]:
@@ -128,4 +133,7 @@ def _real(name: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".strip().replace("\n", " | ")[-300:]
+    """Of a process's traceback its last line, which says what it was; without the names of this machine's folders."""
+    lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
+    said = lines[-1] if any(line.lstrip().startswith("File ") for line in lines) else " | ".join(lines)
+    return said.strip().replace(f"{ROOT}/", "")[-300:]

@@ -23,7 +23,7 @@ from klamm.core.groups.classic import GroupCoordinator
 from klamm.core.groups.doors import ClassicDoors, Door, door_of
 from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError
+from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore
 
 log = logging.getLogger(__name__)
@@ -61,6 +61,8 @@ class GroupService:
         self._doors = ClassicDoors(coordination, config.broker_id, self.coordinator.populated)
         self._offsets_retention_ms = config.offsets_retention_minutes * 60_000
         self._populated_ms: dict[str, int] = {}
+        self._away = False
+        coordination.on_session(self._session_changed)
         self._ticker: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
@@ -188,10 +190,21 @@ class GroupService:
                 return error.code
         return None
 
+    def _session_changed(self, event: SessionEvent) -> None:
+        self._away = event is not SessionEvent.CONNECTED
+
+    def _check_store(self) -> None:
+        """A call would wait for its time-out, and hold up the heartbeats of its connection."""
+        if self._away and self._offsets.needs_coordination:
+            raise CoordinationUnavailableError("the coordination is away, and the offsets with it")
+
     async def store(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        """`CoordinationUnavailableError`, at once where that is known, when the store is away."""
+        self._check_store()
         await self._workers.coordination(self._offsets.commit, group, offsets)
 
     async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
+        self._check_store()
         return await self._workers.coordination(self._offsets.fetch, group, names)
 
     async def with_offsets(self) -> list[str]:

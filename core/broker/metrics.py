@@ -7,7 +7,6 @@ is whole, the numbers together are of about one moment.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -15,6 +14,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.seams.coordination import SessionEvent
 
 _BITS: Final = 40
 """Durations up to 2^39 ns (9 minutes) have a bucket of their own; longer ones share the last."""
@@ -67,7 +67,8 @@ class RequestTimes:
 
 
 class BrokerMetrics:
-    """All counters of one broker. `lag_s` are the event loop's last delay and the worst of the last minute, seconds."""
+    """All counters of one broker. `loop_lag_s`: the event loop's last delay; `loop_lag_max_s`: the worst of the last
+    minute."""
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
@@ -79,14 +80,21 @@ class BrokerMetrics:
         """By the limit that was reached."""
         self.connections_closed: Counter[str] = Counter()
         """What the broker closed itself, by reason."""
+        self.session_up = True
+        self.session_losses = 0
         self.session_expirations = 0
         self.loop_lag_s = 0.0
         self.loop_lag_max_s = 0.0
-        self.started_s = time.time()
 
     def traffic(self, topic: str) -> TopicTraffic:
         """The topic's counters, to be kept by whoever counts."""
         return self.topics.setdefault(topic, TopicTraffic())
+
+    def session(self, event: SessionEvent) -> None:
+        """What happened to the session with the coordination; called on its thread."""
+        self.session_up = event is SessionEvent.CONNECTED
+        self.session_losses += event is SessionEvent.SUSPENDED
+        self.session_expirations += event is SessionEvent.EXPIRED
 
     def count_error(self, api: ApiKey, error: ErrorCode) -> None:
         self.errors[api, error] += 1

@@ -89,6 +89,7 @@ class Broker:
         services = await self._assemble(workers, logs, coordination, cluster, offsets)
         self._watch_session(coordination, services)
         self._maintain(services, logs)
+        await self._serve_metrics(services, logs)
         dispatcher = Dispatcher(services, HANDLERS, produce_one)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
@@ -214,6 +215,7 @@ class Broker:
                 task.add_done_callback(tasks.discard)
 
         def on_event(event: SessionEvent) -> None:
+            self.metrics.session(event)
             if event is SessionEvent.CONNECTED:
                 loop.call_soon_threadsafe(look)
 
@@ -232,6 +234,22 @@ class Broker:
             lambda: services.groups.expire_offsets(_clock_ms()),
         )
         self._stack.push_async_callback(maintenance.stop)
+
+    async def _serve_metrics(self, services: Services, logs: LogManager) -> None:
+        """prometheus-client is imported only where it is wanted."""
+        if self._config.metrics_port < 0:
+            return
+        from klamm.core.broker.metrics_collector import Watched, registry
+        from klamm.core.broker.metrics_endpoint import MetricsEndpoint, sample_loop_lag
+
+        watched = Watched(
+            services.broker_id, self._connections, services.partitions, logs, services.cluster, services.groups
+        )
+        endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
+        endpoint.start()
+        self._stack.push_async_callback(services.workers.disk, endpoint.close)
+        sampler = asyncio.get_running_loop().create_task(sample_loop_lag(self.metrics))
+        self._stack.callback(sampler.cancel)
 
     async def _start_audit(self, services: Services, offsets: OffsetStore) -> None:
         audit = self._settings.make_audit()

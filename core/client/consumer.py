@@ -199,15 +199,17 @@ class Consumer:
     def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> pa.Table:
         """As `poll`, as a table of one topic's records; of no rows when none came. Columns key, value, topic,
         partition, offset, timestamp, timestampType and headers as in Spark's Kafka source; `value` is decoded where
-        the topic has a serde. Needs pyarrow (the extra `arrow`)."""
-        from klamm.core.client.consumer_arrow import ArrowConverter
+        the topic has a serde. Up to 131,072 rows when `max_records` does not say. Needs pyarrow (the extra
+        `arrow`)."""
+        from klamm.core.client.consumer_arrow import MAX_ROWS, ArrowConverter, ArrowReader
 
         self._check_polling()
         self._delivery.come_back()
         converter = ArrowConverter(self._values, self._converter)
-        limit = max_records or self._options.max_poll_records
+        read = ArrowReader(self._decoding, self._delivery.read_one).read
+        limit = max_records or MAX_ROWS
         with _Polling(self):
-            return converter.table(self._delivery.take(limit, timeout_s, converter.convert, one_topic=True))
+            return converter.table(self._delivery.take(limit, timeout_s, converter.convert, one_topic=True, read=read))
 
     def _take(self, delivery: Delivery, limit: int, timeout_s: float | None) -> list[ConsumerRecord]:
         with _Polling(self):

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
-from klamm.core.errors import ConfigError, KlammError, SchemaError
+from klamm.core.errors import ConfigError, CorruptRecordError, KlammError, SchemaError
 
 try:
     import pyarrow as pa
 except ModuleNotFoundError as error:
     raise ConfigError("poll_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
-from klamm.core.client.consumer_delivery import Converted
+from klamm.core.client.consumer_delivery import Converted, Decoding, Read, Reading, whole_batch_at
 from klamm.core.client.consumer_values import RecordConverter
+from klamm.core.client.positions import Chunk, Ready
 from klamm.core.client.typed import TypedValues
-from klamm.core.records.arrow import HEADERS, TIMESTAMP, columns_to_arrow
-from klamm.core.records.decode import RecordColumns
+from klamm.core.records.arrow import HEADERS, TIMESTAMP, arrow_columns, columns_to_arrow
+from klamm.core.records.codecs import UnsupportedCodecError
+from klamm.core.records.decode import Columns, RecordArea, read_area
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 
 CREATE_TIME: Final = 0
@@ -43,6 +47,54 @@ ArrowDecoder = Callable[[pa.Array], pa.Array]
 """Payloads (binary) to values; what a serde may offer as `arrow_deserializer(topic)`."""
 
 
+MAX_ROWS: Final = 131_072
+"""Rows of one table where the caller does not say."""
+
+_MAX_READ: Final = 16 * 1024 * 1024
+"""Bytes of records, uncompressed, that one reading joins."""
+
+
+class ArrowReader:
+    """Reads many batches of a chunk at once, straight into Arrow's buffers. What stands in the way, an unreadable batch
+    or another kind of timestamp, ends the reading before it, and is the `one`-by-one reader's to say."""
+
+    def __init__(self, decoding: Decoding, one: Read) -> None:
+        self._decoding = decoding
+        self._one = one
+
+    def read(self, partition: TopicPartition, chunk: Chunk, position: int) -> Reading:
+        """As `Delivery.read_one`, of all batches from where the chunk is at."""
+        areas, end, at, stamped = self._areas(partition, chunk, position)
+        if not areas:
+            return self._one(partition, chunk, position)
+        try:
+            columns = arrow_columns(areas, position)
+        except CorruptRecordError:
+            return self._one(partition, chunk, position)
+        return Reading(Ready(columns, 0, max(end, position), stamped), at)
+
+    def _areas(self, partition: TopicPartition, chunk: Chunk, position: int) -> tuple[list[RecordArea], int, int, bool]:
+        """The batches' records, the offset and the place after them, and whether the broker stamped them."""
+        decoding = self._decoding
+        areas: list[RecordArea] = []
+        at, end, size, stamped = chunk.at, position, 0, False
+        while size < _MAX_READ and whole_batch_at(chunk.data, at):
+            header = BatchHeader.parse(chunk.data, at)
+            if header.is_control or (areas and header.log_append_time != stamped):
+                break
+            if header.next_offset > position:
+                try:
+                    area = read_area(chunk.data, at, header, decoding.codecs, decoding.max_size, partition)
+                except (CorruptRecordError, UnsupportedCodecError):
+                    break
+                areas.append(area)
+                stamped = header.log_append_time
+                size += len(area.data)
+            at += header.size
+            end = header.next_offset
+        return areas, end, at, stamped
+
+
 class ArrowConverter:
     """Makes record batches; a serde without an Arrow decoder of its own is asked record by record."""
 
@@ -50,9 +102,7 @@ class ArrowConverter:
         self._values = values
         self._records = records
 
-    def convert(
-        self, partition: TopicPartition, columns: RecordColumns, log_append_time: bool
-    ) -> Converted[pa.RecordBatch]:
+    def convert(self, partition: TopicPartition, columns: Columns, log_append_time: bool) -> Converted[pa.RecordBatch]:
         """Those before the first one that cannot be deserialized."""
         batch = columns_to_arrow(columns)
         value, error = batch.column("value"), None
@@ -78,9 +128,13 @@ class ArrowConverter:
     def table(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> pa.Table:
         """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that
         one lacks are null; `SchemaError` where they contradict each other."""
-        tables = [pa.Table.from_batches([batch]) for _, batch in runs]
+        batches = [batch for _, batch in runs]
+        if not batches:
+            return EMPTY.empty_table()
+        if all(batch.schema == batches[0].schema for batch in batches):
+            return pa.Table.from_batches(batches)
         try:
-            return pa.concat_tables(tables, promote_options="permissive") if tables else EMPTY.empty_table()
+            return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="permissive")
         except pa.ArrowException as error:
             raise SchemaError(f"values of different types cannot be one table: {error}") from error
 
@@ -114,11 +168,22 @@ def _columns(partition: TopicPartition, batch: pa.RecordBatch, value: pa.Array, 
     columns = {
         "key": batch.column("key"),
         "value": value,
-        "topic": pa.repeat(pa.scalar(partition.topic), rows),
-        "partition": pa.repeat(pa.scalar(partition.partition, pa.int32()), rows),
+        "topic": _constant(partition.topic, pa.string(), rows),
+        "partition": _constant(partition.partition, pa.int32(), rows),
         "offset": batch.column("offset"),
         "timestamp": batch.column("timestamp"),
-        "timestampType": pa.repeat(pa.scalar(kind, pa.int32()), rows),
+        "timestampType": _constant(kind, pa.int32(), rows),
         "headers": batch.column("headers"),
     }
     return pa.RecordBatch.from_pydict(columns)
+
+
+@lru_cache(maxsize=1024)
+def _repeated(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, kind), rows)
+
+
+def _constant(value: str | int, kind: pa.DataType, rows: int) -> pa.Array:
+    """The same array, for the same value, as long as it has room."""
+    room = 1 << max(rows - 1, 0).bit_length()
+    return _repeated(value, kind, room)[:rows]

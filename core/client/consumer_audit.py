@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.consumer_delivery import sizes
 from klamm.core.client.partitioner import key_hash
-from klamm.core.records.decode import RecordColumns
+from klamm.core.records.decode import Columns
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import Audit, AuditIdentity, RangeAudit
@@ -55,7 +55,7 @@ class ConsumerAudit:
         if self._audited([partition]):
             self._call(lambda ranges: ranges.seek(partition, offset))
 
-    def count(self, partition: TopicPartition, columns: RecordColumns) -> None:
+    def count(self, partition: TopicPartition, columns: Columns) -> None:
         if self._audited([partition]):
             self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, sizes(columns)))
 

@@ -11,13 +11,13 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from klamm.core.client.errors import ClientClosedError, UnreadableBatchError
 from klamm.core.client.positions import Chunk, PartitionState, Positions, Ready
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
-from klamm.core.records.decode import RecordColumns, decode_columns
+from klamm.core.records.decode import Columns, RecordColumns, decode_columns
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
 
@@ -33,9 +33,9 @@ class Converted(Generic[T]):
     error: KlammError | None = None
 
 
-Convert = Callable[[TopicPartition, RecordColumns, bool], Converted[T]]
+Convert = Callable[[TopicPartition, Columns, bool], Converted[T]]
 """Of one partition's records, and whether their timestamps are the broker's (LogAppendTime)."""
-Counted = Callable[[TopicPartition, RecordColumns], None]
+Counted = Callable[[TopicPartition, Columns], None]
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,18 @@ class Decoding:
 
     codecs: CodecTable
     max_size: int
+
+
+class Reading(NamedTuple):
+    """What was read of a chunk, and where its next batch begins."""
+
+    ready: Ready
+    at: int
+
+
+Read = Callable[[TopicPartition, Chunk, int], Reading]
+"""The next batch, or batches, of a chunk of one partition: the records from a position on. `UnreadableBatchError` names
+the one that cannot be read."""
 
 
 class Delivery:
@@ -67,14 +79,21 @@ class Delivery:
         self._positions.come_back(self)
 
     def take(
-        self, limit: int, timeout_s: float | None, convert: Convert[T], *, one_topic: bool = False
+        self,
+        limit: int,
+        timeout_s: float | None,
+        convert: Convert[T],
+        *,
+        one_topic: bool = False,
+        read: Read | None = None,
     ) -> list[tuple[TopicPartition, T]]:
         """At most `limit` records (with `one_topic`, of one topic), as runs of one partition; waits for the first of
-        them up to `timeout_s` (None: for ever). Raises what is first in line instead of records: an unreadable batch or
-        record, or an error in the background; the position stays before it."""
+        them up to `timeout_s` (None: for ever). `read`: by default batch by batch, as lists. Raises what is first in
+        line instead of records: an unreadable batch or record, or an error in the background; the position stays before
+        it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
-            taken = self._take_now(limit, convert, one_topic)
+            taken = self._take_now(limit, convert, one_topic, read or self.read_one)
             if taken:
                 return taken
             if not self._wait(deadline):
@@ -97,7 +116,7 @@ class Delivery:
     def _deliverable(self) -> list[PartitionState]:
         return [s for s in self._positions.states.values() if s.deliverable and self._mine(s)]
 
-    def _take_now(self, limit: int, convert: Convert[T], one_topic: bool) -> list[tuple[TopicPartition, T]]:
+    def _take_now(self, limit: int, convert: Convert[T], one_topic: bool, read: Read) -> list[tuple[TopicPartition, T]]:
         with self._positions.lock:
             if self._positions.closed:
                 raise ClientClosedError("the consumer is closed")
@@ -110,7 +129,7 @@ class Delivery:
             if one_topic and taken and taken[0][0].topic != state.partition.topic:
                 continue
             try:
-                while limit > 0 and (run := self._run(state, limit, convert)) is not None:
+                while limit > 0 and (run := self._run(state, limit, convert, read)) is not None:
                     result, count = run
                     taken.append((state.partition, result))
                     limit -= count
@@ -122,8 +141,8 @@ class Delivery:
                 break
         return taken
 
-    def _run(self, state: PartitionState, limit: int, convert: Convert[T]) -> tuple[T, int] | None:
-        """The next records of one partition, from one batch; None when there are none now."""
+    def _run(self, state: PartitionState, limit: int, convert: Convert[T], read: Read) -> tuple[T, int] | None:
+        """The next records of one partition, from one reading; None when there are none now."""
         while True:
             with self._positions.lock:
                 if not state.deliverable:
@@ -133,7 +152,7 @@ class Delivery:
             if ready is None:
                 if chunk is None or position is None:
                     return None
-                ready = self._next_batch(state, version, chunk, position)
+                ready = self._next(state, version, chunk, position, read)
                 if ready is None:
                     continue
             stop = min(len(ready.columns.offsets), ready.index + limit)
@@ -168,27 +187,29 @@ class Delivery:
                     state.confirmed = ready.end
                 state.position = ready.end
 
-    def _next_batch(self, state: PartitionState, version: int, chunk: Chunk, position: int) -> Ready | None:
-        """Decode the chunk's next batch; None when the chunk is through."""
+    def _next(self, state: PartitionState, version: int, chunk: Chunk, position: int, read: Read) -> Ready | None:
+        """Read on in the chunk; None when it is through."""
         if chunk.error is not None:
             raise chunk.error
-        if not _whole_batch_at(chunk.data, chunk.at):
+        if not whole_batch_at(chunk.data, chunk.at):
             with self._positions.changing():
                 if state.version == version and state.chunks and state.chunks[0] is chunk:
                     state.chunks.popleft()
             return None
-        header = BatchHeader.parse(chunk.data, chunk.at)
-        ready = self._decode(state.partition, chunk, header, position)
+        reading = read(state.partition, chunk, position)
         with self._positions.lock:
             if state.version != version:
                 return None
-            chunk.at += header.size
-            state.ready = ready
-        return ready
+            chunk.at = reading.at
+            state.ready = reading.ready
+        return reading.ready
 
-    def _decode(self, partition: TopicPartition, chunk: Chunk, header: BatchHeader, position: int) -> Ready:
+    def read_one(self, partition: TopicPartition, chunk: Chunk, position: int) -> Reading:
+        """The next batch, as lists."""
+        header = BatchHeader.parse(chunk.data, chunk.at)
+        at = chunk.at + header.size
         if header.is_control or header.next_offset <= position:
-            return Ready(RecordColumns([], [], [], [], []), 0, max(header.next_offset, position))
+            return Reading(Ready(RecordColumns([], [], [], [], []), 0, max(header.next_offset, position)), at)
         decoding = self._decoding
         try:
             columns = decode_columns(chunk.data, chunk.at, header, decoding.codecs, decoding.max_size, partition)
@@ -196,16 +217,16 @@ class Delivery:
             offset = max(position, header.base_offset)
             raise UnreadableBatchError(str(error), partition, offset, header.next_offset) from error
         index = bisect_left(columns.offsets, position)
-        return Ready(columns, index, header.next_offset, header.log_append_time)
+        return Reading(Ready(columns, index, header.next_offset, header.log_append_time), at)
 
 
-def _whole_batch_at(data: bytes, at: int) -> bool:
+def whole_batch_at(data: bytes, at: int) -> bool:
     """False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the header)."""
     left = len(data) - at
     return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size
 
 
-def sizes(columns: RecordColumns) -> Sequence[int]:
+def sizes(columns: Columns) -> Sequence[int]:
     """Key plus value of each record, in bytes."""
     pairs = zip(columns.keys, columns.values, strict=True)
     return [(0 if key is None else len(key)) + (0 if value is None else len(value)) for key, value in pairs]

@@ -9,7 +9,7 @@ from klamm.core.client.consumer_delivery import Converted, sizes
 from klamm.core.client.errors import UnreadableRecordError
 from klamm.core.client.typed import TypedValues
 from klamm.core.errors import KlammError, SchemaError
-from klamm.core.records.decode import RecordColumns
+from klamm.core.records.decode import Columns
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
 from klamm.core.seams.interceptor import ConsumerInterceptor
@@ -33,7 +33,7 @@ class RecordConverter:
     def convert(
         self,
         partition: TopicPartition,
-        columns: RecordColumns,
+        columns: Columns,
         log_append_time: bool = False,  # noqa: ARG002 - records do not say
     ) -> Converted[list[ConsumerRecord]]:
         """Those before the first one that cannot be deserialized."""
@@ -59,7 +59,7 @@ class RecordConverter:
 
 
 def _deserialized(
-    partition: TopicPartition, columns: RecordColumns, deserialize: Deserializer
+    partition: TopicPartition, columns: Columns, deserialize: Deserializer
 ) -> tuple[list[object], KlammError | None]:
     values: list[object] = []
     try:

@@ -17,6 +17,7 @@ from klamm.core.client.errors import ClientClosedError, NoOffsetError, UnknownTo
 from klamm.core.client.positions import MAX_CHUNKS, Chunk, PartitionState, Positions
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from klamm.core.records.chain import check_chain
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
@@ -281,6 +282,11 @@ class NodeFetcher(threading.Thread):
 
 def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> Chunk | None:
     """The whole batches in an answer; None when there is none. What cannot even be told apart is an error."""
+    try:
+        chain = check_chain(data)
+        return Chunk(data, max(chain.next_offset, offset)) if chain.batches else None
+    except CorruptRecordError:
+        pass  # how far it is good, the walk by lengths tells
     end, size = offset, 0
     try:
         for at, header in iter_headers(data):

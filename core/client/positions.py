@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from klamm.core.errors import KlammError
 from klamm.core.groups.member import Owned
-from klamm.core.records.decode import RecordColumns
+from klamm.core.records.decode import Columns
 from klamm.core.records.partition import TopicPartition
 
 MAX_CHUNKS = 2
@@ -38,10 +38,10 @@ class Chunk:
 
 @dataclass(slots=True)
 class Ready:
-    """The records of one batch, those before `index` handed out or not wanted; `end` is the offset after the batch.
-    `log_append_time`: their timestamps are the broker's."""
+    """The records of a batch, or of several, those before `index` handed out or not wanted; `end` is the offset after
+    them. `log_append_time`: their timestamps are the broker's."""
 
-    columns: RecordColumns
+    columns: Columns
     index: int
     end: int
     log_append_time: bool = False

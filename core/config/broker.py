@@ -88,6 +88,8 @@ class BrokerConfig(Section):
     max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
     connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
     num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
+    metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free one; -1: no endpoint.", ge=-1, le=65535)
+    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which asks nobody who they are.")
     fetch_max_bytes: Int = key(57_671_680, "Most bytes in one Fetch response.", ge=1024)
     decompressed_max_bytes: Int = key(
         67_108_864, "Most bytes that one batch may unpack to where the broker opens batches.", ge=1024

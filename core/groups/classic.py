@@ -154,6 +154,11 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         return group is not None and group.populated
 
+    @property
+    def group_count(self) -> int:
+        """Groups that are held in memory."""
+        return len(self._groups)
+
     def next_deadline(self) -> float | None:
         """When `tick` is due, in the clock's seconds; None: not before the next request."""
         times = [due for g in self._groups.values() if (due := self._deadline(g)) is not None]

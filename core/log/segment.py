@@ -16,7 +16,7 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.faults import fault_point
 from klamm.core.log.files import OpenFile, remove, rename, storage
-from klamm.core.log.index_file import IndexFile, SegmentState
+from klamm.core.log.index_file import SegmentState
 from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
 from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
 from klamm.core.log.reading import MAX_HINTS, Extent
@@ -242,12 +242,6 @@ class Segment:
 
     def _state(self) -> SegmentState:
         return SegmentState(self.size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
-
-    def encode_indexes(self) -> list[tuple[IndexFile, bytes]]:
-        """What `recover` needs to begin at the present end, to be written once the segment is flushed up to here."""
-        self._close_time_index()
-        state = self._state()
-        return [(i, content) for i in (self._offsets, self._times) if (content := i.encoded(state)) is not None]
 
     def _close_time_index(self) -> None:
         if self.largest.timestamp_ms >= 0:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from klamm.core.errors import CorruptRecordError
+from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import MAX_DECOMPRESSED, RecordColumns, decode_columns
+from klamm.core.records.decode import MAX_DECOMPRESSED, Columns, RecordArea, decode_columns, read_area
 from klamm.core.records.header import Buffer, iter_headers
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.pure import Column
 from klamm.core.records.record import Headers
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -31,6 +34,75 @@ SCHEMA: Final = pa.schema(
 _MOST_MS: Final = (2**63 - 1) // 1000
 
 
+_INT64_MAX: Final = 2**63 - 1
+
+
+class ArrowColumns:
+    """Records as Arrow columns (`batch`, of `SCHEMA`); of the other columns' lists each is made when it is asked for.
+    `stamps` are the timestamps in ms, of which `batch` leaves some out."""
+
+    __slots__ = ("_stamps", "batch", "offsets")
+
+    def __init__(self, batch: pa.RecordBatch, stamps: pa.Array) -> None:
+        self.batch = batch
+        self._stamps = stamps
+        column = batch.column("offset")
+        raw = memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
+        self.offsets: Sequence[int] = raw.cast("q")
+
+    @property
+    def timestamps_ms(self) -> list[int]:
+        return list(self._stamps.to_pylist())
+
+    @property
+    def keys(self) -> list[bytes | None]:
+        return list(self.batch.column("key").to_pylist())
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return list(self.batch.column("value").to_pylist())
+
+    @property
+    def headers(self) -> list[Headers]:
+        found = self.batch.column("headers").to_pylist()
+        return [tuple((one["key"], one["value"]) for one in headers) for headers in found]
+
+    def part(self, first: int, last: int, /) -> ArrowColumns:
+        """Records [first, last), without a copy."""
+        return ArrowColumns(self.batch[first:last], self._stamps[first:last])
+
+
+def arrow_columns(areas: list[RecordArea], from_offset: int = 0, to_offset: int | None = None) -> ArrowColumns:
+    """The records with offsets in [from_offset, to_offset). `CorruptRecordError` names a batch by its base offset."""
+    given = [(area.data, 0, len(area.data), *area[1:]) for area in areas]
+    last = _INT64_MAX if to_offset is None else to_offset
+    rows, keys, values, offsets, stamps, ends, names, items = native.columns(given, from_offset, last)
+    times = _array(pa.int64(), rows, stamps)
+    pairs = pa.StructArray.from_arrays(
+        [_binary(pa.string(), len(names[1]) // 4 - 1, names), _binary(pa.binary(), len(items[1]) // 4 - 1, items)],
+        fields=list(HEADERS.value_type),
+    )
+    headers = pa.ListArray.from_arrays(_array(pa.int32(), rows + 1, ends), pairs, type=HEADERS)
+    columns = [
+        _binary(pa.binary(), rows, keys),
+        _binary(pa.binary(), rows, values),
+        _array(pa.int64(), rows, offsets),
+        _timestamps(times),
+        headers,
+    ]
+    return ArrowColumns(pa.RecordBatch.from_arrays(columns, schema=SCHEMA), times)
+
+
+def _array(kind: pa.DataType, rows: int, data: bytes) -> pa.Array:
+    return pa.Array.from_buffers(kind, rows, [None, pa.py_buffer(data)])
+
+
+def _binary(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
+    bitmap, offsets, data = column
+    buffers = [None if bitmap is None else pa.py_buffer(bitmap), pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, rows, buffers)
+
+
 def decode_batches_arrow(
     buf: Buffer,
     codecs: CodecTable,
@@ -44,57 +116,44 @@ def decode_batches_arrow(
 
     Errors as `decode_batch` raises them; `max_size` bounds each batch's records, decompressed.
     """
-    joined = RecordColumns([], [], [], [], [])
-    for columns in _columns(buf, codecs, from_offset, to_offset, max_size, partition):
-        joined.extend(columns)
-    return columns_to_arrow(joined)
-
-
-def _columns(
-    buf: Buffer,
-    codecs: CodecTable,
-    from_offset: int,
-    to_offset: int | None,
-    max_size: int,
-    partition: TopicPartition | None,
-) -> Iterator[RecordColumns]:
+    wanted = []
     for pos, header in iter_headers(buf):
         past = to_offset is not None and header.base_offset >= to_offset
-        if header.is_control or past or header.last_offset < from_offset:
-            continue
-        columns = decode_columns(buf, pos, header, codecs, max_size, partition)
-        if header.base_offset < from_offset or (to_offset is not None and header.last_offset >= to_offset):
-            columns = _within(columns, from_offset, to_offset)
-        yield columns
+        if not (header.is_control or past or header.last_offset < from_offset):
+            wanted.append((pos, header))
+    areas = [read_area(buf, pos, header, codecs, max_size, partition) for pos, header in wanted]
+    try:
+        return arrow_columns(areas, from_offset, to_offset).batch
+    except CorruptRecordError:
+        for pos, header in wanted:  # which names the partition
+            decode_columns(buf, pos, header, codecs, max_size, partition)
+        raise
 
 
-def _within(columns: RecordColumns, from_offset: int, to_offset: int | None) -> RecordColumns:
-    offsets = columns.offsets
-    first = sum(offset < from_offset for offset in offsets)
-    last = len(offsets) if to_offset is None else sum(offset < to_offset for offset in offsets)
-    return columns.part(first, last)
-
-
-def columns_to_arrow(columns: RecordColumns) -> pa.RecordBatch:
+def columns_to_arrow(columns: Columns) -> pa.RecordBatch:
     """One Arrow batch of `SCHEMA`."""
+    if isinstance(columns, ArrowColumns):
+        return columns.batch
     arrays = [
         pa.array(columns.keys, pa.binary()),
         pa.array(columns.values, pa.binary()),
         pa.array(columns.offsets, pa.int64()),
-        _timestamps(columns.timestamps_ms),
+        _timestamps(pa.array(columns.timestamps_ms, pa.int64())),
         _headers(columns.headers),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
-def _timestamps(stamps: list[int]) -> pa.Array:
-    if stamps and not -_MOST_MS <= min(stamps) <= max(stamps) <= _MOST_MS:
-        in_range: list[Any] = [stamp if -_MOST_MS <= stamp <= _MOST_MS else None for stamp in stamps]
-        return pc.multiply(pa.array(in_range, pa.int64()), 1000).cast(TIMESTAMP)
-    return pc.multiply(pa.array(stamps, pa.int64()), 1000).cast(TIMESTAMP)
+def _timestamps(stamps: pa.Array) -> pa.Array:
+    bounds = pc.min_max(stamps)
+    least, most = bounds["min"].as_py(), bounds["max"].as_py()
+    if len(stamps) and not -_MOST_MS <= least <= most <= _MOST_MS:
+        fits = pc.and_(pc.greater_equal(stamps, -_MOST_MS), pc.less_equal(stamps, _MOST_MS))
+        stamps = pc.if_else(fits, stamps, None)
+    return pc.multiply(stamps, 1000).view(TIMESTAMP)
 
 
-def _headers(headers: list[Headers]) -> pa.Array:
+def _headers(headers: Sequence[Headers]) -> pa.Array:
     ends = accumulate(map(len, headers), initial=0)
     names, values = [], []
     for name, value in chain.from_iterable(headers):

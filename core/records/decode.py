@@ -6,8 +6,9 @@ What a batch claims (its count, lengths, deltas) is believed only as far as its 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import starmap
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records import native
@@ -21,6 +22,29 @@ MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 """Bytes that one batch may grow to unless the caller says otherwise."""
 
 
+class Columns(Protocol):
+    """The records of a batch, or of several, column by column; all columns have the same length."""
+
+    @property
+    def offsets(self) -> Sequence[int]: ...
+
+    @property
+    def timestamps_ms(self) -> Sequence[int]: ...
+
+    @property
+    def keys(self) -> Sequence[bytes | None]: ...
+
+    @property
+    def values(self) -> Sequence[bytes | None]: ...
+
+    @property
+    def headers(self) -> Sequence[Headers]: ...
+
+    def part(self, first: int, last: int, /) -> Columns:
+        """Records [first, last)."""
+        ...
+
+
 class RecordColumns(NamedTuple):
     """The records of one batch, column by column; all five lists have the same length."""
 
@@ -30,7 +54,7 @@ class RecordColumns(NamedTuple):
     values: list[bytes | None]
     headers: list[Headers]
 
-    def part(self, first: int, last: int) -> RecordColumns:
+    def part(self, first: int, last: int, /) -> RecordColumns:
         """Records [first, last)."""
         return RecordColumns(
             self.offsets[first:last],
@@ -70,19 +94,46 @@ def decode_columns(
     partition: TopicPartition | None = None,
 ) -> RecordColumns:
     """As `decode_batch`, without an object per record."""
+    area = read_area(buf, pos, header, codecs, max_size, partition)
+    try:
+        return RecordColumns(*native.lists(*area))
+    except CorruptRecordError as error:
+        raise type(error)(_where(header, partition) + str(error)) from error
+
+
+class RecordArea(NamedTuple):
+    """A batch's records, uncompressed, and what its header says of them: what `native.lists` takes."""
+
+    data: Buffer
+    records: int
+    base_offset: int
+    last_delta: int
+    base_timestamp: int
+    fixed: bool
+    """Every record's timestamp is `base_timestamp` (LogAppendTime)."""
+
+
+def read_area(
+    buf: Buffer,
+    pos: int,
+    header: BatchHeader,
+    codecs: CodecTable,
+    max_size: int = MAX_DECOMPRESSED,
+    partition: TopicPartition | None = None,
+) -> RecordArea:
+    """The records' bytes of the batch at `pos`, its CRC checked; errors as `decode_batch` raises them."""
     if not crc_matches(buf, pos, header):
         raise _corrupt(header, partition, "the CRC does not match the bytes")
     if header.record_count < 0:
         raise _corrupt(header, partition, f"it says that it holds {header.record_count} records")
     payload = memoryview(buf)[pos + HEADER_SIZE : pos + header.size]
     try:
-        fixed = header.log_append_time
         data = _unpacked(payload, header.codec_id, codecs, max_size)
-        stamp = header.max_timestamp if fixed else header.base_timestamp
-        said = (header.record_count, header.base_offset, header.last_offset_delta, stamp, fixed)
-        return RecordColumns(*native.lists(data, *said))
     except CorruptRecordError as error:
         raise type(error)(_where(header, partition) + str(error)) from error
+    fixed = header.log_append_time
+    stamp = header.max_timestamp if fixed else header.base_timestamp
+    return RecordArea(data, header.record_count, header.base_offset, header.last_offset_delta, stamp, fixed)
 
 
 def _unpacked(payload: memoryview, codec_id: int, codecs: CodecTable, max_size: int) -> Buffer:

@@ -26,6 +26,9 @@ class CommittedOffset:
 class OffsetStore(Protocol):
     """Blocking and thread-safe. Made with the cluster's coordination."""
 
+    needs_coordination: bool
+    """Whether nothing can be stored or read while the coordination is away: callers are then told so at once."""
+
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
     ) -> None:

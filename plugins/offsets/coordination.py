@@ -48,6 +48,8 @@ class _StoredOffset(BaseModel):
 class CoordinationOffsetStore:
     """See the seam, `klamm.core.seams.offsets.OffsetStore`."""
 
+    needs_coordination = True
+
     def __init__(self, config: NoConfig, coordination: Coordination) -> None:  # noqa: ARG002 - as every provider's
         self._coordination = coordination
         self._lock = threading.Lock()

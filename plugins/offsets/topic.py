@@ -37,6 +37,8 @@ _PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_a
 class TopicOffsetStore:
     """See the seam, `klamm.core.seams.offsets.OffsetStore`."""
 
+    needs_coordination = False  # but for the brokers' addresses, once
+
     def __init__(
         self,
         config: TopicOffsetStoreConfig,

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
 
 from klammbench.process import disk_bytes
 from klammbench.systems.base import System
@@ -15,21 +15,36 @@ from klammbench.systems.base import System
 _TIMEOUT_S = 30.0
 _SETTLE_S = 5.0
 _LEFT_BYTES = 64 << 20
+_AT_ONCE = 1000
+"""Klamm makes no more partitions in one change."""
 
 
 @contextmanager
 def topic_on(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Iterator[str]:
     """A topic with leaders for all partitions, deleted at the end with its files."""
-    admin = AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 2})
-    # At once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
-    settings = {"file.delete.delay.ms": "0", "retention.ms": "-1", **(config or {})}
-    admin.create_topics([NewTopic(name, partitions, 1, config=settings)])[name].result(_TIMEOUT_S)
+    # Deleted at once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
+    make_topic(system, name, partitions, {"file.delete.delay.ms": "0", **(config or {})})
     try:
-        _await_leaders(admin, name, partitions)
         yield name
     finally:
-        admin.delete_topics([name])[name].result(_TIMEOUT_S)
+        _admin(system).delete_topics([name])[name].result(_TIMEOUT_S)
         _await_removal(system)
+
+
+def make_topic(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
+    """With leaders for all partitions. It stays, for a shape that wipes its systems itself."""
+    admin = _admin(system)
+    settings = {"retention.ms": "-1", **(config or {})}
+    first = min(partitions, _AT_ONCE)
+    admin.create_topics([NewTopic(name, first, 1, config=settings)])[name].result(_TIMEOUT_S)
+    for total in range(first + _AT_ONCE, partitions + _AT_ONCE, _AT_ONCE):
+        wanted = NewPartitions(name, min(total, partitions))
+        admin.create_partitions([wanted])[name].result(_TIMEOUT_S)
+    _await_leaders(admin, name, partitions)
+
+
+def _admin(system: System) -> AdminClient:
+    return AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 2})
 
 
 def _await_leaders(admin: AdminClient, name: str, partitions: int) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from klammbench.shapes import paper, requests, throughput
+from collections.abc import Sequence
+
+from klammbench.shapes import catchup, clients, footprint, growth, paper, requests, throughput
 from klammbench.shapes.base import Shape
 from klammbench.shapes.latency import latency
 
-SHAPES: dict[str, Shape] = {shape.NAME: shape for shape in (paper, throughput, requests, latency)}
+_ORDER: Sequence[Shape] = (throughput, requests, latency, clients, paper, catchup, footprint, growth)
+"""Those first that leave the same systems running: what is warm stays so."""
+
+SHAPES: dict[str, Shape] = {shape.NAME: shape for shape in _ORDER}

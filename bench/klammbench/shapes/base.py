@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from klammbench.metric import Metric
 from klammbench.systems.base import System
@@ -36,7 +36,7 @@ class Shape(Protocol):
         """Before the first round, on each system; only where MANAGED."""
         ...
 
-    def run(self, cell: Cell, system: System, number: int) -> Mapping[str, float]:
+    def run(self, cell: Any, system: System, number: int) -> Mapping[str, float]:
         """One measurement; `number` is unique in the process (for topic names). Leaves no data behind."""
         ...
 

@@ -1,0 +1,148 @@
+"""A raw reader: fetches one partition over one socket, and looks at answers only as far as the next offset needs.
+
+    python -m klammbench.drivers.reader READING
+
+Run in a process of its own, which prints its figures as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.headers import request_frame
+from klamm.core.records.header import iter_headers
+from klammbench.paths import PYTHON, ROOT
+
+_VERSION = 11
+_FETCH_BYTES = 1 << 20
+_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Partition 0 of `topic`, from its beginning for at most `seconds` and `max_bytes`; `again`: where it ends, from
+    the beginning anew."""
+
+    bootstrap: str
+    topic: str
+    seconds: float
+    max_bytes: int
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    bytes: int
+    seconds: float
+    cpu_s: float
+
+
+def start(reading: Reading) -> subprocess.Popen[str]:
+    """A process that is connected, and reads from `go` on; `outcome` waits for it."""
+    command = [str(PYTHON), "-m", "klammbench.drivers.reader", json.dumps(asdict(reading))]
+    pipe = subprocess.PIPE
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    assert process.stdout is not None
+    process.stdout.readline()  # empty where it failed: `outcome` says why
+    return process
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
+def outcome(process: subprocess.Popen[str], timeout_s: float) -> Outcome:
+    """`RuntimeError` with what it said last when it failed; the process has ended in any case."""
+    try:
+        out, err = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise RuntimeError(f"the reader took more than {timeout_s:g} s") from None
+    if process.returncode:
+        raise RuntimeError(f"the reader failed: {err.strip()[-400:]}")
+    return Outcome(**json.loads(out))
+
+
+def read(reading: Reading) -> Outcome:
+    host, _, port = reading.bootstrap.rpartition(":")
+    with socket.create_connection((host, int(port)), _TIMEOUT_S) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        buffer = bytearray(2 * _FETCH_BYTES)
+        offset = got = 0
+        print("connected", flush=True)
+        sys.stdin.readline()
+        begin, cpu = time.perf_counter(), time.process_time()
+        while got < reading.max_bytes and time.perf_counter() - begin < reading.seconds:
+            sock.sendall(_request(reading.topic, offset))
+            records = _records(_answer(sock, buffer), reading.topic)
+            after = offset
+            for _, header in iter_headers(records):
+                after = header.next_offset
+            got += len(records)
+            if after == offset:
+                if not reading.again:
+                    break
+                after = 0
+            offset = after
+        return Outcome(got, time.perf_counter() - begin, time.process_time() - cpu)
+
+
+def _request(topic: str, offset: int) -> bytes:
+    schema = messages.request(ApiKey.FETCH, _VERSION)
+    partition = schema.part("FetchPartition", partition=0, fetch_offset=offset, partition_max_bytes=_FETCH_BYTES)
+    body = schema.build(
+        replica_id=-1,
+        max_wait=timedelta(milliseconds=100),
+        min_bytes=1,
+        max_bytes=_FETCH_BYTES,
+        isolation_level=0,
+        topics=(schema.part("FetchTopic", topic=topic, partitions=(partition,)),),
+        forgotten_topics_data=(),
+        rack_id="",
+    )
+    return request_frame(ApiKey.FETCH, _VERSION, 1, "bench", schema.encode(body))
+
+
+def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
+    """One whole frame, without its length."""
+    view, filled, size = memoryview(buffer), 0, 4
+    while filled < size:
+        count = sock.recv_into(view[filled:size] if filled >= 4 else view[filled:4])
+        if not count:
+            raise RuntimeError("the broker closed the connection")
+        filled += count
+        if filled == 4:
+            size = 4 + struct.unpack_from(">I", buffer)[0]
+            if size > len(buffer):
+                raise RuntimeError(f"an answer of {size} bytes to a request for {_FETCH_BYTES}")
+    return view[4:size]
+
+
+def _records(answer: memoryview, topic: str) -> memoryview:
+    """Of an answer to `_request`, version 11: one topic with one partition."""
+    (code,) = struct.unpack_from(">h", answer, 8)  # behind correlation id and throttle time
+    at = 8 + 2 + 4 + 4 + 2 + len(topic) + 4  # code, session, topics, the name, partitions
+    _, error, _, _, _, aborted = struct.unpack_from(">ihqqqi", answer, at)
+    if code or error:
+        raise RuntimeError(f"the broker answered a fetch with the error {code or error}")
+    at += 4 + 2 + 24 + 4 + 16 * max(aborted, 0) + 4  # the last is the preferred replica
+    (size,) = struct.unpack_from(">i", answer, at)
+    return answer[at + 4 : at + 4 + max(size, 0)]
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(read(Reading(**json.loads(sys.argv[1]))))))

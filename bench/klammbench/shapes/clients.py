@@ -1,0 +1,128 @@
+"""Klamm's own client beside confluent-kafka, kafka-python and aiokafka: 100 B, no key, acks=1, uncompressed.
+
+12 partitions, batches of 64 KB. Each client is a process of its own; consumers read what the raw driver wrote.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from klammbench.clients.job import Job, Took, run_client
+from klammbench.drivers.arrival import await_records
+from klammbench.drivers.raw import Batch, Load, drive
+from klammbench.drivers.topics import topic_on
+from klammbench.metric import Metric
+from klammbench.systems.base import System
+from klammbench.table import Table
+from klammbench.targets import Target, figure
+
+NAME = "clients"
+TITLE = "Klamm's own client beside the other Python clients"
+SYSTEMS: Sequence[str] = ("klamm", "kafka-tuned")
+METRICS: Mapping[str, Metric] = {
+    "rate": Metric("records/s"),
+    "per_cpu": Metric("records per client CPU second"),
+}
+MANAGED = True
+
+_PARTITIONS = 12
+_VALUE_BYTES = 100
+_BATCH = Batch.of_size(65_536, _VALUE_BYTES)
+_PRODUCED = {"confluent-kafka": 500, "kafka-python": 60, "aiokafka": 60, "klamm": 200, "klamm-arrow": 2000}
+_CONSUMED = {"confluent-kafka": 1000, "kafka-python": 150, "aiokafka": 300, "klamm": 500, "klamm-arrow": 1500}
+"""Thousands of records, about a second's worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCell:
+    client: str
+    what: Literal["produce", "consume"]
+    share: float = 1.0
+    """Of the full run's records."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.what}: {self.client}"
+
+    @property
+    def records(self) -> int:
+        thousands = (_PRODUCED if self.what == "produce" else _CONSUMED)[self.client]
+        return round(1000 * thousands * self.share)
+
+
+def cells(quick: bool) -> Sequence[ClientCell]:
+    """The two that a target compares stand next to each other: they are measured moments apart."""
+    order = ("confluent-kafka", "klamm-arrow", "aiokafka", "klamm", "kafka-python")
+    share = 0.4 if quick else 1.0
+    found = [ClientCell(client, what, share) for what in ("produce", "consume") for client in order]
+    return [cell for cell in found if cell.client != "kafka-python"] if quick else found
+
+
+def warm(system: System) -> None:
+    """So that no just-in-time compiler is at work while clients are compared."""
+    producing, consuming = ClientCell("confluent-kafka", "produce"), ClientCell("confluent-kafka", "consume")
+    for turn, cell in enumerate((producing, consuming, producing)):
+        run(cell, system, -turn - 1)
+
+
+def run(cell: ClientCell, system: System, number: int) -> Mapping[str, float]:
+    name = f"clients-{number}" if number > 0 else f"clients-warm-{-number}"
+    with topic_on(system, name, _PARTITIONS) as topic:
+        took = _produce(cell, system, topic) if cell.what == "produce" else _consume(cell, system, topic)
+    return {"rate": took.rate, "per_cpu": took.per_cpu_second}
+
+
+def _job(cell: ClientCell, system: System, topic: str) -> Job:
+    return Job(
+        system.bootstrap, topic, _PARTITIONS, cell.records, _VALUE_BYTES, poll_records=10_000, queued_records=1_000_000
+    )
+
+
+def _produce(cell: ClientCell, system: System, topic: str) -> Took:
+    job = _job(cell, system, topic)
+    took = run_client(cell.client, "produce", job)
+    await_records(system, topic, _PARTITIONS, job.records)  # acknowledged, so there; another number is a lie
+    return took
+
+
+def _consume(cell: ClientCell, system: System, topic: str) -> Took:
+    size = 1.1 * cell.records * (_VALUE_BYTES + 9)
+    drive(system.bootstrap, topic, _PARTITIONS, _BATCH, Load(4, 5, warm_s=0, measure_s=20, max_bytes=size))
+    return run_client(cell.client, "consume", _job(cell, system, topic))
+
+
+_TARGETS = (
+    ("arrow-producer", "produce", "klamm-arrow", "confluent-kafka", 3.0),
+    ("arrow-consumer", "consume", "klamm-arrow", "confluent-kafka", 4.0),
+    ("producer", "produce", "klamm", "aiokafka", 1.0),
+    ("consumer", "consume", "klamm", "aiokafka", 1.0),
+)
+
+
+def targets(table: Table) -> Sequence[Target]:
+    """One for each broker; rates within each round, their median."""
+    return [
+        _target(table, system, *wanted)
+        for system in SYSTEMS
+        if any(table.values(cell, system, "rate") for cell in table.cells())
+        for wanted in _TARGETS
+    ]
+
+
+def _target(table: Table, system: str, name: str, what: str, ours: str, theirs: str, wanted: float) -> Target:
+    full = f"clients-{name}-on-{system.partition('-')[0]}"
+    ratio = _ratio(table, system, "rate", f"{what}: {ours}", f"{what}: {theirs}")
+    if ratio is None:
+        return Target(full, None, wanted, remarks=["not measured on both"])
+    per_cpu = _ratio(table, system, "per_cpu", f"{what}: {ours}", f"{what}: {theirs}")
+    beside = "" if per_cpu is None else f"; per client CPU second {figure(per_cpu)}"
+    return Target(full, ratio, wanted, remarks=[f"{ours} to {theirs}{beside}"])
+
+
+def _ratio(table: Table, system: str, metric: str, ours: str, theirs: str) -> float | None:
+    above, below = table.values(ours, system, metric), table.values(theirs, system, metric)
+    pairs = [above[n] / below[n] for n in above if below.get(n)]
+    return statistics.median(pairs) if pairs else None

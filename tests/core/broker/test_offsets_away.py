@@ -1,0 +1,69 @@
+"""While the coordination's session is suspended, commits to it are refused at once: they would hold up heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster.image import EMPTY_IMAGE
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.core.seams.offsets import CommittedOffset
+
+OFFSETS = {TopicPartition("t", 0): CommittedOffset(1)}
+
+
+class Sessions:
+    """As much of a coordination as says when its session changes."""
+
+    def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
+        self.tell = callback
+
+
+class Store:
+    """Counts the calls that got through to it."""
+
+    def __init__(self, needs_coordination: bool) -> None:
+        self.needs_coordination = needs_coordination
+        self.calls = 0
+
+    def commit(self, *_: object) -> None:
+        self.calls += 1
+
+    def fetch(self, *_: object) -> dict[TopicPartition, CommittedOffset]:
+        self.calls += 1
+        return {}
+
+
+@pytest.mark.parametrize("event", [SessionEvent.SUSPENDED, SessionEvent.EXPIRED])
+def test_a_store_that_is_away_is_not_asked(event: SessionEvent) -> None:
+    assert asyncio.run(_calls(Store(needs_coordination=True), event)) == (2, 2)
+
+
+def test_a_store_that_needs_no_coordination_goes_on() -> None:
+    assert asyncio.run(_calls(Store(needs_coordination=False), SessionEvent.SUSPENDED)) == (4, 0)
+
+
+async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
+    """Calls that reached the store, and calls refused: two during the event, two after it."""
+    sessions: Any = Sessions()
+    workers = Workers(1)
+    service = GroupService(BrokerConfig(), sessions, store, workers, lambda: EMPTY_IMAGE)
+    refused = 0
+    try:
+        for now in (event, SessionEvent.CONNECTED):
+            sessions.tell(now)
+            for call in (service.store("g", OFFSETS), service.fetch("g", None)):
+                try:
+                    await call
+                except CoordinationUnavailableError:
+                    refused += 1
+    finally:
+        workers.close()
+    return store.calls, refused

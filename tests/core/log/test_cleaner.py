@@ -1,0 +1,186 @@
+"""The cleaner: which logs it takes, what it remembers, and that a running broker compacts while it serves."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+from confluent_kafka import Consumer as ForeignConsumer
+from confluent_kafka import Producer as ForeignProducer
+from confluent_kafka import TopicPartition as ForeignPartition
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.log.cleaner import CLEANER_OFFSETS, Cleaner, CleanerConfig
+from klamm.core.log.manager import LogManager
+from klamm.core.log.partition_log import PartitionLog
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import running_broker
+from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all
+from klammtest.zookeeper import eventually
+
+CODECS = codec_table()
+IDS = (UUID(int=number) for number in itertools.count(1))
+
+
+class Disk:
+    """A log directory, its clock, and the cleaner of its broker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clock = ManualClock()
+        self.configs: dict[str, TopicConfig] = {}
+        self.open()
+
+    def open(self) -> None:
+        self.logs = LogManager(
+            self.folder, broker_id=0, cluster_id="c", codecs=CODECS, clock=self.clock,
+            config_for=lambda name: self.configs[name],
+        )  # fmt: skip
+        self.cleaner = Cleaner(self.logs, CODECS, CleanerConfig(), self.clock)
+
+    def table(self, name: str, **config: object) -> PartitionLog:
+        given = {"cleanup_policy": "compact", "segment_bytes": 500, **config}
+        self.configs[name] = TopicConfig.model_validate(given, by_name=True)
+        return self.logs.create(TopicPartition(name, 0), next(IDS), self.configs[name])
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Disk]:
+    found = Disk(tmp_path)
+    yield found
+    found.logs.close()
+
+
+def fill(log: PartitionLog, count: int, timestamp_ms: int = START_MS) -> None:
+    for number in range(count):
+        append(log, batch([b"%d" % number], timestamp_ms=timestamp_ms))
+
+
+def test_the_dirtiest_first_then_none(disk: Disk) -> None:
+    little, much = disk.table("little"), disk.table("much")
+    fill(little, 20)
+    assert disk.cleaner.run_once()
+    fill(little, 20)
+    fill(much, 20)
+    assert disk.cleaner.run_once()
+    assert disk.cleaner.compacted_to(much) > 0
+    before = len(read_all(little))
+    assert disk.cleaner.run_once()
+    assert len(read_all(little)) < before
+    assert not disk.cleaner.run_once()
+
+
+def test_other_topics_are_left_alone(disk: Disk) -> None:
+    log = disk.table("events", cleanup_policy="delete")
+    fill(log, 20)
+    assert not disk.cleaner.run_once()
+    assert len(read_all(log)) == 20
+
+
+def test_below_the_dirty_ratio_nothing_happens(disk: Disk) -> None:
+    log = disk.table("t", min_cleanable_dirty_ratio=1.0)
+    fill(log, 20)
+    assert not disk.cleaner.run_once()
+
+
+def test_young_records_are_left_alone(disk: Disk) -> None:
+    log = disk.table("t", min_compaction_lag_ms=1000)
+    fill(log, 20)
+    assert not disk.cleaner.run_once()
+    disk.clock.advance(1001)
+    assert disk.cleaner.run_once()
+
+
+def test_old_records_are_compacted_whatever_the_ratio(disk: Disk) -> None:
+    """Those in the segment that is written, too: it is rolled for them."""
+    log = disk.table("t", min_cleanable_dirty_ratio=1.0, max_compaction_lag_ms=1000, segment_bytes=1 << 20)
+    fill(log, 20)
+    assert not disk.cleaner.run_once()
+    disk.clock.advance(1001)
+    assert disk.cleaner.run_once()
+    assert [record.value for record in read_all(log)] == [b"19"]
+
+
+def test_how_far_it_came_is_remembered(disk: Disk) -> None:
+    log = disk.table("t")
+    fill(log, 20)
+    assert disk.cleaner.run_once()
+    reached = disk.cleaner.compacted_to(log)
+    disk.logs.close()
+    disk.open()
+    again = disk.logs.get(log.tp)
+    assert again is not None
+    assert disk.cleaner.compacted_to(again) == reached > 0
+    assert not disk.cleaner.run_once()
+
+
+def test_a_topic_made_anew_begins_at_its_start(disk: Disk) -> None:
+    log = disk.table("t")
+    fill(log, 20)
+    assert disk.cleaner.run_once()
+    disk.logs.remove(log.tp)
+    new = disk.table("t")
+    assert disk.cleaner.compacted_to(new) == 0
+    fill(new, 20)
+    assert disk.cleaner.run_once()
+    assert len(read_all(new)) < 20
+
+
+def test_a_damaged_checkpoint_costs_a_pass(disk: Disk) -> None:
+    log = disk.table("t")
+    fill(log, 20)
+    assert disk.cleaner.run_once()
+    last = [record.value for record in read_all(log)][-1]
+    disk.logs.close()
+    (disk.folder / CLEANER_OFFSETS).write_bytes(b"what?")
+    disk.open()
+    again = disk.logs.get(log.tp)
+    assert again is not None
+    assert disk.cleaner.run_once()
+    assert read_all(again)[-1].value == last
+
+
+def test_a_batch_that_cannot_be_read_is_left_with_its_log(disk: Disk, caplog: pytest.LogCaptureFixture) -> None:
+    log = disk.table("t")
+    fill(log, 20)
+    path = log.sealed_segments()[0].path
+    raw = bytearray(path.read_bytes())
+    raw[70] ^= 1
+    path.write_bytes(raw)
+    assert disk.cleaner.run_once()
+    assert "t-0 cannot be compacted" in caplog.text
+    assert not disk.cleaner.run_once()
+    assert path.read_bytes() == bytes(raw)
+
+
+def test_a_broker_compacts_while_it_is_written_and_read(tmp_path: Path) -> None:
+    """With standard clients: the last value of every key is what a reader from the start ends with."""
+    table = {"partitions": 1, "config": {"cleanup.policy": "compact", "segment.bytes": 20_000, "segment.ms": 1000}}
+    with running_broker(tmp_path, topics={"table": table}, broker={"log.cleaner.backoff.ms": 10}) as broker:
+        producer: Any = ForeignProducer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})
+        for number in range(3000):
+            producer.produce("table", b"%d" % number, b"key-%d" % (number % 10))
+            if number % 20 == 19:
+                producer.flush(30)
+        eventually(lambda: "is compacted to offset" in broker.log(), "compaction", 60)
+        found: dict[bytes, bytes] = {}
+        seen: list[int] = []
+        reader: Any = ForeignConsumer({"bootstrap.servers": broker.bootstrap, "group.id": "g"})
+        reader.assign([ForeignPartition("table", 0, 0)])
+
+        def read_on() -> bool:
+            for message in reader.consume(500, timeout=0.2):
+                assert message.error() is None, message.error()
+                found[message.key()] = message.value()
+                seen.append(message.offset())
+            return bool(seen) and seen[-1] == 2999
+
+        eventually(read_on, "the last record", 60)
+        reader.close()
+        assert found == {b"key-%d" % (n % 10): b"%d" % n for n in range(2990, 3000)}
+        assert seen == sorted(set(seen))
+        assert "Traceback" not in broker.log()
