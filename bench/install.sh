@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What `make bench` needs besides .venv: requirements/bench.txt, a C compiler, RabbitMQ and
-# ActiveMQ (Debian's packages), and Kafka's jars (from Maven Central, into var/bench/kafka).
+# ActiveMQ (Debian's packages), Kafka's jars (from Maven Central, into var/bench/kafka), and for the broker that is
+# measured an environment with what it needs and nothing else (var/bench/venv), with this tree's Klamm, compiled.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -42,4 +43,26 @@ if [ "$(cat "$jars/pom.sha256" 2>/dev/null)" != "$now" ]; then
   mvn -q -B -f bench/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory="$PWD/$jars" \
     || die "Maven could not fetch Apache Kafka (bench/pom.xml)"
   echo "$now" > "$jars/pom.sha256"
+fi
+
+# The broker under test. Built from a copy: a build in the tree would leave its folder there.
+venv=var/bench/venv
+sources() { find core hadoop plugins schemas src/klamm -type f ! -name '*.pyc' ! -name '*.so' -print0 | sort -z; }
+needs=$(cat requirements/base.txt requirements/build.txt | sha256sum)
+if [ "$(cat "$venv/needs.sha256" 2>/dev/null)" != "$needs" ]; then
+  echo "bench: making $venv"
+  rm -rf "$venv" && .venv/bin/python -m venv "$venv"
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check -r requirements/base.txt
+  echo "$needs" > "$venv/needs.sha256"
+fi
+now=$( { sources | xargs -0 sha256sum; sha256sum pyproject.toml setup.py README.md; } | sha256sum)
+if [ "$(cat "$venv/klamm.sha256" 2>/dev/null)" != "$now" ]; then
+  copy=var/bench/copy
+  rm -rf "$copy" && mkdir -p "$copy"
+  tar -ch --exclude=__pycache__ --exclude='*.so' --exclude='*.egg-info' pyproject.toml setup.py README.md src | tar -x -C "$copy"
+  .venv/bin/python -m pip wheel -q --disable-pip-version-check --no-build-isolation --no-deps -w "$copy/dist" "$copy"
+  "$venv/bin/python" -m pip install -q --disable-pip-version-check --no-deps --force-reinstall "$copy"/dist/klamm-*.whl
+  "$venv/bin/python" -c 'import klamm.core.records._native' || die "the compiled module was not built"
+  rm -rf "$copy"
+  echo "$now" > "$venv/klamm.sha256"
 fi

@@ -27,7 +27,8 @@ def topic_on(system: System, name: str, partitions: int, config: Mapping[str, st
     try:
         yield name
     finally:
-        _admin(system).delete_topics([name])[name].result(_TIMEOUT_S)
+        admin = _admin(system)  # held by a name: one that is collected takes its requests with it
+        admin.delete_topics([name])[name].result(_TIMEOUT_S)
         _await_removal(system)
 
 

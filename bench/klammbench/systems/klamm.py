@@ -8,13 +8,16 @@ from pathlib import Path
 import yaml
 
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammbench.paths import PYTHON
+from klammbench.paths import BROKER_COMMAND
 from klammbench.process import tree
 from klammbench.systems.base import Child, free_port, remove
 
 
 class Klamm:
-    """The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
+    """The broker runs from an environment of its own, which `bench/install.sh` makes: what Klamm needs and nothing else (kio
+    imports hypothesis where it is installed, which is nearly half of a start).
+
+    The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
 
     def __init__(self, name: str, folder: Path, *, zookeeper: bool) -> None:
         self.name = name
@@ -36,6 +39,8 @@ class Klamm:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
+        if not BROKER_COMMAND.exists():
+            raise RuntimeError(f"{BROKER_COMMAND} is not there: run bench/install.sh")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port()  # at each start: another may have taken the last one meanwhile
         if self._with_zookeeper:
@@ -43,7 +48,7 @@ class Klamm:
             self._zookeeper.start()
         config = self._folder / "klamm.yaml"
         config.write_text(yaml.safe_dump(self._config(), sort_keys=False))
-        command = [str(PYTHON.parent / "klamm"), "broker", "--config", str(config)]
+        command = [str(BROKER_COMMAND), "broker", "--config", str(config)]
         self._broker = Child(command, self._folder / "broker.out", self._folder, {"PYTHONUNBUFFERED": "1"})
         output = self._broker.output
         self._broker.wait_until(lambda: b"klamm broker ready" in output.read_bytes(), self.name)
