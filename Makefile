@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: native-twin help setup demo test lint clients faults bench wheel clean
+.PHONY: native-twin sanitize help setup demo test lint clients faults bench wheel clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -33,6 +33,9 @@ faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 
 
 native-twin: setup ## the compiled module against its twin in Python (BATCHES=n SEED=n)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.batches $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
+
+sanitize: setup ## the compiled module built with the sanitizers, against its twin and mutated batches (BATCHES=n SEED=n)
+	@PYTHONPATH=tests/support $(PY) -m klammtest.sanitized $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
 	@bench/install.sh
