@@ -21,6 +21,7 @@ from klammbench.results import Store
 from klammbench.rounds import Runner
 from klammbench.shapes import SHAPES
 from klammbench.systems import SYSTEMS
+from klammbench.systems.base import remove
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 
@@ -28,6 +29,7 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 def main() -> int:
     given = _arguments()
     signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGHUP, _end)
     wanted = list(SHAPES) if given.only is None else given.only.split(",")
     if unknown := [name for name in wanted if name not in SHAPES]:
         print(f"no shape {', '.join(unknown)}; there are {', '.join(SHAPES)}", file=sys.stderr)
@@ -43,20 +45,27 @@ def main() -> int:
                 print("another benchmark runs on this checkout: two would spoil each other's figures", file=sys.stderr)
                 return 2
             _run(wanted, store, quick=given.quick, rounds=rounds)
-    failures = report.write(store, SHAPES, VAR / "quick" if given.quick else DOCS)
-    return 1 if failures else 0
+    return 1 if report.write(store, SHAPES, VAR / "quick" if given.quick else DOCS, wanted) else 0
 
 
 def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
+    remove(SYSTEM_DATA)  # what a killed run may have left
     pool = Pool(SYSTEMS, SYSTEM_DATA)
     runner = Runner(pool, store, lambda line: print(line, flush=True))
     try:
         _run_all(wanted, runner, quick=quick, rounds=rounds)
+    except BaseException:
+        print("ending what was started", flush=True)
+        raise
     finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)  # a second one would leave processes behind
         pool.close()
+        remove(SYSTEM_DATA)
 
 
 def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> None:
+    started = time.monotonic()
     for name in [name for name in SHAPES if name in wanted]:
         begin = time.monotonic()
         print(f"== ({name}) {SHAPES[name].TITLE}", flush=True)
@@ -65,7 +74,8 @@ def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> 
         except Exception as error:
             # Left without its last line, the shape counts as cut off in the report.
             print(f"({name}) was cut off: {type(error).__name__}: {error}", flush=True)
-        print(f"== ({name}) took {time.monotonic() - begin:.0f} s", flush=True)
+        now = time.monotonic()
+        print(f"== ({name}) took {now - begin:.0f} s; {(now - started) / 60:.1f} minutes so far", flush=True)
 
 
 def _arguments() -> argparse.Namespace:
@@ -105,4 +115,7 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `si
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit("ended by SIGINT")

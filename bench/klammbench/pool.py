@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -29,7 +30,10 @@ class Pool:
 
     def close(self) -> None:
         for name in list(self._held):
-            self._drop(name)
+            try:
+                self._drop(name)
+            except Exception as error:  # the others must end all the same
+                print(f"{name} did not stop in order: {type(error).__name__}: {error}", file=sys.stderr)
 
     def _drop(self, name: str) -> None:
         system = self._held.pop(name)

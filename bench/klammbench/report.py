@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -16,6 +15,7 @@ from klammbench.table import KAFKAS, Table
 from klammbench.targets import Target
 
 FULL_ROUNDS = 5
+_NAMED = 4
 _TEMPLATE = Path(__file__).with_name("page.md")
 
 
@@ -29,10 +29,12 @@ class Measured:
     targets: Sequence[Target]
 
 
-def write(store: Store, shapes: Mapping[str, Shape], folder: Path) -> list[str]:
-    """Writes the page and the chart into `folder`, prints failures and target lines; gives the failures."""
+def write(store: Store, shapes: Mapping[str, Shape], folder: Path, wanted: Collection[str] | None = None) -> list[str]:
+    """Writes the page and the chart into `folder`, prints failures and target lines; gives the failures, of the
+    `wanted` shapes only where some are named (what was run now)."""
     measured = [found for shape in shapes.values() if (found := _measured(store, shape))]
-    failures = [line for found in measured for line in _failures(found)]
+    failed = {found.shape.NAME: _failures(found) for found in measured}
+    failures = [line for lines in failed.values() for line in lines]
     folder.mkdir(parents=True, exist_ok=True)
     drawn = chart.write([(found.shape, found.table) for found in measured], folder / "benchmarks.svg")
     (folder / "benchmarks.md").write_text(
@@ -44,7 +46,7 @@ def write(store: Store, shapes: Mapping[str, Shape], folder: Path) -> list[str]:
     for found in measured:
         for target in found.targets:
             print("\n".join(target.lines()))
-    return failures
+    return [line for name, lines in failed.items() if wanted is None or name in wanted for line in lines]
 
 
 def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | None, gaps: Sequence[str] = ()) -> str:
@@ -83,19 +85,27 @@ def _gaps(measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str
 
 
 def _failures(found: Measured) -> list[str]:
-    """One line for the same failure in several rounds."""
-    counts = Counter(found.table.failures())
-    lines = [f"({found.shape.NAME}) {text}" + (f" ({n} times)" if n > 1 else "") for text, n in counts.items()]
+    """One line for the same failure in several cells and rounds."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for row in found.table.rows:
+        if row.get("failed"):
+            alike.setdefault((row["system"], row["failed"]), []).append(f"{row['cell']} (round {row['round']})")
+    lines = [f"({found.shape.NAME}) {system}: {_some(places)}: {text}" for (system, text), places in alike.items()]
     if found.results.about["finished_in_s"] is None:
         lines.append(f"({found.shape.NAME}) was cut off")
     return lines
 
 
+def _some(places: Sequence[str]) -> str:
+    return ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
+
+
 def _missed(short: Sequence[Target], failures: Sequence[str]) -> str:
-    lines = ["## Missed targets", ""]
-    lines += [f"- `{target.line()}`{_remarks(target)}" for target in short] or ["None."]
+    lines = []
     if failures:
-        lines += ["", "Measurements that failed:", "", *(f"- {line}" for line in failures)]
+        lines += ["## Measurements that failed", "", *(f"- {line}" for line in failures), ""]
+    lines += ["## Missed targets", ""]
+    lines += [f"- `{target.line()}`{_remarks(target)}" for target in short] or ["None."]
     return "\n".join(lines)
 
 
@@ -113,6 +123,9 @@ def _section(found: Measured) -> str:
     shape, table = found.shape, found.table
     summary = " ".join((shape.__doc__ or "").split()).removeprefix(f"({shape.NAME}) ")
     lines = [f"## ({shape.NAME}) {shape.TITLE}", "", summary, ""]
+    about = found.results.about
+    took = f"; {about['finished_in_s']:.0f} s for {about['rounds']} rounds" if about["finished_in_s"] else ""
+    lines += [f"`make bench ONLY={shape.NAME}` makes these figures{took}.", ""]
     for name, metric in shape.METRICS.items():
         lines += _metric_table(table, name, metric)
     return "\n".join(lines)

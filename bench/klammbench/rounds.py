@@ -53,16 +53,20 @@ class Runner:
         broken: dict[str, str] = {}
         for name, system in systems.items():
             begin = self._clock()
-            try:
-                if not system.pids():
-                    system.start()
-                shape.warm(system)
-            except Exception as error:
-                broken[name] = f"did not start or warm up: {_one_line(error)}"
-                self._say(f"{shape.NAME}  {name}: {broken[name]}")
-                system.stop()
-            else:
-                self._say(f"{shape.NAME}  {name} is up and warm after {self._clock() - begin:.1f} s")
+            for _ in range(TRIES):
+                try:
+                    if not system.pids():
+                        system.start()
+                    shape.warm(system)
+                except Exception as error:
+                    broken[name] = f"did not start or warm up: {_one_line(error)}"
+                    self._say(f"{shape.NAME}  {name}: {broken[name]}")
+                    system.stop()
+                    system.wipe()
+                else:
+                    broken.pop(name, None)
+                    self._say(f"{shape.NAME}  {name} is up and warm after {self._clock() - begin:.1f} s")
+                    break
         return broken
 
 
@@ -107,6 +111,8 @@ class _Rounds:
                 self._failed[cell.name, system.name] += 1
                 self._revive(system)
         row["seconds"] = round(self._clock() - begin, 2)
+        if row.get("metrics") == {}:
+            return  # this cell is not for this system
         self._store.add(self._shape.NAME, row)
         self._say(f"{self._shape.NAME}  round {number}  {cell.name:34} {name:18} {self._figures(row)}")
 

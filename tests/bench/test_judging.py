@@ -118,13 +118,13 @@ def measured(folder: Path, *, finished: bool) -> tuple[Store, Mapping[str, Shape
     return store, {"z": MadeUp()}
 
 
-def test_the_page_names_missed_targets_first_then_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_names_failures_and_missed_targets_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store, shapes = measured(tmp_path, finished=True)
     monkeypatch.setattr(report.chart, "write", lambda panels, path: False)  # matplotlib is for `make bench` only
     failures = report.write(store, shapes, tmp_path / "page")
     text = (tmp_path / "page" / "benchmarks.md").read_text()
-    assert failures == ["(z) two on kafka, round 4: it burnt"]
-    assert text.index("target z measured") < text.index("it burnt") < text.index("target z-easy measured")
+    assert failures == ["(z) kafka: two (round 4): it burnt"]
+    assert text.index("it burnt") < text.index("target z measured") < text.index("target z-easy measured")
     assert "| one | 100.0 (90.0–200.0) | 10.0 (10.0–10.0) | 100.0 (50.0–100.0)" in text
     assert "**1.80**" in text
 

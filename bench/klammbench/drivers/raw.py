@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -71,6 +72,9 @@ class Outcome:
     p50_us: float
     p99_us: float
     p999_us: float
+    late_p99_us: float
+    """The driver's own delay in an open loop; it is part of the latencies."""
+    realtime: int
 
 
 def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load, acks: int = 1) -> Outcome:
@@ -90,7 +94,7 @@ def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load,
 def write_frames(topic: str, partitions: int, batch: Batch, acks: int) -> Path:
     """A file of one Produce frame a partition."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    path = BUILT / f"{topic}.frames"
+    path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of that name
     records = encoded(batch)
     with path.open("wb") as file:
         for partition in range(partitions):

@@ -14,8 +14,8 @@ from klammbench.systems.base import Child, free_port, remove
 
 
 class Klamm:
-    """The broker runs from an environment of its own, which `bench/install.sh` makes: what Klamm needs and nothing else (kio
-    imports hypothesis where it is installed, which is nearly half of a start).
+    """The broker runs from an environment of its own, which `bench/install.sh` makes: what Klamm needs and nothing else
+    (kio imports hypothesis where it is installed, which is nearly half of a start).
 
     The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
 
