@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 from klamm.core.plugins import plugin_host
 from klamm.core.seams.envelope import Envelope, SchemaKey
-from klamm.hadoop.avro.arrowtype import arrow_type
-from klamm.hadoop.avro.avrotype import AvroType, parse_type
-from klamm.hadoop.avro.decode import Decoded, PayloadDecoder
 from klamm.hadoop.layout import INVALID
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.columns.decode import Decoded, PayloadDecoder
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 META: Final = (

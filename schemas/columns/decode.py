@@ -11,11 +11,11 @@ import pyarrow as pa
 from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro import native
-from klamm.hadoop.avro.arrowtype import arrow_type
-from klamm.hadoop.avro.avrotype import AvroType, parse_type
-from klamm.hadoop.avro.pyvalue import converter
-from klamm.hadoop.avro.resolve import resolve
+from klamm.schemas.columns import native
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.columns.pyvalue import converter
+from klamm.schemas.columns.resolve import resolve
 
 Read = Callable[[Sequence[bytes]], pa.Array]
 

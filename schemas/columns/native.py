@@ -10,10 +10,14 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
-import pyruhvro
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro.avrotype import AvroType
+from klamm.schemas.columns.avrotype import AvroType
+
+try:
+    import pyruhvro
+except ModuleNotFoundError:  # of the extra `arrow`; without it fastavro does all
+    pyruhvro = None
 
 _PLAIN: Final = frozenset({"boolean", "int", "long", "float", "double", "string", "enum"})
 _LOGICAL: Final = frozenset({("int", "date"), ("long", "timestamp-millis"), ("long", "timestamp-micros")})
@@ -21,7 +25,7 @@ _LOGICAL: Final = frozenset({("int", "date"), ("long", "timestamp-millis"), ("lo
 
 def can_decode(avro: AvroType) -> bool:
     """Whether pyruhvro decodes this top-level type right. Everything that the tests have not shown is refused."""
-    return avro.kind == "record" and _proven(avro)
+    return pyruhvro is not None and avro.kind == "record" and _proven(avro)
 
 
 def _proven(avro: AvroType) -> bool:

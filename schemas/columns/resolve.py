@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro.arrowtype import arrow_type, is_decimal, physical_type
-from klamm.hadoop.avro.avrotype import MISSING, AvroField, AvroType
-from klamm.hadoop.avro.pyvalue import converter, default_value
+from klamm.schemas.columns.arrowtype import arrow_type, is_decimal, physical_type
+from klamm.schemas.columns.avrotype import MISSING, AvroField, AvroType
+from klamm.schemas.columns.pyvalue import converter, default_value
 
 PROMOTIONS: Final = frozenset(
     {

@@ -14,10 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro.arrowtype import arrow_type
-from klamm.hadoop.avro.avrotype import parse_type
-from klamm.hadoop.avro.decode import PayloadDecoder
-from klamm.hadoop.avro.pyvalue import converter
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.columns.decode import PayloadDecoder
+from klamm.schemas.columns.pyvalue import converter
 
 Schema = Any
 VALUES: dict[str, st.SearchStrategy[Any]] = {

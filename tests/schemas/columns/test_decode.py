@@ -15,10 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro import native
-from klamm.hadoop.avro.arrowtype import arrow_type
-from klamm.hadoop.avro.avrotype import parse_type
-from klamm.hadoop.avro.decode import PayloadDecoder
+from klamm.schemas.columns import native
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.columns.decode import PayloadDecoder
 
 UTC = dt.UTC
 INSTANT = dt.datetime(2013, 1, 1, 5, 15, 0, 123000, tzinfo=UTC)

@@ -7,8 +7,8 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from klamm.core.errors import SchemaError
-from klamm.hadoop.avro.arrowtype import is_decimal
-from klamm.hadoop.avro.avrotype import MAX_PRECISION, MISSING, AvroType
+from klamm.schemas.columns.arrowtype import is_decimal
+from klamm.schemas.columns.avrotype import MAX_PRECISION, MISSING, AvroType
 
 Convert = Callable[[Any], Any]
 
