@@ -28,8 +28,8 @@ ROUNDS, QUICK_ROUNDS = 5, 2
 
 def main() -> int:
     given = _arguments()
-    signal.signal(signal.SIGTERM, _end)
-    signal.signal(signal.SIGHUP, _end)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a background shell has the first one ignored
+        signal.signal(number, _end)
     wanted = list(SHAPES) if given.only is None else given.only.split(",")
     if unknown := [name for name in wanted if name not in SHAPES]:
         print(f"no shape {', '.join(unknown)}; there are {', '.join(SHAPES)}", file=sys.stderr)
@@ -115,7 +115,4 @@ def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `si
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit("ended by SIGINT")
+    sys.exit(main())

@@ -90,6 +90,12 @@ class Table:
         pairs = [above[n] / below[n] for n in above if below.get(n)]
         return statistics.median(pairs) if pairs else None
 
+    def against(self, base: str, cell: str, system: str, metric: str) -> float | None:
+        """Median over the rounds of one cell's figure divided by another's, both of the same system."""
+        above, below = self.values(cell, system, metric), self.values(base, system, metric)
+        pairs = [above[n] / below[n] for n in above if below.get(n)]
+        return statistics.median(pairs) if pairs else None
+
     def shape_value(self, metric: str, ours: str = "klamm", cells: Sequence[str] | None = None) -> ShapeValue | None:
         """None where no cell has a ratio."""
         wanted = [

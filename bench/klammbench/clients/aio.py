@@ -28,6 +28,7 @@ async def _produce(job: Job) -> Took:
     watch = Stopwatch()
     for _ in range(job.records - 1):
         await producer.send(topic, value)
+    watch.called()
     await asyncio.wait_for(producer.flush(), TIMEOUT_S)
     took = watch.took(job.records - 1)
     await producer.stop()

@@ -33,6 +33,7 @@ def produce(job: Job) -> Took:
         except BufferError:
             producer.poll(0.01)
             producer.produce(topic, value)
+    watch.called()
     if producer.flush(TIMEOUT_S):
         raise RuntimeError("not all records were delivered in time")
     return watch.took(job.records - 1)

@@ -40,11 +40,13 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """`records` in those `seconds`, which cost the client's process that much CPU time."""
+    """`records` in those `seconds`, which cost the client's process that much CPU time. A producer's calls alone took
+    `calls_s`; the rest was until all was acknowledged."""
 
     records: int
     seconds: float
     cpu_s: float
+    calls_s: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -61,9 +63,14 @@ Program = Callable[[Job], Took]
 class Stopwatch:
     def __init__(self) -> None:
         self._begin, self._cpu = time.perf_counter(), time.process_time()
+        self._calls_s = 0.0
+
+    def called(self) -> None:
+        """The last record was handed over."""
+        self._calls_s = time.perf_counter() - self._begin
 
     def took(self, records: int) -> Took:
-        return Took(records, time.perf_counter() - self._begin, time.process_time() - self._cpu)
+        return Took(records, time.perf_counter() - self._begin, time.process_time() - self._cpu, self._calls_s)
 
 
 def count_received(receive: Callable[[], int], records: int) -> Took:

@@ -23,6 +23,7 @@ def produce(job: Job) -> Took:
             rows = min(left, ROWS)
             producer.send_arrow(job.topic, table if rows == ROWS else table.slice(0, rows))
             left -= rows
+        watch.called()
         producer.flush(TIMEOUT_S)
         return watch.took(job.records - 1)
 

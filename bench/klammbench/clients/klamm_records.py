@@ -36,6 +36,7 @@ def produce(job: Job) -> Took:
         watch = Stopwatch()
         for _ in range(job.records - 1):
             producer.send(topic, value)
+        watch.called()
         producer.flush(TIMEOUT_S)
         took = watch.took(job.records - 1)
         if producer.metrics()["acknowledged"] != job.records:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from klammbench.shapes import catchup, clients, footprint, growth, paper, requests, throughput
+from klammbench.shapes import catchup, clients, footprint, paper, requests, throughput
 from klammbench.shapes.base import Shape
+from klammbench.shapes.growth import growth
 from klammbench.shapes.latency import latency
 
 _ORDER: Sequence[Shape] = (throughput, requests, latency, clients, paper, catchup, footprint, growth)

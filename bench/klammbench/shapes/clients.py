@@ -1,11 +1,12 @@
 """Klamm's own client beside confluent-kafka, kafka-python and aiokafka: 100 B, no key, acks=1, uncompressed.
 
-12 partitions, batches of 64 KB. Each client is a process of its own; consumers read what the raw driver wrote.
+12 partitions, batches of 64 KB. Each client is a process of its own; consumers read what the raw driver wrote. A
+producer's rate counts until the last record is acknowledged; how long its calls hold the program's thread is in the
+last table, for each record.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -25,6 +26,7 @@ SYSTEMS: Sequence[str] = ("klamm", "kafka-tuned")
 METRICS: Mapping[str, Metric] = {
     "rate": Metric("records/s"),
     "per_cpu": Metric("records per client CPU second"),
+    "call": Metric("µs a record in the producer's call", None, 2),
 }
 MANAGED = True
 
@@ -72,7 +74,8 @@ def run(cell: ClientCell, system: System, number: int) -> Mapping[str, float]:
     name = f"clients-{number}" if number > 0 else f"clients-warm-{-number}"
     with topic_on(system, name, _PARTITIONS) as topic:
         took = _produce(cell, system, topic) if cell.what == "produce" else _consume(cell, system, topic)
-    return {"rate": took.rate, "per_cpu": took.per_cpu_second}
+    found = {"rate": took.rate, "per_cpu": took.per_cpu_second}
+    return {**found, "call": took.calls_s / took.records * 1e6} if cell.what == "produce" else found
 
 
 def _job(cell: ClientCell, system: System, topic: str) -> Job:
@@ -114,15 +117,9 @@ def targets(table: Table) -> Sequence[Target]:
 
 def _target(table: Table, system: str, name: str, what: str, ours: str, theirs: str, wanted: float) -> Target:
     full = f"clients-{name}-on-{system.partition('-')[0]}"
-    ratio = _ratio(table, system, "rate", f"{what}: {ours}", f"{what}: {theirs}")
+    ratio = table.against(f"{what}: {theirs}", f"{what}: {ours}", system, "rate")
     if ratio is None:
         return Target(full, None, wanted, remarks=["not measured on both"])
-    per_cpu = _ratio(table, system, "per_cpu", f"{what}: {ours}", f"{what}: {theirs}")
+    per_cpu = table.against(f"{what}: {theirs}", f"{what}: {ours}", system, "per_cpu")
     beside = "" if per_cpu is None else f"; per client CPU second {figure(per_cpu)}"
     return Target(full, ratio, wanted, remarks=[f"{ours} to {theirs}{beside}"])
-
-
-def _ratio(table: Table, system: str, metric: str, ours: str, theirs: str) -> float | None:
-    above, below = table.values(ours, system, metric), table.values(theirs, system, metric)
-    pairs = [above[n] / below[n] for n in above if below.get(n)]
-    return statistics.median(pairs) if pairs else None

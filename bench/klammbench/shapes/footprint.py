@@ -2,7 +2,8 @@
 
 A system that has a topic already is started; from then on it is asked until one record was produced and consumed. Then
 confluent-kafka produces and consumes records of 100 B (batches of 64 KB, no codec), and the memory (PSS, so that shared
-pages count once) and the growth of the data on disk are taken. Broker CPU per GB is in (b).
+pages count once), the growth of the data on disk and the broker's CPU time for that are taken: a GB is 10^9 bytes of
+values, produced once and consumed once. (b) has the CPU time of producing or consuming alone, cell by cell.
 """
 
 from __future__ import annotations
@@ -19,19 +20,20 @@ from klamm.core.records.partition import TopicPartition
 from klammbench.clients.job import Job, run_client
 from klammbench.drivers.topics import make_topic
 from klammbench.metric import Metric
-from klammbench.process import disk_bytes, pss_bytes
+from klammbench.process import cpu_seconds, disk_bytes, pss_bytes
 from klammbench.systems.base import System
-from klammbench.table import Table
+from klammbench.table import AGAIN, Table
 from klammbench.targets import Target, figure, ratio_target
 
 NAME = "f"
 TITLE = "Memory, start and disk"
-SYSTEMS: Sequence[str] = ("klamm", "klamm-embedded", "kafka", "kafka-tuned")
+SYSTEMS: Sequence[str] = ("klamm", "klamm-embedded", "kafka", "kafka-tuned", AGAIN)
 METRICS: Mapping[str, Metric] = {
     "pss": Metric("MB PSS after the load", "lower"),
     "pss_idle": Metric("MB PSS after one record", "lower"),
     "start": Metric("s to the first record", "lower", 2),
     "disk": Metric("bytes on disk per record", "lower", 1),
+    "broker_cpu": Metric("broker CPU s/GB, produced and consumed", "lower", 2),
 }
 MANAGED = False
 
@@ -74,11 +76,19 @@ def run(cell: FootprintCell, system: System, number: int) -> Mapping[str, float]
         _one_record(system)
         start = time.monotonic() - begin
         pss_idle = pss_bytes(system.pids())
+        before = cpu_seconds(system.pids())
         disk = _load(system, f"footprint-{number}", cell.records)
+        spent = cpu_seconds(system.pids()) - before
         pss = pss_bytes(system.pids())
     finally:
         system.stop()
-    return {"pss": pss / 1e6, "pss_idle": pss_idle / 1e6, "start": start, "disk": disk}
+    return {
+        "pss": pss / 1e6,
+        "pss_idle": pss_idle / 1e6,
+        "start": start,
+        "disk": disk,
+        "broker_cpu": spent / (cell.records * _VALUE_BYTES) * 1e9,
+    }
 
 
 def _one_record(system: System) -> None:
