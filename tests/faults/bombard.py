@@ -1,100 +1,85 @@
-"""Frames that nobody should send, at a real broker: each is answered or closes its connection, nothing else."""
+"""Frames that nobody should send, at real brokers: each is answered or closes its connection, nothing else."""
 
 from __future__ import annotations
 
 import re
-import socket
-import struct
+import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-
-import psutil
+from pathlib import Path
 
 from harness import Result
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.headers import request_frame
 from klammtest.broker import RunningBroker
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
+from swarm import Shot, Swarm
 
-ANSWER_S = 2.0
-MARK = 0x7A7A7A7A
 MOST_MEMORY = 400 * 2**20
-"""Bytes that the broker may have at the end; it has about 70 MB when it has started."""
-_UNEXPECTED = re.compile(r" ERROR |Traceback|unexpected ")
-_SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, MARK, None, b"")
+"""Bytes that a broker may have held at any time; it has about 70 MB when it has started."""
+_UNEXPECTED = re.compile(rb" ERROR |Traceback|unexpected ")
+_PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 @dataclass
 class Bombardment:
-    """Sends frames to one broker and counts into `result`: answered, closed, slow (an answer that waits on purpose)."""
+    """Sends frames to brokers of one kind, which share them, and counts into `result`."""
 
-    broker: RunningBroker
+    brokers: Sequence[RunningBroker]
     result: Result
-    _wire: socket.socket | None = None
 
-    def send(self, injection: object, frame: bytes) -> None:
-        """One whole frame, or what is none; behind it goes a request that must be answered where the connection lives
-        on. The connection is kept as long as that."""
+    def send(self, shots: Iterable[Shot], limit_s: float) -> None:
+        """All of them, or as many as can be sent in this time while the brokers live."""
+        ends = time.monotonic() + limit_s
+        swarm = Swarm([("127.0.0.1", broker.port) for broker in self.brokers], self._hear)
         try:
-            wire = self._connected()
+            swarm.send(shots, lambda: time.monotonic() < ends and all(map(_lives, self.brokers)))
         except OSError as error:
-            self.result.wrong(injection, f"the broker takes no connection: {error}")
-            return
+            self.result.wrong("all", f"a broker takes no connection: {error}")
+
+    def _hear(self, _: Shot, outcome: str) -> None:
         self.result.injected += 1
-        try:
-            wire.sendall(frame + _SENTINEL)
-            outcome = "answered" if _answered(wire) else "closed"
-        except TimeoutError:
-            outcome = "slow"
-        except ConnectionError:
-            outcome = "closed"
         self.result.count(outcome)
-        if outcome != "answered":
-            self.hang_up()
-
-    def _connected(self) -> socket.socket:
-        if self._wire is None:
-            host, _, port = self.broker.bootstrap.rpartition(":")
-            self._wire = socket.create_connection((host, int(port)), ANSWER_S)
-            self._wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return self._wire
-
-    def hang_up(self) -> None:
-        if self._wire is not None:
-            self._wire.close()
-            self._wire = None
 
     def finish(self) -> None:
-        """The broker lives, serves, has said nothing but refusals and holds no more memory than it may."""
-        self.hang_up()
-        try:
-            with WireClient(self.broker.bootstrap) as wire:
-                outcome = produce(wire, "control", batch(b"after"))
-            if outcome.error_code != 0:
-                self.result.wrong("the end", f"the broker answers {outcome.error_code.name}")
+        """Each broker lives, serves, has said nothing but refusals and never held more memory than it may."""
+        for broker in self.brokers:
+            if not _lives(broker):
+                self.result.wrong("the end", f"the broker has died: {broker.log()[-1_000:]}")
             else:
-                self.result.acknowledged += 1
+                self._serves(broker)
+                self._held(broker)
+            self._said(broker)
+
+    def _serves(self, broker: RunningBroker) -> None:
+        try:
+            with WireClient(broker.bootstrap) as wire:
+                outcome = produce(wire, "control", batch(b"after"))
         except (OSError, AssertionError) as error:
             self.result.wrong("the end", f"the broker does not serve: {error}")
             return
-        said = [line for line in self.broker.log().splitlines() if _UNEXPECTED.search(line)]
+        if outcome.error_code != 0:
+            self.result.wrong("the end", f"the broker answers {outcome.error_code.name}")
+        else:
+            self.result.acknowledged += 1
+
+    def _said(self, broker: RunningBroker) -> None:
+        with broker.output.open("rb") as out:
+            said = [line for line in out if _UNEXPECTED.search(line)]
         for line in said[:5]:
-            self.result.wrong("all", f"the broker said: {line}")
-        memory = psutil.Process(self.broker.pid).memory_info().rss
-        self.result.figures["rss-mb"] = memory >> 20
-        if memory > MOST_MEMORY:
-            self.result.wrong("all", f"the broker holds {memory >> 20} MB")
+            self.result.wrong("all", f"the broker said: {line.decode(errors='replace').strip()}")
+        if len(said) > 5:
+            self.result.wrong("all", f"and {len(said) - 5} lines more of that kind")
+
+    def _held(self, broker: RunningBroker) -> None:
+        peak = _PEAK.search(Path(f"/proc/{broker.pid}/status").read_text())
+        memory = int(peak[1]) << 10 if peak else 0
+        self.result.figures["peak-mb"] = max(memory >> 20, self.result.figures.get("peak-mb", 0))
+        if not 0 < memory <= MOST_MEMORY:
+            self.result.wrong("all", f"the broker held {memory >> 20} MB")
 
 
-def _answered(wire: socket.socket) -> bool:
-    """Whether the last request's answer came; else the connection was closed."""
-    data = bytearray()
-    while True:
-        piece = wire.recv(1 << 16)
-        if not piece:
-            return False
-        data += piece
-        while len(data) >= 8 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]):
-            if struct.unpack_from(">i", data, 4)[0] == MARK:
-                return True
-            del data[: 4 + size]
+def _lives(broker: RunningBroker) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{broker.pid}/status").read_text()
+    except FileNotFoundError:
+        return False

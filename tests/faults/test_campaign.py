@@ -20,6 +20,7 @@ def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 IN_PROCESS = [
+    "bit-flip-checkpoint",
     "bit-flip-index",
     "bit-flip-log",
     "clock-jump",

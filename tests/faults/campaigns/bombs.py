@@ -48,7 +48,7 @@ class Bombs:
                                 "lz4" not in name or topic != "recompressed"
                             ):  # stored as it is: the broker does not open it
                                 _send(number, wire, topic, name, bomb, result)
-            Bombardment(broker, result).finish()
+            Bombardment([broker], result).finish()
         return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import count
 
 from bombard import Bombardment
 from forge import forge_request, framed, requests
@@ -14,7 +15,9 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.produce import read_produce_request
 from klamm.core.protocol.walk import write_uvarint
 from klammtest.broker import running_broker
+from swarm import Shot
 
+LIMIT_S = 900.0
 PARTITION_TAGS = 3_000
 
 
@@ -31,19 +34,25 @@ class LengthLies:
     def run(self, run: Run) -> Result:
         result = Result()
         with running_broker(run.folder, topics={"control": {"partitions": 1}}) as broker:
-            aimed = Bombardment(broker, result)
-            for api, version in requests():
-                if run.only is not None and run.only != api:
-                    continue
-                chance = run.chance(f"{api.name} {version}")
-                lies = list(_lies(api, version, chance, rounds=1 if run.quick else 6))
-                for body in lies:
-                    _decode(api, version, body, result, plant=run.plant)
-                for body in chance.sample(lies, min(len(lies), 4)) if run.quick else lies:
-                    aimed.send(int(api), framed(api, version, body))
+            aimed = Bombardment([broker], result)
+            aimed.send(_shots(run, result), LIMIT_S)
             aimed.finish()
         result.wanted = 1 if run.only is not None else 400 if run.quick else 20_000
         return result
+
+
+def _shots(run: Run, result: Result) -> Iterator[Shot]:
+    """All that is sent to the broker; the decoder is given it, and more of it, on the way."""
+    numbers = count()
+    for api, version in requests():
+        if run.only is not None and run.only != api:
+            continue
+        chance = run.chance(f"{api.name} {version}")
+        lies = list(_lies(api, version, chance, rounds=1 if run.quick else 6))
+        for body in lies:
+            _decode(api, version, body, result, plant=run.plant)
+        for body in chance.sample(lies, min(len(lies), 4)) if run.quick else lies:
+            yield Shot(next(numbers), framed(api, version, body))
 
 
 def _lies(api: ApiKey, version: int, chance: random.Random, rounds: int) -> Iterator[bytes]:

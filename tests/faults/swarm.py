@@ -1,0 +1,189 @@
+"""Many connections that send frames nobody should send, several at once on each; one thread that waits for none of them.
+
+Behind every frame goes a request that must be answered where the connection lives on, so that it is known of each frame
+what it did: *answered*, *closed* the connection, or *slow* (an answer that waits on purpose). What lay behind a frame
+that closed its connection is sent again on a new one: each frame is counted once, and was seen by the broker.
+"""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.headers import request_frame
+
+ANSWER_S = 2.0
+LANES = 48
+PIPELINED = 8
+_PIECE = 1 << 18
+_MARK = 0x7A00_0000
+_SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, _MARK, None, b"")
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A frame with its length. `alone`: its length lies: nothing is under way in front of it, and nothing behind."""
+
+    number: int
+    frame: bytes
+    alone: bool = False
+
+    @property
+    def mark(self) -> int:
+        return _MARK | self.number & 0xFF_FFFF
+
+    @property
+    def sent(self) -> bytes:
+        return self.frame + _SENTINEL[:8] + self.mark.to_bytes(4, "big") + _SENTINEL[12:]
+
+
+@dataclass(slots=True)
+class Lane:
+    """One connection after the other to one broker."""
+
+    address: tuple[str, int]
+    wire: socket.socket | None = None
+    waiting: deque[Shot] = field(default_factory=deque)  # sent; the first is the next to be answered
+    again: deque[Shot] = field(default_factory=deque)  # to be sent once more, before any other
+    unsent: bytearray = field(default_factory=bytearray)
+    received: bytearray = field(default_factory=bytearray)
+    moved: float = 0.0
+    blocked: bool = False
+    ending: bool = False
+
+    def marks(self) -> Iterator[int]:
+        """The correlation ids of the whole answers that have come."""
+        position, data = 0, self.received
+        while len(data) - position >= 8:
+            size, mark = struct.unpack_from(">ii", data, position)
+            if len(data) - position < 4 + size:
+                break
+            position += 4 + size
+            yield mark
+        del data[:position]
+
+
+class Swarm:
+    """`tell` hears what each shot did. `address`: of one broker, or of several that share the shots."""
+
+    def __init__(self, addresses: Iterable[tuple[str, int]], tell: Callable[[Shot, str], None]) -> None:
+        self._tell = tell
+        self._selector = selectors.DefaultSelector()
+        places = list(addresses)
+        self._lanes = [Lane(place) for place in places for _ in range(LANES // len(places))]
+        self._shots: Iterator[Shot] = iter(())
+
+    def send(self, shots: Iterable[Shot], go_on: Callable[[], bool] = lambda: True) -> None:
+        """All of them, or as many as could be sent while `go_on` (asked ten times a second); `OSError` where a broker
+        takes no connection."""
+        self._shots = iter(shots)
+        try:
+            for lane in self._lanes:
+                self._fill(lane)
+            asked = time.monotonic()
+            while any(lane.wire is not None for lane in self._lanes):
+                for key, events in self._selector.select(0.1):
+                    lane = key.data
+                    if events & selectors.EVENT_READ:
+                        self._read(lane)
+                    else:
+                        self._write(lane)
+                now = time.monotonic()
+                if now - asked > 0.1:
+                    asked = now
+                    self._review(now)
+                    if not go_on():
+                        return
+        finally:
+            for lane in self._lanes:
+                self._hang_up(lane)
+
+    def _fill(self, lane: Lane) -> None:
+        """Have enough under way, on a connection that lives; without any more to send it ends."""
+        while len(lane.waiting) < PIPELINED and not lane.ending:
+            shot = lane.again.popleft() if lane.again else next(self._shots, None)
+            if shot is None:
+                break
+            if shot.alone and lane.waiting:  # the broker would close for it before it handles those in front
+                lane.again.appendleft(shot)
+                break
+            lane.waiting.append(shot)
+            lane.unsent += shot.sent
+            lane.ending = shot.alone
+        if not lane.waiting:
+            self._hang_up(lane)
+            return
+        if lane.wire is None:
+            lane.wire = socket.create_connection(lane.address, 10)
+            lane.wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            lane.wire.setblocking(False)
+            lane.moved = time.monotonic()
+            self._selector.register(lane.wire, selectors.EVENT_READ, lane)
+        self._write(lane)
+
+    def _write(self, lane: Lane) -> None:
+        if lane.wire is None:
+            return
+        try:
+            while lane.unsent:
+                del lane.unsent[: lane.wire.send(lane.unsent)]
+            if lane.ending:  # the broker gives up waiting for the rest of it
+                lane.wire.shutdown(socket.SHUT_WR)
+        except BlockingIOError:
+            self._selector.modify(lane.wire, selectors.EVENT_READ | selectors.EVENT_WRITE, lane)
+            lane.blocked = True
+            return
+        except OSError:
+            lane.unsent.clear()  # closed: reading says so, behind what was answered before
+        if lane.blocked:
+            self._selector.modify(lane.wire, selectors.EVENT_READ, lane)
+            lane.blocked = False
+
+    def _read(self, lane: Lane) -> None:
+        if lane.wire is None:
+            return
+        try:
+            piece = lane.wire.recv(_PIECE)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        lane.received += piece
+        for mark in lane.marks():
+            if lane.waiting and mark == lane.waiting[0].mark:
+                self._tell(lane.waiting.popleft(), "answered")
+                lane.moved = time.monotonic()
+        if not piece:
+            self._over(lane, "closed")
+        elif len(lane.waiting) <= PIPELINED // 2:
+            if lane.ending and not lane.waiting:  # its length did not lie after all
+                self._hang_up(lane)
+            self._fill(lane)
+
+    def _review(self, now: float) -> None:
+        for lane in self._lanes:
+            if lane.wire is not None and now - lane.moved > ANSWER_S:
+                self._over(lane, "slow")
+
+    def _over(self, lane: Lane, outcome: str) -> None:
+        """The first of those under way did this; the others go on a new connection."""
+        if lane.waiting:
+            self._tell(lane.waiting.popleft(), outcome)
+        lane.again.extendleft(reversed(lane.waiting))
+        lane.waiting.clear()
+        self._hang_up(lane)
+        self._fill(lane)
+
+    def _hang_up(self, lane: Lane) -> None:
+        if lane.wire is not None:
+            self._selector.unregister(lane.wire)
+            lane.wire.close()
+        lane.wire, lane.blocked, lane.ending = None, False, False
+        lane.unsent.clear()
+        lane.received.clear()
