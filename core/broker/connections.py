@@ -119,8 +119,8 @@ class Connections:
     def start(self) -> None:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
-    async def stop(self, grace_s: float) -> None:
-        """Let each connection answer what it has read, for at most `grace_s`; close all."""
+    async def stop(self, grace_s: float) -> int:
+        """Let each connection answer what it has read, for at most `grace_s`; close all. How many were cut off."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for member in self:
@@ -128,9 +128,11 @@ class Connections:
         deadline = self.clock() + grace_s
         while self._members and self.clock() < deadline:
             await asyncio.sleep(0.01)
+        cut_off = len(self._members)
         for member in self:
             member.abort()
         await asyncio.sleep(0)
+        return cut_off
 
     async def _sweep(self) -> None:
         while True:

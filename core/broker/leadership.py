@@ -54,6 +54,7 @@ class Leadership:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: dict[str, UUID] = {}
+        self._stopped = False
         self.image: ClusterImage = EMPTY_IMAGE
 
     def changed(self, _: ClusterImage) -> None:
@@ -71,9 +72,16 @@ class Leadership:
         if error is not None:
             log.error("the cluster's image could not be applied: %s", describe(error))
 
+    async def stop(self) -> None:
+        """What is led stays as it is: no log is opened any more."""
+        async with self._lock:
+            self._stopped = True
+
     async def refresh(self) -> None:
         """When this returns, the newest image is in force, and all that this broker leads in it is served."""
         async with self._lock:
+            if self._stopped:
+                return
             image = self._cluster.image()
             if self.image.cluster_id not in ("", image.cluster_id):
                 raise StorageError(

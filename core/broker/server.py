@@ -3,6 +3,9 @@
 Start: take the ports; lock and load the log directory; open the coordination; register, and hold or learn of the
 controller; lead what the cluster's image says; only then accept connections. A start that fails undoes what it did and
 raises one clear error.
+
+Stop: accept no more; answer what was asked, for `shutdown.drain.timeout.ms` at most; flush and close the logs, with
+their checkpoints and the mark of a clean stop; only then leave the cluster, which may be slow to answer.
 """
 
 from __future__ import annotations
@@ -45,8 +48,6 @@ from klamm.core.seams.offsets import OffsetStore
 
 log = logging.getLogger(__name__)
 
-DRAIN_S = 3.0
-
 
 def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
@@ -59,6 +60,7 @@ class Broker:
         self._settings = settings
         self._config = settings.broker
         self._stack = AsyncExitStack()
+        self._membership = AsyncExitStack()
         self._listeners: list[Listener] = []
         self.metrics = BrokerMetrics()
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
@@ -114,6 +116,7 @@ class Broker:
         coordination = self._settings.make_coordination()
         await workers.coordination(coordination.start)
         self._stack.push_async_callback(workers.coordination, coordination.close)
+        self._stack.push_async_callback(self._membership.aclose)
         return coordination
 
     async def _open_logs(self, workers: Workers, coordination: Coordination) -> LogManager:
@@ -165,7 +168,7 @@ class Broker:
             rack=self._config.broker_rack,
         )
         await workers.coordination(cluster.register)
-        self._stack.push_async_callback(workers.coordination, cluster.close)
+        self._membership.push_async_callback(workers.coordination, cluster.close)
         return cluster
 
     async def _assemble(
@@ -180,6 +183,7 @@ class Broker:
         defaults = self._config.topic_defaults()
         leadership = Leadership(self._config.broker_id, cluster, logs, partitions, workers, defaults)
         cluster.on_change(leadership.changed)
+        self._stack.push_async_callback(leadership.stop)
         await leadership.refresh()
         limit = self._config.decompressed_max_bytes
         return Services(
@@ -261,9 +265,11 @@ class Broker:
         self._stack.push_async_callback(services.workers.coordination, tier.stop)
 
     async def _drain(self, services: Services) -> None:
-        """Answer what is parked, finish what is under way, close every connection."""
-        services.partitions.close()
-        await services.groups.stop()
+        """Accept no more, answer what is parked, finish what is under way, close every connection."""
         for listener in self._listeners:
             listener.close()
-        await self._connections.stop(DRAIN_S)
+        services.partitions.close()
+        grace_ms = self._config.shutdown_drain_timeout_ms
+        cut_off, _ = await asyncio.gather(self._connections.stop(grace_ms / 1000), services.groups.stop())
+        if cut_off:
+            log.warning("cut off %d connections that did not take their answers in %d ms", cut_off, grace_ms)

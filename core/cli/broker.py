@@ -14,6 +14,8 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError
 
+log = logging.getLogger(__name__)
+
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -39,29 +41,22 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
 async def _serve(settings: Settings) -> bool:
     """Whether it was Ctrl-C that ended it."""
     from klamm.core.broker.server import Broker
+    from klamm.core.broker.signals import Signals
 
-    loop = asyncio.get_running_loop()
-    told: asyncio.Future[int] = loop.create_future()
-
-    def tell(number: int) -> None:
-        if told.done():
-            raise SystemExit(128 + number)
-        told.set_result(number)
-
-    for number in (int(signal.SIGTERM), int(signal.SIGINT)):
-        loop.add_signal_handler(number, tell, number)
+    signals = Signals()
     server = Broker(settings)
     try:
         await server.start()
         gc.collect()
         gc.freeze()  # what is there now stays: no collection walks it again, with all requests waiting
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
-        by = await told
+        by = await signals.stopped
+        log.info("%s: stopping; a second signal does not wait", by.name)
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error
     finally:
         await server.stop()
-    return by == signal.SIGINT
+    return by is signal.SIGINT
 
 
 def _where(server: Any) -> str:

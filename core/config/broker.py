@@ -87,6 +87,9 @@ class BrokerConfig(Section):
     max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
     max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
     connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
+    shutdown_drain_timeout_ms: Long = key(
+        5_000, "How long a stopping broker waits for answers to be finished and read; then it closes connections.", ge=0
+    )
     num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
     metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free one; -1: no endpoint.", ge=-1, le=65535)
     metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which asks nobody who they are.")

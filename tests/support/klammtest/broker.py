@@ -83,9 +83,9 @@ class RunningBroker:
         """As with kill -9."""
         self._end(signal.SIGKILL)
 
-    def stop(self) -> int:
-        """As with SIGTERM; the exit status."""
-        return self._end(signal.SIGTERM)
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
+        """As with SIGTERM (or another signal); the exit status."""
+        return self._end(how)
 
     def restart(self) -> None:
         """Stop it if it runs, and start it again on the same port and files."""

@@ -60,6 +60,10 @@ class WireClient:
         length = self._read(4)
         return None if length is None else self._read(struct.unpack(">i", length)[0])
 
+    def peek(self) -> None:
+        """Wait for the first byte of an answer, and leave it unread."""
+        self._socket.recv(1, socket.MSG_PEEK)
+
     def closed(self) -> bool:
         """Whether the broker closes the connection, without a further byte."""
         return self._read(1) is None

@@ -1,0 +1,39 @@
+"""The signals of a broker's process.
+
+Rules: the first SIGTERM or SIGINT asks for an orderly stop; a second one ends the process at once, with one line and
+status 128 + its number, whatever a thread is waiting for: what is acknowledged is in the log, and the next start
+checks it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from types import FrameType
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+class Signals:
+    """Made on the running event loop, in the main thread. `stopped` becomes the signal that asks for the stop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.stopped: asyncio.Future[signal.Signals] = self._loop.create_future()
+        for number in _STOPPING:
+            self._loop.add_signal_handler(number, self._stop, number)
+
+    def _stop(self, number: signal.Signals) -> None:
+        for each in _STOPPING:
+            self._loop.remove_signal_handler(each)
+            signal.signal(each, _at_once)  # not the event loop's any more: that may be what does not come to its end
+        self.stopped.set_result(number)
+
+
+def _at_once(number: int, _: FrameType | None) -> None:
+    name = signal.Signals(number).name
+    line = f"klamm: {name} while stopping: ended at once, the next start checks the logs\n"
+    os.write(sys.stderr.fileno(), line.encode())
+    os._exit(128 + number)
