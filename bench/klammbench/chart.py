@@ -31,7 +31,14 @@ def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
         names = list(ratios)[::-1]
         values = [min(max(ratios[name], _LEAST), _MOST) for name in names]
         axis.barh(names, [value - 1 for value in values], left=1, color=["#2a7" if v >= 1 else "#c63" for v in values])
+        for place, name in enumerate(names):
+            right = values[place] >= 1
+            axis.annotate(
+                f"{ratios[name]:.2f}", (values[place], place), xytext=(3 if right else -3, 0), va="center", fontsize=7,
+                ha="left" if right else "right", textcoords="offset points",
+            )  # fmt: skip
         axis.axvline(1, color="black", linewidth=0.8)
+        axis.tick_params(axis="y", labelsize=8)
         axis.set_xscale("log")
         axis.set_xlim(_LEAST, _MOST)
         axis.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 10], ["0.1", "0.25", "0.5", "1", "2", "4", "10"])

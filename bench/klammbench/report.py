@@ -15,7 +15,6 @@ from klammbench.table import KAFKAS, Table
 from klammbench.targets import Target
 
 FULL_ROUNDS = 5
-_NAMED = 4
 _TEMPLATE = Path(__file__).with_name("page.md")
 
 
@@ -57,7 +56,7 @@ def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | Non
         "TARGETS": _targets(targets),
         "CHART": f"![How many times as good as the better Kafka]({chart})" if chart else "",
         "SHAPES": "\n".join(_section(found) for found in measured),
-        "RUN": "\n".join(_about(found) for found in measured),
+        "RUN": _runs(measured),
     }
     return Template(_TEMPLATE.read_text()).substitute(parts)
 
@@ -85,19 +84,10 @@ def _gaps(measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str
 
 
 def _failures(found: Measured) -> list[str]:
-    """One line for the same failure in several cells and rounds."""
-    alike: dict[tuple[str, str], list[str]] = {}
-    for row in found.table.rows:
-        if row.get("failed"):
-            alike.setdefault((row["system"], row["failed"]), []).append(f"{row['cell']} (round {row['round']})")
-    lines = [f"({found.shape.NAME}) {system}: {_some(places)}: {text}" for (system, text), places in alike.items()]
+    lines = [f"({found.shape.NAME}) {line}" for line in found.table.failures()]
     if found.results.about["finished_in_s"] is None:
         lines.append(f"({found.shape.NAME}) was cut off")
     return lines
-
-
-def _some(places: Sequence[str]) -> str:
-    return ", ".join(places[:_NAMED]) + (f" and {len(places) - _NAMED} more" if len(places) > _NAMED else "")
 
 
 def _missed(short: Sequence[Target], failures: Sequence[str]) -> str:
@@ -155,13 +145,15 @@ def _figures(table: Table, cell: str, system: str, name: str, metric: Metric) ->
     return f"{middle} ({low}–{high})"
 
 
-def _about(found: Measured) -> str:
-    about = found.results.about
-    took = f"{about['finished_in_s']:.0f} s" if about["finished_in_s"] else "cut off"
-    lines = [
-        f"**({found.shape.NAME})** {about['date']}, commit {about['commit']}, {about['rounds']} rounds, {took}; "
-        f"{about['machine']}",
-        "",
-        *(f"- {name}: {text}" for name, text in about["systems"].items()),
-    ]
-    return "\n".join([*lines, ""])
+def _runs(measured: Sequence[Measured]) -> str:
+    """When, of which commit and how long each shape was run, where, and the systems with versions and settings."""
+    abouts = [found.results.about for found in measured]
+    lines = ["| shape | date | commit | rounds | seconds |", "|---|---|---|---|---|"]
+    for found, about in zip(measured, abouts, strict=True):
+        took = f"{about['finished_in_s']:.0f}" if about["finished_in_s"] else "cut off"
+        lines.append(f"| ({found.shape.NAME}) | {about['date']} | {about['commit']} | {about['rounds']} | {took} |")
+    whole = sum(about["finished_in_s"] or 0 for about in abouts)
+    lines += [f"| all | | | | {whole:.0f} ({whole / 60:.0f} minutes) |", ""]
+    lines += [*dict.fromkeys(f"Machine: {about['machine']}" for about in abouts), ""]
+    lines += dict.fromkeys(f"- {name}: {text}" for about in abouts for name, text in about["systems"].items())
+    return "\n".join(lines)

@@ -59,11 +59,12 @@ class Table:
         return list(dict.fromkeys(row["system"] for row in sorted(self.rows, key=lambda row: _order(row["system"]))))
 
     def failures(self) -> list[str]:
-        return [
-            f"{row['cell']} on {row['system']}, round {row['round']}: {row['failed']}"
-            for row in self.rows
-            if row.get("failed")
-        ]
+        """One line for the same failure of a system in several cells and rounds."""
+        alike: dict[tuple[str, str], list[str]] = {}
+        for row in self.rows:
+            if row.get("failed"):
+                alike.setdefault((row["system"], row["failed"]), []).append(f"{row['cell']} (round {row['round']})")
+        return [f"{system}: {_some(places)}: {text}" for (system, text), places in alike.items()]
 
     def values(self, cell: str, system: str, metric: str) -> Mapping[int, float]:
         """By round."""
@@ -132,6 +133,10 @@ def geometric_mean(values: Iterable[float]) -> float:
     if any(value <= 0 for value in given):
         return 0.0
     return math.exp(statistics.fmean(math.log(value) for value in given))
+
+
+def _some(places: Sequence[str], named: int = 4) -> str:
+    return ", ".join(places[:named]) + (f" and {len(places) - named} more" if len(places) > named else "")
 
 
 def _order(system: str) -> int:
