@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import fcntl
+import math
 import os
 import platform
 import signal
@@ -19,11 +20,13 @@ from klammbench.paths import DOCS, RESULTS, ROOT, SYSTEM_DATA, VAR
 from klammbench.pool import Pool
 from klammbench.results import Store
 from klammbench.rounds import Runner
-from klammbench.shapes import SHAPES
+from klammbench.shapes import SHAPES, SHARES
 from klammbench.systems import SYSTEMS
 from klammbench.systems.base import remove
 
 ROUNDS, QUICK_ROUNDS = 5, 2
+MINUTES, QUICK_MINUTES = 57, 8.5
+"""That a run of all shapes plans for: on a machine where it would take longer, shapes get fewer rounds, and say so."""
 
 
 def main() -> int:
@@ -66,11 +69,15 @@ def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
 
 def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> None:
     started = time.monotonic()
-    for name in [name for name in SHAPES if name in wanted]:
+    names = [name for name in SHAPES if name in wanted]
+    minutes = (QUICK_MINUTES if quick else MINUTES) if names == list(SHAPES) else math.inf
+    for place, name in enumerate(names):
         begin = time.monotonic()
+        share = SHARES[name] / sum(SHARES[other] for other in names[place:])
+        seconds = (started + minutes * 60 - begin) * share
         print(f"== ({name}) {SHAPES[name].TITLE}", flush=True)
         try:
-            runner.run(SHAPES[name], quick=quick, rounds=rounds, about=_about(quick=quick))
+            runner.run(SHAPES[name], quick=quick, rounds=rounds, about=_about(quick=quick), seconds=seconds)
         except Exception as error:
             # Left without its last line, the shape counts as cut off in the report.
             print(f"({name}) was cut off: {type(error).__name__}: {error}", flush=True)

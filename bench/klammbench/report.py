@@ -76,8 +76,8 @@ def _gaps(measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str
     if measured and (absent := [name for name in shapes if name not in there]):
         lines.append(f"Not measured: shapes {', '.join(absent)}.")
     for found in measured:
-        if found.results.about["rounds"] < FULL_ROUNDS:
-            lines.append(f"({found.shape.NAME}) has {found.results.about['rounds']} rounds, fewer than {FULL_ROUNDS}.")
+        if found.table.rounds() < FULL_ROUNDS:
+            lines.append(f"({found.shape.NAME}) has {found.table.rounds()} rounds, fewer than {FULL_ROUNDS}.")
     if len({found.results.about["commit"] for found in measured}) > 1:
         lines.append("The shapes are not all of one commit: see the end of the page.")
     return ["", *(f"- {line}" for line in lines)] if lines else []
@@ -114,7 +114,7 @@ def _section(found: Measured) -> str:
     summary = " ".join((shape.__doc__ or "").split()).removeprefix(f"({shape.NAME}) ")
     lines = [f"## ({shape.NAME}) {shape.TITLE}", "", summary, ""]
     about = found.results.about
-    took = f"; {about['finished_in_s']:.0f} s for {about['rounds']} rounds" if about["finished_in_s"] else ""
+    took = f"; {about['finished_in_s']:.0f} s for {table.rounds()} rounds" if about["finished_in_s"] else ""
     lines += [f"`make bench ONLY={shape.NAME}` makes these figures{took}.", ""]
     for name, metric in shape.METRICS.items():
         lines += _metric_table(table, name, metric)
@@ -151,7 +151,9 @@ def _runs(measured: Sequence[Measured]) -> str:
     lines = ["| shape | date | commit | rounds | seconds |", "|---|---|---|---|---|"]
     for found, about in zip(measured, abouts, strict=True):
         took = f"{about['finished_in_s']:.0f}" if about["finished_in_s"] else "cut off"
-        lines.append(f"| ({found.shape.NAME}) | {about['date']} | {about['commit']} | {about['rounds']} | {took} |")
+        lines.append(
+            f"| ({found.shape.NAME}) | {about['date']} | {about['commit']} | {found.table.rounds()} | {took} |"
+        )
     whole = sum(about["finished_in_s"] or 0 for about in abouts)
     lines += [f"| all | | | | {whole:.0f} ({whole / 60:.0f} minutes) |", ""]
     lines += [*dict.fromkeys(f"Machine: {about['machine']}" for about in abouts), ""]

@@ -1,12 +1,14 @@
 """Runs one shape: all systems in each round, cell by cell, in an order that rotates.
 
 A failed measurement is recorded, its system is started anew, and the run goes on; a cell that failed twice on a system
-is not tried there again.
+is not tried there again. A round that would probably end after the time that the shape has is not begun, but for the
+first.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -34,15 +36,19 @@ class Runner:
         self._say = say
         self._clock = clock
 
-    def run(self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any]) -> None:
-        """All of it; what failed is in the results."""
+    def run(
+        self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any], seconds: float = math.inf
+    ) -> None:
+        """All of it, or as many rounds as `seconds` have room for; what failed is in the results."""
         begin = self._clock()
         systems = self._pool.take(map(_real, shape.SYSTEMS), fresh=not shape.MANAGED)
         names = {name: f"{s.version()} · {s.settings()}" for name, s in systems.items()}
         self._store.begin(shape.NAME, {**about, "systems": names, "rounds": rounds})
         broken = self._start(shape, systems) if shape.MANAGED else {}
         try:
-            _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(shape.cells(quick), rounds)
+            _Rounds(shape, systems, self._store, self._say, self._clock, broken).run(
+                shape.cells(quick), rounds, begin + seconds
+            )
         finally:
             if not shape.MANAGED:
                 self._pool.take((), fresh=True)  # whatever it left in them is not for the next shape
@@ -88,8 +94,14 @@ class _Rounds:
         self._broken = broken
         self._failed: Counter[tuple[str, str]] = Counter()
 
-    def run(self, cells: Sequence[Cell], rounds: int) -> None:
+    def run(self, cells: Sequence[Cell], rounds: int, deadline: float) -> None:
+        begin, longest = self._clock(), 0.0
         for number in range(1, rounds + 1):
+            now = self._clock()
+            longest, begin = (max(longest, now - begin) if number > 2 else now - begin), now
+            if number > 1 and now + longest > deadline:
+                self._say(f"{self._shape.NAME}  ends after {number - 1} of {rounds} rounds: its time is over")
+                return
             for place, cell in enumerate(cells):
                 shift = (number + place) % len(self._shape.SYSTEMS)
                 for name in (*self._shape.SYSTEMS[shift:], *self._shape.SYSTEMS[:shift]):

@@ -55,6 +55,9 @@ class Table:
         """In the order measured."""
         return list(dict.fromkeys(row["cell"] for row in self.rows))
 
+    def rounds(self) -> int:
+        return max((row["round"] for row in self.rows), default=0)
+
     def systems(self) -> list[str]:
         return list(dict.fromkeys(row["system"] for row in sorted(self.rows, key=lambda row: _order(row["system"]))))
 

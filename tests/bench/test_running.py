@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +116,15 @@ def test_each_round_measures_all_and_begins_with_another(bench: Bench) -> None:
     good = [system for cell, system in bench.shape.order if cell == "good"]
     assert good == ["kafka", "kafka-tuned", "kafka-tuned", "klamm", "kafka-tuned", "kafka-tuned", "klamm", "kafka"]
     assert all(len(table.values("good", system, "rate")) == 2 for system in bench.shape.SYSTEMS)
+
+
+def test_a_round_for_which_there_is_no_time_is_not_begun(bench: Bench) -> None:
+    ticks = itertools.count()
+    runner = Runner(bench.pool, bench.store, lambda line: None, clock=lambda: float(next(ticks)))
+    runner.run(bench.shape, quick=False, rounds=9, about={}, seconds=50)
+    found = bench.store.load("f")
+    assert found is not None
+    assert 1 < Table(found.rows, bench.shape.METRICS).rounds() < 9
 
 
 def test_a_failed_cell_is_recorded_its_system_started_anew_and_tried_twice_only(bench: Bench) -> None:
