@@ -37,6 +37,7 @@ PIPELINED = 64
 _COUNTED = 64 * 1024  # bytes waiting to be read from which on they are counted
 _LEAST_PROGRESS = 64 * 1024  # bytes of an unfinished request in one period
 _TIGHT_SEND_S = 10.0  # how long nothing may be read when too much waits in all
+_READ_WHILE_CROWDED = 4 * 1024
 _BURST = 16  # requests handled before other connections get their turn
 _GATHERED = 64 * 1024  # bytes of answers that may wait for the next one
 
@@ -73,7 +74,8 @@ class Connection(asyncio.BufferedProtocol):
         self._handled = 0  # bytes of the request that a task is at
         self._held = 0  # bytes of requests that the house counts for this connection
         self._queued = 0  # requests that it counts as waiting
-        self._unread = 0  # bytes of responses that it counts
+        self._unread = 0  # bytes of responses that it counts: the memory that they hold, sent in part or not
+        self._written = self._largest = 0  # bytes, and the largest write, since all was sent
         self._progress: tuple[float, int] | None = None  # since when a request is unfinished, with so many bytes
         self._unread_progress: tuple[float, int] | None = None
         self.last_active = self._clock()
@@ -82,7 +84,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=_COUNTED)
+        self._transport.set_write_buffer_limits(high=_COUNTED, low=0)
         peer = transport.get_extra_info("peername")
         if peer:
             self.address = peer[0]
@@ -92,7 +94,10 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's signature
-        return self._splitter.get_buffer()
+        room = self._splitter.get_buffer()
+        if self._task is not None and self._memory.crowded:
+            return room[:_READ_WHILE_CROWDED]  # it will have to wait here; the rest may wait in the system
+        return room
 
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._clock()
@@ -117,8 +122,8 @@ class Connection(asyncio.BufferedProtocol):
         self._count_unread()
 
     def resume_writing(self) -> None:
-        self._memory.unread -= self._unread
-        self._unread = 0
+        self._memory.responses_gone(self._unread)
+        self._unread = self._written = self._largest = 0
         self._writing_paused = False
         self._unread_progress = None
         self._pump()
@@ -128,7 +133,7 @@ class Connection(asyncio.BufferedProtocol):
         self._requests.clear()
         if self._task is not None:
             self._task.cancel()
-        self._memory.unread -= self._unread
+        self._memory.responses_gone(self._unread)
         self._memory.held -= self._held
         self._memory.queued -= self._queued
         self._unread = self._held = self._queued = 0
@@ -170,10 +175,12 @@ class Connection(asyncio.BufferedProtocol):
         return "idle" if quiet else None
 
     def _stands_still(self, now: float, patience: float) -> bool:
-        since, unread = self._unread_progress or (now, self._unread)
-        if self._unread < unread:
+        assert self._transport is not None
+        unread = self._transport.get_write_buffer_size()
+        since, unread_then = self._unread_progress or (now, unread)
+        if unread < unread_then:
             since = now
-        self._unread_progress = (since, self._unread)
+        self._unread_progress = (since, unread)
         return now - since >= patience
 
     def expel(self, reason: str) -> None:
@@ -226,6 +233,10 @@ class Connection(asyncio.BufferedProtocol):
             self._handled = len(frame)
 
     def _answered(self, task: asyncio.Task[Reply]) -> None:
+        self._take_answer(task)
+        self._memory.give_back(self.context)
+
+    def _take_answer(self, task: asyncio.Task[Reply]) -> None:
         self._task = None
         self._handled = 0
         if task.cancelled():
@@ -249,8 +260,11 @@ class Connection(asyncio.BufferedProtocol):
     def _send(self) -> None:
         """Write what was gathered; may call `pause_writing`."""
         if self._gathered:
-            pieces, self._gathered, self._gathered_bytes = self._gathered, [], 0
+            pieces, size = self._gathered, self._gathered_bytes
+            self._gathered, self._gathered_bytes = [], 0
             if self._transport is not None:
+                self._written = self._written + size if self._unread else size
+                self._largest = max(self._largest, size) if self._unread else size
                 self._transport.writelines(pieces)
                 if self._unread:
                     self._count_unread()
@@ -283,8 +297,10 @@ class Connection(asyncio.BufferedProtocol):
             memory.wake()
 
     def _count_unread(self) -> None:
+        """A write is held as a whole until its last byte is sent, so that is what it counts for."""
         if self._transport is not None:
-            unread = self._transport.get_write_buffer_size()
+            left = self._transport.get_write_buffer_size()
+            unread = max(left, min(self._written, left + self._largest))
             self._memory.unread += unread - self._unread
             self._unread = unread
             self._writing_paused = unread > WRITE_BUFFER_HIGH or self._memory.tight

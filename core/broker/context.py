@@ -14,7 +14,7 @@ from klamm.core.protocol.software import declared_codecs
 @dataclass(slots=True)
 class ConnectionContext:
     """One connection. `principal` is `User:ANONYMOUS` until there is authentication; `software_*` as the client said in
-    ApiVersions."""
+    ApiVersions. `taken`: bytes that its response may have which is being made."""
 
     connection_id: int
     listener: str
@@ -23,6 +23,7 @@ class ConnectionContext:
     software_name: str = ""
     software_version: str = ""
     codecs: frozenset[int] = field(default_factory=frozenset)
+    taken: int = 0
 
     def introduce(self, name: str, version: str) -> None:
         """What the client says of itself; takes up the codecs that it declares."""

@@ -1,8 +1,11 @@
 """What all connections together hold in memory: requests that came, and responses that their clients do not read.
 
 Rules: a request larger than one network read waits for its place when `queued.max.request.bytes` are taken, except one
-at a time, so that there is always one that goes on; a response may always have 64 KiB, and more while little waits
-unread. So the sum stays within both limits, and 64 KiB (or one batch) for each connection.
+at a time, so that there is always one that goes on; a response may always have 64 KiB (or one batch, where that is
+larger), and more while little waits unread. What a response may have is taken before it is read from the log, and given
+back once it is counted as unread. So requests stay within their limit, and one small network read for each connection;
+responses stay within theirs, and for each connection that does not read 64 KiB that are not counted yet and one
+response of 64 KiB or one batch.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Protocol
 
+from klamm.core.broker.context import ConnectionContext
 from klamm.core.broker.limits import Limits
 
 LEAST_ROOM = 64 * 1024
@@ -23,13 +27,17 @@ class Waiter(Protocol):
 
 
 class Memory:
-    """`held` bytes of requests, `unread` bytes of responses, `queued` requests that wait behind another one."""
+    """`held` bytes of requests, `unread` bytes of responses, `taken` bytes for responses that are being made, `queued`
+    requests that wait behind another one."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.held = 0
         self.unread = 0
+        self.taken = 0
         self.queued = 0
+        self.freed = 0
+        """Bytes of responses that were held and are not any more; set back by whoever has seen to it."""
         self._waiting: OrderedDict[Waiter, None] = OrderedDict()
         self._first: Waiter | None = None
 
@@ -38,6 +46,11 @@ class Memory:
     @property
     def many_queued(self) -> bool:
         return self.queued > self.limits.queued_requests
+
+    @property
+    def crowded(self) -> bool:
+        """Too much waits to be handled, in number or in bytes."""
+        return self.held > self.limits.request_bytes or self.many_queued
 
     def may_grow(self, request_of: Waiter) -> bool:
         """Whether a large request may go on; if not, `review_reading` is called later."""
@@ -73,6 +86,23 @@ class Memory:
         return self.unread > self.limits.response_bytes
 
     def room(self) -> int:
-        """How many bytes a response may have now."""
-        left = self.limits.response_bytes - self.unread
+        """How many bytes a response may have that is made here and now, without anything else in between."""
+        left = self.limits.response_bytes - self.unread - self.taken
         return max(left // 4, LEAST_ROOM)
+
+    def responses_gone(self, size: int) -> None:
+        """They were read, or their connection is lost."""
+        self.unread -= size
+        self.freed += size
+
+    def take(self, context: ConnectionContext) -> int:
+        """The same for the one response that is being made for a connection, which has it until `give_back`."""
+        self.give_back(context)
+        context.taken = self.room()
+        self.taken += context.taken
+        return context.taken
+
+    def give_back(self, context: ConnectionContext) -> None:
+        """Its response waits to be read and is counted so, or there will be none."""
+        self.taken -= context.taken
+        context.taken = 0

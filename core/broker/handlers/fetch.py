@@ -43,6 +43,10 @@ class _Poll:
     size: int = 0
     failed: bool = False
 
+    def drop(self) -> None:
+        """Hold no records while the request waits."""
+        self.answers.clear()
+
 
 def fetch(services: Services, request: Request) -> Any:
     message = request.message
@@ -76,6 +80,8 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
         if left <= 0:
             break
         parked = ParkedFetch(request.message.min_bytes - poll.size)
+        poll.drop()
+        services.memory.give_back(request.context.connection)
         found = [services.partitions.find(w.topic, w.partition) for w in wanted]
         places = [led for led in found if led is not None]
         for led in places:
@@ -91,16 +97,20 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
     """Not all is in the page cache: a worker thread waits for it."""
-    poll = await services.workers.disk(_look, services, request, wanted, cached_only=False)
+    room = services.memory.take(request.context.connection)
+    poll = await services.workers.disk(_look, services, request, wanted, room=room)
     assert poll is not None
     return poll
 
 
-def _look(services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool) -> _Poll | None:
-    """All partitions once; with `cached_only`, None as soon as one would have to wait for the disk."""
+def _look(
+    services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int = 0
+) -> _Poll | None:
+    """All partitions once, `room` bytes at most or what there is room for now; with `cached_only`, None as soon as one
+    would have to wait for the disk."""
     message = request.message
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
-    room = min(message.max_bytes, services.config.fetch_max_bytes, services.memory.room())
+    room = min(message.max_bytes, services.config.fetch_max_bytes, room or services.memory.room())
     poll = _Poll([])
     for want in wanted:
         led = services.led(want.topic, want.partition, want.leader_epoch)

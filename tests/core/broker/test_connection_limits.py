@@ -26,6 +26,8 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.address = address
         self.reading, self.open, self.unread = True, True, 0
+        self.sends = 1 << 30
+        self.protocol: Connection | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return (self.address, 1) if name == "peername" else default
@@ -35,7 +37,13 @@ class Wire(asyncio.Transport):
     def get_write_buffer_size(self) -> int:
         return self.unread
 
-    def writelines(self, list_of_data: Any) -> None: ...
+    def writelines(self, list_of_data: Any) -> None:
+        """The system takes `sends` bytes at once, the rest waits."""
+        left = sum(map(len, list_of_data)) - self.sends
+        if left > 0:
+            self.unread += left
+            assert self.protocol is not None
+            self.protocol.pause_writing()
 
     def pause_reading(self) -> None:
         self.reading = False
@@ -63,6 +71,7 @@ class House:
         splitter = FrameSplitter(10_000_000, None, self.connections.chunk)
         connection = Connection(ConnectionContext(1, "L", "?"), splitter, self._answer, self.connections)
         wire = Wire(address)
+        wire.protocol = connection
         connection.connection_made(wire)
         return connection, wire
 
@@ -171,6 +180,68 @@ def test_responses_have_less_room_the_more_waits() -> None:
     assert house.connections.memory.room() == 100 * KIB
     connection.resume_writing()
     assert house.connections.memory.room() == 250 * KIB
+
+
+def test_a_write_counts_as_a_whole_until_its_last_byte_is_sent() -> None:
+    house = House()
+    connection, wire = house.connect()
+    wire.sends = 100 * KIB
+    connection._gather([bytes(400 * KIB)])
+    assert house.connections.memory.unread == 400 * KIB, "300 wait, the memory is there for 400"
+    wire.unread = 80 * KIB
+    connection._gather([bytes(70 * KIB)])
+    assert house.connections.memory.unread == 470 * KIB, "80 wait, and any of the 400 may be held"
+    assert house.sweep(connection, 10) is None
+    connection.resume_writing()
+    assert house.connections.memory.unread == 0
+    assert house.connections.memory.freed == 470 * KIB
+
+
+def test_room_is_taken_while_a_response_is_made() -> None:
+    house = House()
+    memory = house.connections.memory
+    one, other = ConnectionContext(1, "L", "?"), ConnectionContext(2, "L", "?")
+    assert memory.take(one) == 250 * KIB
+    assert memory.take(other) == 750 * KIB // 4
+    assert memory.take(one) == (1000 - 187.5) * KIB // 4, "what it had before is given back"
+    memory.give_back(one)
+    memory.give_back(other)
+    memory.give_back(other)
+    assert memory.room() == 250 * KIB
+
+
+def test_room_is_given_back_with_the_answer_and_with_the_connection() -> None:
+    async def main() -> None:
+        house = House()
+        memory = house.connections.memory
+        for end in ("answer", "loss"):
+            connection, _ = house.connect()
+            arrive(connection, begun(4, 0) + b"wait")
+            await asyncio.sleep(0)
+            memory.take(connection.context)
+            if end == "answer":
+                house.release[-1].set_result(None)
+            else:
+                connection.connection_lost(None)
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert memory.taken == 0
+
+    asyncio.run(main())
+
+
+def test_little_is_read_behind_a_waiting_request_when_many_wait() -> None:
+    async def main() -> None:
+        house = House(Limits(queued_requests=1))
+        pairs = [house.connect() for _ in range(2)]
+        frame = begun(4, 0)
+        for connection, _ in pairs:
+            arrive(connection, frame + b"wait")
+        arrive(pairs[0][0], (frame + b"more") * 2)
+        assert len(pairs[1][0].get_buffer(-1)) == 4 * KIB
+        assert len(house.connect()[0].get_buffer(-1)) == 64 * KIB, "who waits for nothing is not held up"
+
+    asyncio.run(main())
 
 
 def test_large_requests_wait_for_memory_and_one_always_goes_on() -> None:
