@@ -30,7 +30,9 @@ class Shape(Protocol):
     MANAGED: bool
     """True: the harness starts each system once and `run` finds it running; False: `run` starts and stops it."""
 
-    def cells(self, quick: bool) -> Sequence[Cell]: ...
+    def cells(self, quick: bool) -> Sequence[Cell]:
+        """Asked once in a run, before any system is started."""
+        ...
 
     def warm(self, system: System) -> None:
         """Before the first round, on each system; only where MANAGED."""

@@ -50,7 +50,7 @@ class CatchUpCell:
 
 
 def cells(quick: bool) -> Sequence[CatchUpCell]:
-    backlog, seconds = (600_000_000, 1.5) if quick else (2_500_000_000, 2.5)
+    backlog, seconds = (600_000_000, 1.5) if quick else (1_500_000_000, 2.5)
     systems = ("klamm", "kafka-tuned") if quick else SYSTEMS
     return [
         CatchUpCell("no reader", False, False, backlog, seconds, systems),

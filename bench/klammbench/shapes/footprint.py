@@ -53,7 +53,7 @@ class FootprintCell:
 def cells(quick: bool) -> Sequence[FootprintCell]:
     if quick:
         return [FootprintCell("200,000 records", 200_000, ("klamm", "klamm-embedded", "kafka-tuned"))]
-    return [FootprintCell("1,000,000 records", 1_000_000, SYSTEMS)]
+    return [FootprintCell("500,000 records", 500_000, SYSTEMS)]
 
 
 def warm(system: System) -> None:

@@ -69,7 +69,7 @@ class Growth:
         """By system, the process that has all logs: one that was started anew is empty."""
 
     def cells(self, quick: bool) -> Sequence[GrowthCell]:
-        seconds = 1.5 if quick else 3.0
+        seconds = 1.5 if quick else 2.5
         first = [
             GrowthCell(SMALLEST, 1_000_000, 1, seconds),
             GrowthCell("1 partition, 1 GB", 1_000_000_000, 1, seconds),

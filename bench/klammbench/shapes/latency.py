@@ -19,7 +19,7 @@ from klammbench.targets import Target, ratio_target
 _CONNECTIONS = 8
 _SHARE = 0.5
 _PEAK_S, _LOOKS = 1.5, 3
-_WARM_S, _MEASURE_S = 1.0, 5.0
+_WARM_S, _MEASURE_S = 1.0, 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Latency:
     is seen by all that it held up (no coordinated omission). acks=1, 12 partitions, 8 connections. A peak is a closed
     loop's with one request in flight on each connection, the middle one of three looks. The driver runs with real-time
     priority where it may (as root), since on two cores it would otherwise wait for the broker's threads, and the more
-    threads the longer; its own delay is in the last table, and part of the latencies. Each measurement has 5 s after
+    threads the longer; its own delay is in the last table, and part of the latencies. Each measurement has 4 s after
     1 s that does not count, so that some dozens of requests lie above p99.9 (of batches, about ten).
     """
 
@@ -60,16 +60,19 @@ class Latency:
     }
 
     def __init__(self) -> None:
+        self._quick = False
         self._peaks: dict[str, dict[str, float]] = {}
 
-    def cells(self, quick: bool) -> Sequence[LatencyCell]:  # noqa: ARG002 - few as they are
+    def cells(self, quick: bool) -> Sequence[LatencyCell]:
+        self._quick = quick
+        self._peaks = {}  # of this run's systems only
         return _CELLS
 
     def warm(self, system: System) -> None:
         """And find its peak, closed loop."""
         warm_up(system)
         for place, cell in enumerate(_CELLS):
-            found = [self._peak(cell, system, f"peak-{place}-{look}") for look in range(_LOOKS)]
+            found = [self._peak(cell, system, f"peak-{place}-{look}") for look in range(1 if self._quick else _LOOKS)]
             self._peaks.setdefault(cell.name, {})[system.name] = statistics.median(found)
 
     def _peak(self, cell: LatencyCell, system: System, name: str) -> float:
@@ -82,7 +85,13 @@ class Latency:
 
     def run(self, cell: LatencyCell, system: System, number: int) -> Mapping[str, float]:
         rate = self.rate(cell)
-        load = Load(_CONNECTIONS, warm_s=_WARM_S, measure_s=_MEASURE_S, max_bytes=cell.max_bytes, rate=rate)
+        load = Load(
+            _CONNECTIONS,
+            warm_s=_WARM_S,
+            measure_s=2.0 if self._quick else _MEASURE_S,
+            max_bytes=cell.max_bytes,
+            rate=rate,
+        )
         with topic_on(system, f"latency-{number}", PARTITIONS) as topic:
             got = drive(system.bootstrap, topic, PARTITIONS, cell.batch, load)
         return {

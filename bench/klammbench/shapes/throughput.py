@@ -89,7 +89,7 @@ def run(cell: ThroughputCell, system: System, number: int) -> Mapping[str, float
 
 def _raw(cell: ThroughputCell, system: System, topic: str) -> Mapping[str, float]:
     batch = Batch.of_size(cell.batch_bytes, cell.message_bytes, cell.codec)
-    load = Load(4, depth=5, measure_s=1.2)
+    load = Load(4, depth=5, measure_s=1.0)
     pids = system.pids()
     before = cpu_seconds(pids)
     got = drive(system.bootstrap, topic, cell.partitions, batch, load, cell.acks)
