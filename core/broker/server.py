@@ -41,7 +41,7 @@ from klamm.core.config.address import Listener as Address
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
-from klamm.core.log.manager import LogManager
+from klamm.core.log.manager import LogManager, LogTuning
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.seams.coordination import Coordination, SessionEvent
 from klamm.core.seams.offsets import OffsetStore
@@ -156,6 +156,9 @@ class Broker:
             config_for=config_for,
             clock=_clock_ms,
             producer_id_expiration_ms=self._config.producer_id_expiration_ms,
+            tuning=LogTuning(
+                self._config.num_recovery_threads_per_data_dir, self._config.log_flush_offset_checkpoint_interval_ms
+            ),
         )
 
     async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:

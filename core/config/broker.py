@@ -69,7 +69,7 @@ class BrokerConfig(Section):
     control_request_max_bytes: Int = key(1_048_576, "The largest frame of any other request.", ge=1024)
     socket_send_buffer_bytes: Int = key(-1, "Send buffer of a connection; -1: the system's.", ge=-1)
     socket_receive_buffer_bytes: Int = key(-1, "Receive buffer of a connection; -1: the system's.", ge=-1)
-    socket_listen_backlog_size: Int = key(128, "Connections that wait to be accepted.", ge=1)
+    socket_listen_backlog_size: Int = key(1_024, "Connections that wait to be accepted.", ge=1)
     socket_receive_timeout_ms: Long = key(
         30_000, "A connection whose request does not bring 64 KiB or its end in such a time is closed.", ge=1
     )
@@ -83,9 +83,14 @@ class BrokerConfig(Section):
     queued_max_response_bytes: Long = key(
         268_435_456, "Memory of responses that wait to be read; over it, a Fetch gets 64 KiB or one batch.", ge=1
     )
-    max_connections: Int = key(10_000, "Connections at a time; one more is closed.", ge=1)
+    max_connections: Int = key(
+        10_000,
+        "Connections at a time (and no more than 3/4 of the descriptors that the process may have); one more is closed.",
+        ge=1,
+    )
     max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
     max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
+    max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted in a second; others wait (KIP-612).", ge=1)
     connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
     shutdown_drain_timeout_ms: Long = key(
         5_000, "How long a stopping broker waits for answers to be finished and read; then it closes connections.", ge=0
@@ -111,6 +116,11 @@ class BrokerConfig(Section):
 
     log_retention_check_interval_ms: Long = key(300_000, "Time between two looks for old segments.", ge=1)
     log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two looks for logs whose flush is due.", ge=1)
+
+    log_flush_offset_checkpoint_interval_ms: Long = key(
+        60_000, "Time after which what was written is flushed in the background, and not read after a crash.", ge=1
+    )
+    num_recovery_threads_per_data_dir: Int = key(2, "Threads that open the logs at the start.", ge=1, le=64)
 
     log_cleaner_enable: bool = key(True, "Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: Int = key(1, "Threads that compact logs.", ge=0)

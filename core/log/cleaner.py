@@ -102,9 +102,22 @@ class Cleaner:
         self._compacted = {
             tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read() if tp in found
         }
+        self._codecs = codecs
+        self._tools = self._make_tools(config)
+
+    def _make_tools(self, config: CleanerConfig) -> Compactor:
         share = max(1, config.threads)
         throttle = Throttle(config.io_max_bytes_per_second / share, self._stopping.wait)
-        self._tools = Compactor(codecs, config.dedupe_buffer_size // share, throttle, clock)
+        return Compactor(self._codecs, config.dedupe_buffer_size // share, throttle, self._clock)
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Blocking. Go on with other settings; a pass that is under way is broken off and made again."""
+        self.stop()
+        self._stopping = threading.Event()
+        self._threads = []
+        self._config = config
+        self._tools = self._make_tools(config)
+        self.start()
 
     def _read(self) -> list[tuple[TopicPartition, int]]:
         try:
@@ -126,14 +139,15 @@ class Cleaner:
             thread.join(_JOIN_S)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        stopping = self._stopping
+        while not stopping.is_set():
             try:
                 worked = self.run_once()
             except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
                 _log.error("the log cleaner: unexpected %s: %s", type(error).__name__, error)
                 worked = False
             if not worked:
-                self._stopping.wait(self._config.backoff_ms / 1000)
+                stopping.wait(self._config.backoff_ms / 1000)
 
     def run_once(self) -> bool:
         """Compact the log that needs it most; False when none does, or it could not be."""

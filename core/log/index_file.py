@@ -99,10 +99,14 @@ class IndexFile:
 
     def encoded(self, state: SegmentState) -> bytes | None:
         """The file's content, for `write`; None where the file has it already."""
+        return self._encode(state)
+
+    def _encode(self, state: SegmentState, *more: tuple[int, int]) -> bytes | None:
         if self._data is None:
             return None
         header = _HEADER.pack(_MAGIC, _VERSION, self._entry.size, self._base)
-        body = header + self._data + _FOOTER.pack(self._count, *state)
+        entries = self._data + b"".join(self._entry.pack(*entry) for entry in more)
+        body = header + entries + _FOOTER.pack(self._count + len(more), *state)
         return body + _CRC.pack(crc32c(body))
 
     def write(self, content: bytes) -> None:

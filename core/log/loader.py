@@ -8,7 +8,7 @@ Indexes and the producers' state are made anew from batch headers where they are
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from klamm.core.config.topic import TopicConfig
@@ -28,8 +28,7 @@ from klamm.core.log.naming import (
     parse_segment_file,
 )
 from klamm.core.log.producer_state import ProducerState
-from klamm.core.log.scan import scan
-from klamm.core.log.segment import Segment
+from klamm.core.log.segment import Checked, Segment
 from klamm.core.log.snapshots import Snapshots
 from klamm.core.log.swap import recover_swaps
 
@@ -40,13 +39,15 @@ _log = logging.getLogger(__name__)
 class OpenFrom:
     """What is known of a partition before its files are read, from the log directory's checkpoints.
 
-    `clean`: the last stop was orderly. The defaults, for a log of which nothing is known, check everything.
+    `clean`: the last stop was orderly. `checked` counts what recovery reads. The defaults, for a log of which nothing
+    is known, check everything.
     """
 
     clean: bool = False
     recovery_point: int = 0
     log_start_offset: int = 0
     high_watermark: int = 0
+    checked: Checked = field(default_factory=Checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,23 +108,49 @@ def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: in
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
-        error = segment.recover(known.recovery_point) if unsafe else _load(segment)
+        if unsafe or not later:
+            error = segment.recover(known.recovery_point, known.checked) if unsafe else _load_last(segment, known)
+        else:
+            _load(segment, later[0].base_offset)
+            error = None
         if error is None and later and segment.next_offset > later[0].base_offset:
             error = CorruptRecordError(f"it reaches beyond the next segment's base offset {later[0].base_offset}")
         if error is not None:
-            _log.warning("%s was cut at offset %d: %s", segment.path, segment.next_offset, error)
+            _say_cut(segment, known.recovery_point, error)
             _set_aside(directory, later, f".{now_ms}{CORRUPT}")
             return segments[: index + 1]
     return segments
 
 
-def _load(segment: Segment) -> CorruptRecordError | None:
+def _load(segment: Segment, following: int) -> None:
+    """One that no longer grows and was flushed: what is damaged in it costs only itself."""
+    try:
+        segment.load()
+        if segment.next_offset <= following:
+            return
+    except CorruptRecordError as error:
+        _log.warning("%s is damaged though it was flushed: %s", segment.path, error)
+    segment.salvage()
+
+
+def _load_last(segment: Segment, known: OpenFrom) -> CorruptRecordError | None:
     try:
         segment.load()
     except CorruptRecordError as error:
         _log.warning("%s is damaged though it was closed in order: %s", segment.path, error)
-        return segment.recover()
+        return segment.recover(known.recovery_point)
     return None
+
+
+def _say_cut(segment: Segment, recovery_point: int, error: CorruptRecordError) -> None:
+    end = segment.next_offset
+    if end < recovery_point:
+        _log.error(
+            "%s was cut at offset %d: %s; offsets up to %d had been flushed, and are lost",
+            segment.path, end, error, recovery_point - 1,
+        )  # fmt: skip
+    else:
+        _log.warning("%s was cut at offset %d: %s", segment.path, end, error)
 
 
 def _set_aside(directory: Path, segments: list[Segment], suffix: str) -> None:
@@ -153,7 +180,7 @@ def replay(
     for segment in segments:
         if segment.next_offset <= start:
             continue
-        for _, header in scan(segment.file, segment.locate(start), segment.size):
+        for _, header in segment.batches_from(start):
             if epochs is not None:
                 epochs.assign(header.leader_epoch, header.base_offset)
             state.update(header, now_ms)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Final
@@ -23,6 +25,7 @@ from klamm.core.log.files import rename, storage, sync_directory
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
 from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
+from klamm.core.log.opening import Opening, open_all
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.topic_id import read_topic_id
 from klamm.core.records.codecs import CodecTable
@@ -30,8 +33,18 @@ from klamm.core.records.partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
+_FLUSHING_S: Final = 1.0
 ConfigFor = Callable[[str], TopicConfig]
 """A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogTuning:
+    """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
+    recovery point moves at least so often); `recovery_threads` open the logs at the start."""
+
+    recovery_threads: int = 2
+    flush_interval_ms: int = 60_000
 
 
 class LogManager:
@@ -48,6 +61,7 @@ class LogManager:
         clock: Clock = system_clock,
         producer_id_expiration_ms: int = _DAY_MS,
         on_visible: Callable[[TopicPartition], None] | None = None,
+        tuning: LogTuning = LogTuning(),
     ) -> None:
         """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
 
@@ -58,6 +72,7 @@ class LogManager:
         self._clock = clock
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
+        self._tuning = tuning
         self._lock = Lock()
         self._checkpoint_lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -78,6 +93,7 @@ class LogManager:
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
         with storage(f"cannot read {self.directory}"):
             names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
+        openings = []
         for name in names:
             tp = parse_directory(name)
             if is_deleted(name):
@@ -88,9 +104,14 @@ class LogManager:
                     _log.warning("%s has no topic id", self.directory / name)
                     self._set_directory_aside(tp)
                     continue
-                at = [offsets.get(tp, 0) for offsets in (recovery, starts, watermarks)]
-                known = OpenFrom(clean and tp in recovery, *at)
-                self._logs[tp] = self._open(tp, topic_id, config_for(tp.topic), known)
+                point, start, watermark = (offsets.get(tp, 0) for offsets in (recovery, starts, watermarks))
+                known = OpenFrom(clean and tp in recovery, point, start, watermark)
+                openings.append(Opening.of(self.directory / name, tp, topic_id, known))
+
+        def open_one(opening: Opening) -> PartitionLog:
+            return self._open(opening.tp, opening.topic_id, config_for(opening.tp.topic), opening.known)
+
+        self._logs = open_all(openings, open_one, self._tuning.recovery_threads)
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
@@ -184,6 +205,7 @@ class LogManager:
                 self._maintain(log, now_ms)
             except KlammError as error:
                 _log.error("maintenance of %s: %s", tp, error)
+        self._move_recovery_points(now_ms)
         self._remove_deleted(now_ms)
         self.write_checkpoints()
 
@@ -195,6 +217,19 @@ class LogManager:
             _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
         log.remove_expired_files(now_ms)
         log.expire_producers(now_ms, self._producer_id_expiration_ms)
+
+    def _move_recovery_points(self, now_ms: int) -> None:
+        """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written
+        since. For a second at most: where there are thousands of logs, the others follow in the next round."""
+        due = [log for log in self.logs().values() if log.recovery_point_is_due(now_ms, self._tuning.flush_interval_ms)]
+        until = time.monotonic() + _FLUSHING_S
+        for log in sorted(due, key=lambda log: log.last_flush_ms):
+            try:
+                log.flush(keep_place=True)
+            except KlammError as error:
+                _log.error("maintenance of %s: %s", log.tp, error)
+            if time.monotonic() > until:
+                break
 
     def _remove_deleted(self, now_ms: int) -> None:
         with self._lock:

@@ -24,7 +24,8 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, OffsetOutOfRangeError
-from klamm.core.log.files import OpenFile, remove, storage, sync_directory, write_atomically
+from klamm.core.log.files import remove, storage, write_atomically
+from klamm.core.log.flushing import Flushing
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
 from klamm.core.log.naming import HOLES
 from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
@@ -73,7 +74,7 @@ class LogRead:
     last_stable_offset: int
 
 
-class PartitionLog(Shortening):
+class PartitionLog(Shortening, Flushing):
     def __init__(
         self,
         directory: Path,
@@ -415,8 +416,22 @@ class PartitionLog(Shortening):
                     self._used(segment)
                     wanted += end - start
                 index += 1
+                if index < len(self._segments) and self._ends_early(segment, self._bases[index], bool(extents)):
+                    break
                 offset = max(offset, segment.next_offset)
             return extents, bounds
+
+    def _ends_early(self, segment: Segment, following: int, found: bool) -> bool:
+        """Whether offsets are missing behind a segment, so that a read may not go on in the next; `BrokenChainError`
+        where it has `found` nothing before."""
+        if not self._dense or segment.next_offset >= following:
+            return False
+        if found:
+            return True
+        missing = f"offsets {segment.next_offset} to {following - 1} are damaged or missing"
+        broken = BrokenChainError(segment.path, segment.size, missing)
+        self.report(broken)
+        raise broken
 
     def _used(self, segment: Segment) -> None:
         """Of the segments that are only read, keep few files open: the last ones used."""
@@ -469,48 +484,6 @@ class PartitionLog(Shortening):
             record = first_record_since(batch, timestamp_ms, start, bound, self._codecs, self.tp)
             if record:
                 return record
-
-    # -- the disk ------------------------------------------------------------------------------------------------
-
-    def flush(self) -> None:
-        """All that is in the log now is on disk when this returns. After a failure the log is offline: nobody knows
-        what a failed fsync has kept."""
-        with self._flush_lock:
-            with self._lock:
-                self._check_open()
-                target, directory = self._end, self._directory_dirty
-                segments = [s for s in self._segments if s.next_offset > self._flushed]
-                files = [s.file for s in segments]
-                for segment in segments:
-                    self._used(segment)
-            if target > self._flushed or directory:
-                self._sync(files, directory)
-            with self._lock:
-                before = self.high_watermark
-                self._flushed = max(self._flushed, min(target, self._end))
-                self._last_flush_ms = self._clock()
-                advanced = self.high_watermark > before
-        self._tell(advanced)
-
-    def _sync(self, files: list[OpenFile], directory: bool) -> None:
-        try:
-            with storage(f"cannot flush {self.tp}"):
-                if directory:
-                    sync_directory(self.directory)
-                    self._directory_dirty = False
-                for file in files:
-                    file.sync()
-        except StorageError as error:
-            with self._lock:
-                self._fail(f"a flush failed ({error})")
-            raise
-
-    def flush_is_due(self, now_ms: int) -> bool:
-        """By `flush.ms`, or because a segment that is no longer written has not been flushed."""
-        with self._lock:
-            if self._closed is not None or self._end <= self._flushed:
-                return False
-            return now_ms - self._last_flush_ms >= self._config.flush_ms or self._flushed < self._bases[-1]
 
     # -- retention and truncation --------------------------------------------------------------------------------
 

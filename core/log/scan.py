@@ -44,6 +44,16 @@ def scan(
         pos += header.size
 
 
+def batch_is_whole(file: OpenFile, pos: int, end: int) -> bool:
+    """Whether a batch begins at `pos`, ends within `end` and agrees with its CRC."""
+    window = file.read(min(_VERIFY_WINDOW, end - pos), pos)
+    try:
+        header = BatchHeader.parse(window)
+    except CorruptRecordError:
+        return False
+    return header.size <= end - pos and _whole(file, pos, header, window, pos)
+
+
 def _window(file: OpenFile, size: int, pos: int, cached_only: bool) -> bytes:
     if not cached_only:
         return file.read(size, pos)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from klamm.core.log.index_file import SegmentState
 from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
 from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
 from klamm.core.log.reading import MAX_HINTS, Extent
+from klamm.core.log.salvage import find_whole, scan_past_damage
 from klamm.core.log.scan import NotCachedError, scan
 from klamm.core.log.time_index import TimeIndex
 from klamm.core.records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
@@ -32,6 +34,13 @@ class LargestTimestamp(NamedTuple):
 
     timestamp_ms: int
     offset: int
+
+
+@dataclass(slots=True)
+class Checked:
+    """Bytes that recovery has read, for whoever reports its progress."""
+
+    bytes: int = 0
 
 
 class Segment:
@@ -52,6 +61,8 @@ class Segment:
         self._unindexed = 0
         self._refused_at = -1
         self._hints: dict[int, int] = {}
+        self._damaged = False
+        self._checked = Checked()
         limit = config.segment_index_bytes
         self._offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, limit)
         self._times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, limit)
@@ -105,25 +116,63 @@ class Segment:
             self.next_offset, self.largest = before
             raise error
 
-    def recover(self, recovery_point: int = 0) -> CorruptRecordError | None:
+    def salvage(self) -> None:
+        """For a segment that no longer grows: make both indexes anew around what is damaged, and say where that is.
+
+        The file is left as it is. After it `size` is where the last whole batch ends.
+        """
+        end, error = self._reindex(verify=True, keep_below=self.base_offset + MAX_RELATIVE)
+        if error:
+            _log.error(
+                "%s: from byte %d of %d (offset %d) on nothing is whole: %s; reads of it fail, what follows is kept",
+                self.path, end, self.size, self.next_offset, error,
+            )  # fmt: skip
+            self.size = end
+
+    def _rebuild_once(self, error: Exception) -> None:
+        """Under readers: the index led astray, or the segment is damaged; then only the index is made around that."""
+        if self._damaged:
+            raise error
+        _log.warning("%s; the indexes of %s are made anew", error, self.path)
+        before = self.next_offset, self.largest
+        try:
+            self._reindex(verify=False, keep_below=self.base_offset + MAX_RELATIVE)
+        finally:
+            self.next_offset, self.largest = before
+
+    def recover(self, recovery_point: int = 0, checked: Checked | None = None) -> CorruptRecordError | None:
         """After a crash: check every CRC past the recovery point, cut the file at the first bad batch (returned).
 
-        The pages that the last process left are dropped where they are clean: after a failed fsync they may hold what
-        the disk does not.
+        What is damaged below the recovery point is no torn write: it stays, reads find it, and a line says so. The
+        pages that the last process left are dropped where they are clean: after a failed fsync they may hold what the
+        disk does not.
         """
+        self._checked = checked or self._checked
         state = self._indexed()
         if state is not None and (state.size > self.size or state.next_offset > recovery_point):
             state = None
+            self._remove_indexes()
         self.file.forget_pages(state.size if state else 0)
-        end, error = self._reindex(verify=True, state=state)
+        end, error = self._reindex(verify=True, state=state, keep_below=recovery_point)
         if error:
             with storage(f"cannot truncate {self.path}"):
                 self.file.truncate(end)
             self.size = end
         return error
 
-    def _reindex(self, *, verify: bool, state: SegmentState | None = None) -> tuple[int, CorruptRecordError | None]:
-        """Index the batches, all or those after `state`; where the last good one ends, and the error."""
+    def _remove_indexes(self) -> None:
+        """Those on disk may not be believed once the segment has been cut and has grown again."""
+        with storage(f"cannot remove the indexes of {self.path}"):
+            self._offsets.remove()
+            self._times.remove()
+
+    def _reindex(
+        self, *, verify: bool, state: SegmentState | None = None, keep_below: int = 0
+    ) -> tuple[int, CorruptRecordError | None]:
+        """Index the batches, all or those after `state`; where the last good one ends, and the error.
+
+        Damage at an offset below `keep_below` is passed over where something whole is behind it.
+        """
         self._hints = {}
         try:
             self._begin_anew(state)
@@ -131,19 +180,45 @@ class Segment:
             _log.warning("%s; it is made anew", error)
             state = None
             self._begin_anew(state)
-        end = state.size if state else 0
-        found: CorruptRecordError | None = None
+        end, found = self._index_from(state.size if state else 0, verify)
+        while found and self.next_offset < keep_below:
+            behind = self._pass_over(end, found)
+            if behind is None:
+                break
+            end, found = self._index_from(behind, verify)
+        self._close_time_index()
+        return end, found
+
+    def _index_from(self, end: int, verify: bool) -> tuple[int, CorruptRecordError | None]:
         try:
             for position, header in scan(self.file, end, self.size, verify=verify):
                 self._check_order(header)
                 if self.dense and header.base_offset != self.next_offset:
                     raise CorruptRecordError(f"batch at offset {header.base_offset} should begin at {self.next_offset}")
                 self._index(header, position)
+                self._checked.bytes += header.size
                 end = position + header.size
         except CorruptRecordError as error:
-            found = error
-        self._close_time_index()
-        return end, found
+            return end, error
+        return end, None
+
+    def _pass_over(self, damaged: int, error: CorruptRecordError) -> int | None:
+        """Index the first whole batch behind byte `damaged`, so that readers are led past the damage; where it ends.
+        None when nothing whole is behind."""
+        self._damaged = True
+        behind = find_whole(self.file, damaged + 1, self.size, self.next_offset)
+        if behind is None:
+            return None
+        header = BatchHeader.parse(self.file.read(HEADER_SIZE, behind))
+        if header.last_offset - self.base_offset > MAX_RELATIVE:
+            return None
+        _log.error(
+            "%s: bytes %d to %d (offsets from %d to %d) are damaged: %s; reads of them fail, what is behind is kept",
+            self.path, damaged, behind, self.next_offset, header.base_offset - 1, error,
+        )  # fmt: skip
+        self._unindexed = self._config.index_interval_bytes + 1
+        self._index(header, behind)
+        return behind + header.size
 
     def _begin_anew(self, state: SegmentState | None) -> None:
         if state is not None:
@@ -240,6 +315,17 @@ class Segment:
         except StorageError as error:
             _log.warning("%s; the next start makes the index anew", error)
 
+    def index_contents(self) -> list[bytes | None]:
+        """The two index files for what the segment holds now; None for one that the disk has already."""
+        times = self._times.encoded(self._state(), closing=self.largest if self.largest.timestamp_ms >= 0 else None)
+        return [self._offsets.encoded(self._state()), times]
+
+    def write_indexes(self, contents: list[bytes | None]) -> None:
+        """What `index_contents` gave, when it has been flushed: after a crash reading begins behind it."""
+        for index, content in zip((self._offsets, self._times), contents, strict=True):
+            if content is not None:
+                index.write(content)
+
     def _state(self) -> SegmentState:
         return SegmentState(self.size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
 
@@ -276,8 +362,7 @@ class Segment:
         except (CorruptRecordError, StorageError) as error:
             if cached_only:
                 raise NotCachedError from error
-            _log.warning("%s; the indexes of %s are made anew", error, self.path)
-        self.rebuild()  # the index led astray, or the segment is damaged
+            self._rebuild_once(error)
         return self._find(offset, self._offsets.lookup(offset), cached_only)
 
     def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
@@ -307,10 +392,17 @@ class Segment:
             since = self._times.offset(timestamp_ms)
         except (CorruptRecordError, StorageError) as error:
             _log.warning("%s; the indexes of %s are made anew", error, self.path)
-            self.rebuild()
+            self._reindex(verify=False, keep_below=self.base_offset + MAX_RELATIVE)
             since = self._times.offset(timestamp_ms)
-        start = self.locate(max(since, self.base_offset))
-        return scan(self.file, start, self.size)
+        return self.batches_from(max(since, self.base_offset))
+
+    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the whole batches that end at or after `offset`; what is damaged is passed over."""
+        try:
+            start = self.locate(offset)
+        except CorruptRecordError:
+            start = 0
+        return (found for found in scan_past_damage(self.file, start, self.size) if found[1].last_offset >= offset)
 
     # -- shortening and removing ---------------------------------------------------------------------------------
 
@@ -321,6 +413,7 @@ class Segment:
         with storage(f"cannot truncate {self.path}"):
             self.file.truncate(position)
         self.size = position
+        self._remove_indexes()
         self.rebuild()
         if not position:
             self._first_timestamp = None

@@ -7,57 +7,18 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from pathlib import Path
-from threading import Lock, RLock
 
-from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import StorageError
-from klamm.core.log.clock import Clock
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.files import OpenFile
-from klamm.core.log.leader_epochs import LeaderEpochs
-from klamm.core.log.producer_state import ProducerState
+from klamm.core.log.parts import LogParts
 from klamm.core.log.segment import Segment
 from klamm.core.log.swap import commit_swap, finish_swap
-from klamm.core.records.partition import TopicPartition
 
 TO_HIGH_WATERMARK = -1
 
 
-class Shortening:
-    """A base of `PartitionLog`, whose fields these are."""
-
-    directory: Path
-    tp: TopicPartition
-    _config: TopicConfig
-    _clock: Clock
-    _lock: RLock
-    _flush_lock: Lock
-    _segments: list[Segment]
-    _bases: list[int]
-    _start: int
-    _end: int
-    _epochs: LeaderEpochs
-    _producers: ProducerState
-    _open_files: dict[int, Segment]
-    _removed: list[tuple[int, Path]]
-
-    @property
-    def high_watermark(self) -> int:
-        raise NotImplementedError
-
-    def _check_open(self) -> None:
-        raise NotImplementedError
-
-    def _fail(self, why: str) -> None:
-        raise NotImplementedError
-
-    def _used(self, segment: Segment) -> None:
-        raise NotImplementedError
-
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        raise NotImplementedError
-
+class Shortening(LogParts):
     # -- compaction: `cleaner` says when, `compaction` what stays -------------------------------------------------
 
     def sealed_segments(self) -> list[Segment]:

@@ -40,8 +40,11 @@ class Snapshots:
         return ProducerState(), 0
 
     def write(self, state: ProducerState, offset: int, *, durable: bool) -> None:
-        path = segment_file(self._directory, offset, SNAPSHOT)
-        write_atomically(path, state.to_bytes(), durable=durable)
+        self.keep(state.to_bytes(), offset, durable=durable)
+
+    def keep(self, content: bytes, offset: int, *, durable: bool) -> None:
+        """`content`: a state as it was when the log ended at `offset`."""
+        write_atomically(segment_file(self._directory, offset, SNAPSHOT), content, durable=durable)
         self._offsets = sorted({*self._offsets, offset})
         self._remove(self._offsets[:-KEPT])
 

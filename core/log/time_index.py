@@ -33,6 +33,12 @@ class TimeIndex(IndexFile):
             self.append(timestamp_ms, offset - self._base)
             self._largest = timestamp_ms
 
+    def encoded(self, state: SegmentState, closing: tuple[int, int] | None = None) -> bytes | None:
+        """With the entry `closing` (timestamp, offset) that a segment's last one would be, which is not added."""
+        if closing is None or closing[0] <= self._largest or not self.in_memory:
+            return super().encoded(state)
+        return self._encode(state, (closing[0], closing[1] - self._base))
+
     def clear(self) -> None:
         super().clear()
         self._largest = -1
