@@ -37,7 +37,7 @@ def in_this_process(campaign: Campaign, run: Run) -> Result:
         return campaign.run(run)
     except Exception:
         result = Result(wanted=1)
-        result.wrong("all", traceback.format_exc())
+        result.break_off(traceback.format_exc())
         return result
 
 
@@ -59,7 +59,7 @@ def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
             result = Result(**json.loads(lines[-1]))
         except (IndexError, ValueError, TypeError):
             result = Result(wanted=1)
-            result.wrong("all", f"the campaign's process died: {err.read()[-2_000:]}")
+            result.break_off(f"the campaign's process died: {err.read()[-2_000:]}")
     return result, time.monotonic() - began
 
 
@@ -77,6 +77,8 @@ def say(name: str, result: Result, options: argparse.Namespace) -> bool:
     print(result.line(name), flush=True)
     if options.plant:
         print(f"  plant {'found' if result.found else 'NOT FOUND: this campaign is blind to it'}", flush=True)
+        for problem in result.problems[:1]:
+            print(f"  {problem.strip().splitlines()[-1]}", flush=True)
         return result.found
     if not result.passed:
         if result.injected < result.wanted:

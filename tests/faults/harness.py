@@ -52,6 +52,7 @@ class Result:
     figures: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
+    broke_off: bool = False
 
     def count(self, figure: str, by: int = 1) -> None:
         """One of the further figures at the end of the line."""
@@ -71,14 +72,23 @@ class Result:
         self.corrupt_served += 1
         self.wrong(injection, what)
 
+    def break_off(self, why: str) -> None:
+        """The campaign cannot go on: it has failed, and has found nothing."""
+        self.broke_off = True
+        self.wrong("all", why)
+
     @property
     def found(self) -> bool:
-        """Whether anything is wrong but the number of faults; that alone finds no plant."""
-        return bool(self.lost or self.corrupt_served or self.problem_count)
+        """Whether the campaign noticed anything; too few faults, or a campaign that broke off, find no plant."""
+        return not self.broke_off and self._wrong
 
     @property
     def passed(self) -> bool:
-        return not self.found and self.injected >= max(self.wanted, 1)
+        return not self._wrong and self.injected >= max(self.wanted, 1)
+
+    @property
+    def _wrong(self) -> bool:
+        return bool(self.lost or self.corrupt_served or self.problem_count)
 
     def line(self, name: str) -> str:
         further = "".join(f" {figure} {n}" for figure, n in self.figures.items())

@@ -31,9 +31,11 @@ def send(
     return became
 
 
-def append_values(bootstrap: str, topic: str, values: Iterable[int], result: Result, at: object) -> int:
+def append_values(
+    bootstrap: str, topic: str, values: Iterable[int], result: Result, at: object, *, size: int = 20
+) -> int:
     """Send them; how many were acknowledged. A refused one is wrong."""
-    became = send(bootstrap, topic, values)
+    became = send(bootstrap, topic, values, size=size)
     refused = {error for error in became.values() if error}
     if refused:
         result.wrong(at, f"the broker refuses records: {refused}")

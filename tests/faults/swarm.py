@@ -1,4 +1,4 @@
-"""Many connections that send frames nobody should send, several at once on each; one thread that waits for none of them.
+"""Many connections that send frames nobody should send, several at once on each; one thread, which waits for no one.
 
 Behind every frame goes a request that must be answered where the connection lives on, so that it is known of each frame
 what it did: *answered*, *closed* the connection, or *slow* (an answer that waits on purpose). What lay behind a frame

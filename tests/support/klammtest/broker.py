@@ -45,7 +45,9 @@ def free_port() -> int:
 class RunningBroker:
     """`bootstrap` stays the same over `kill`, `stop` and `restart`."""
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], port: int) -> None:
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], port: int, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
         self.port = port
         self.bootstrap = f"127.0.0.1:{port}"
@@ -53,6 +55,7 @@ class RunningBroker:
         self.log_dir = folder / "data"
         self.output = folder / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
+        self._environment = {**ENVIRONMENT, **(environment or {})}
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
 
     @property
@@ -66,7 +69,7 @@ class RunningBroker:
             begin = out.tell()
             self._process = subprocess.Popen(
                 [KLAMM, "broker", "--config", str(self.config_path)],
-                cwd=self.folder, env=ENVIRONMENT, stdout=out, stderr=subprocess.STDOUT,
+                cwd=self.folder, env=self._environment, stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         deadline = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -147,12 +150,13 @@ def running_broker(
     topics: Mapping[str, Mapping[str, Any]] | None = None,
     broker: Mapping[str, Any] | None = None,
     coordination: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str] | None = None,
     **sections: Any,
 ) -> Iterator[RunningBroker]:
     """A broker in `folder`, on a free port, with the embedded coordination unless said otherwise.
 
     `topics` (as in the file) are created; `broker` holds further broker keys; other sections go into the file as they
-    are. Killed at the end, if it still runs.
+    are; `environment` is added to its process's own. Killed at the end, if it still runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()
@@ -168,7 +172,7 @@ def running_broker(
         **({"topics": dict(topics)} if topics else {}),
         **sections,
     }
-    running = RunningBroker(folder, config, port)
+    running = RunningBroker(folder, config, port, environment)
     running.start()
     try:
         if topics:

@@ -1,0 +1,116 @@
+"""The wall clock of a real broker jumps by a day, ahead and back, by libfaketime; its monotonic clock goes on."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+from confluent_kafka import Consumer, TopicPartition
+
+from harness import Result, Run
+from klammtest.broker import RunningBroker, running_broker
+from produced import append_values, values_in
+
+TOPIC = "jumping"
+DAY_MS = 86_400_000
+CHECK_MS = 300
+CHECKS = 5
+JUMPS = ("+1d", "-1d", "+0")
+TOPICS = {
+    TOPIC: {
+        "partitions": 1,
+        "config": {"retention.ms": str(2 * DAY_MS), "segment.ms": str(DAY_MS // 4), "segment.bytes": "16384",
+                   "file.delete.delay.ms": "0", "message.timestamp.after.max.ms": str(2 * DAY_MS)},
+    }
+}  # fmt: skip
+
+
+class ClockJumpProcess:
+    name = "clock-jump-process"
+    injects = (
+        "the wall clock of a running broker set a day ahead, a day back and right again, at random; retention is 2 days"
+    )
+    asserts = (
+        "records of the true time are taken at any time; nothing acknowledged is deleted while retention looks again "
+        "and again, before or after a restart; a lookup by time is answered"
+    )
+    plants = "the clock jumps by ten days, which retention has to obey"
+    tools = ("faketime=faketime",)
+
+    def run(self, run: Run) -> Result:
+        rounds = 2 if run.quick else 60
+        total = Result(wanted=rounds)
+        clock = run.folder / "clock"
+        clock.write_text("+0\n")
+        values = count()
+        acknowledged: list[int] = []
+        broker_keys = {"log.retention.check.interval.ms": CHECK_MS}
+        with running_broker(
+            run.folder / "broker", topics=TOPICS, broker=broker_keys, environment=_environment(clock)
+        ) as broker:
+            for i, chance in run.injections(2, rounds):
+                _round(i, chance, broker, clock, values, acknowledged, total, plant=run.plant)
+        total.acknowledged = len(acknowledged)
+        return total
+
+
+def _environment(clock: Path) -> dict[str, str]:
+    library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+    if library is None:
+        raise RuntimeError("libfaketime is not there; it is in the Debian package libfaketime, which faketime brings")
+    return {
+        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1",
+    }  # fmt: skip
+
+
+def _round(
+    i: int, chance: random.Random, broker: RunningBroker, clock: Path, values: Iterator[int],
+    acknowledged: list[int], total: Result, *, plant: bool,
+) -> None:  # fmt: skip
+    def sent(number: int) -> None:
+        batch = [next(values) for _ in range(number)]
+        if append_values(broker.bootstrap, TOPIC, batch, total, i, size=2_000) == number:
+            acknowledged.extend(batch)
+
+    sent(chance.randint(5, 15))
+    now = clock.read_text().strip()
+    _set(clock, "+10d" if plant else chance.choice([jump for jump in JUMPS if jump != now]))
+    total.injected += 1
+    sent(chance.randint(5, 15))
+    time.sleep(CHECKS * CHECK_MS / 1_000)  # for retention to look, which nothing outside of the broker tells
+    if chance.random() < 0.3:
+        broker.restart()
+        total.count("restarts")
+    stored = set(values_in(broker.bootstrap, TOPIC))
+    for value in acknowledged:
+        if value not in stored:
+            total.lose(i, f"{value} was acknowledged and is not there, the clock being at {clock.read_text().strip()}")
+    _look_up(i, broker.bootstrap, total)
+    if "Traceback" in broker.log():
+        total.wrong(i, "a traceback in the broker's log")
+
+
+def _set(clock: Path, jump: str) -> None:
+    """All at once: the broker reads the file whenever it asks for the time."""
+    other = clock.with_suffix(".new")
+    other.write_text(f"{jump}\n")
+    other.replace(clock)
+
+
+def _look_up(i: int, bootstrap: str, total: Result) -> None:
+    """The time of some minutes ago, the true one."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "faults", "log_level": 2})
+    try:
+        then = int(time.time() * 1_000) - 60_000
+        found = consumer.offsets_for_times([TopicPartition(TOPIC, 0, then)], timeout=30)[0]
+        if found.error is not None or found.offset < -1:
+            total.wrong(i, f"the lookup of time {then} gives {found}")
+    finally:
+        consumer.close()
+
+
+CAMPAIGNS = [ClockJumpProcess()]
