@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from klammbench.metric import Metric
 from klammbench.shapes.base import Shape
 from klammbench.table import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _LEAST, _MOST = 0.05, 20.0
 
@@ -32,28 +37,38 @@ def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
         values = [min(max(ratios[name], _LEAST), _MOST) for name in names]
         axis.barh(names, [value - 1 for value in values], left=1, color=["#2a7" if v >= 1 else "#c63" for v in values])
         for place, name in enumerate(names):
-            right = values[place] >= 1
-            axis.annotate(
-                f"{ratios[name]:.2f}", (values[place], place), xytext=(3 if right else -3, 0), va="center", fontsize=7,
-                ha="left" if right else "right", textcoords="offset points",
-            )  # fmt: skip
+            _label(axis, place, values[place], ratios[name])
         axis.axvline(1, color="black", linewidth=0.8)
         axis.tick_params(axis="y", labelsize=8)
         axis.set_xscale("log")
         axis.set_xlim(_LEAST, _MOST)
         axis.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 10], ["0.1", "0.25", "0.5", "1", "2", "4", "10"])
         axis.minorticks_off()
-        axis.set_title(f"({shape.NAME}) {shape.TITLE}: times as good as the better Kafka", loc="left", fontsize=9)
+        axis.set_title(f"({shape.NAME}) {shape.TITLE}: {_charted(shape)[1].unit}", loc="left", fontsize=9)
+    figure.suptitle("Klamm: how many times as good as the better Kafka", x=0.01, ha="left", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, format="svg", metadata={"Date": None})
     pyplot.close(figure)
     return True
 
 
+def _charted(shape: Shape) -> tuple[str, Metric]:
+    """A shape's first metric that has ratios."""
+    return next((name, metric) for name, metric in shape.METRICS.items() if metric.better)
+
+
+def _label(axis: Axes, place: int, value: float, ratio: float) -> None:
+    """Beside the bar's end; inside where there is no room before the frame."""
+    cut = not 1.6 * _LEAST < value < _MOST / 1.6
+    rightwards = (value >= 1) != cut
+    axis.annotate(
+        f"{ratio:.2f}", (value, place), xytext=(3 if rightwards else -3, 0), textcoords="offset points", va="center",
+        ha="left" if rightwards else "right", fontsize=7, color="white" if cut else "black",
+    )  # fmt: skip
+
+
 def _ratios(shape: Shape, table: Table) -> dict[str, float]:
     """How many times as good, by cell; more is better in each."""
-    name, metric = next(((n, m) for n, m in shape.METRICS.items() if m.better), (None, None))
-    if name is None or metric is None:
-        return {}
+    name, metric = _charted(shape)
     found = {cell: table.ratio(cell, name, "klamm") for cell in table.cells()}
     return {cell: ratio if metric.better == "higher" else 1 / ratio for cell, ratio in found.items() if ratio}

@@ -53,8 +53,8 @@ class Latency:
     MANAGED = True
     METRICS: Mapping[str, Metric] = {
         "rate": Metric("requests/s", None),
-        "p50": Metric("µs p50", "lower"),
         "p99": Metric("µs p99", "lower"),
+        "p50": Metric("µs p50", "lower"),
         "p999": Metric("µs p99.9", "lower"),
         "late": Metric("µs p99 of the driver's own delay", None),
     }
@@ -96,8 +96,8 @@ class Latency:
             got = drive(system.bootstrap, topic, PARTITIONS, cell.batch, load)
         return {
             "rate": got.requests / got.seconds,
-            "p50": got.p50_us,
             "p99": got.p99_us,
+            "p50": got.p50_us,
             "p999": got.p999_us,
             "late": got.late_p99_us,
         }
