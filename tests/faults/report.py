@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 from collections.abc import Mapping
@@ -21,25 +22,30 @@ class Row:
     seconds: float
 
 
-def write_report(page: Path, campaigns: Mapping[str, Campaign], rows: list[Row], seed: int, seconds: float) -> None:
+def write_report(
+    page: Path, campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float
+) -> None:
+    """Between the page's markers: what failed first, then all figures, then what each campaign does."""
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{figures(campaigns, rows, seed, seconds)}\n{END}{after}")
+    page.write_text(f"{before}{BEGIN}\n{figures(campaigns, rows, options, seconds)}\n{END}{after}")
 
 
-def figures(campaigns: Mapping[str, Campaign], rows: list[Row], seed: int, seconds: float) -> str:
+def figures(campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float) -> str:
+    rows = sorted(rows, key=lambda row: (row.result.passed, row.name))
     failed = [row for row in rows if not row.result.passed]
-    lines = [f"**{row.name} failed**: {row.result.line(row.name)}; {row.result.problems[:1]}" for row in failed]
-    lines += [] if failed else ["All campaigns passed."]
+    lines = [f"- **{row.name} failed**: {_what_failed(row.result)}" for row in failed]
+    lines += [] if failed else [f"All {len(rows)} campaigns passed."]
+    short = ", SHORT (`QUICK=1`)" if options.quick else ""
     lines += [
         "",
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seed {seed}, {seconds:.0f} s in all, two at a time, on {machine()}.",
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seed {options.seed}{short}, {seconds:.0f} s in all, on {machine()}.",
         "",
         "| campaign | injected | acknowledged | lost | corrupt-served | further | s |",
         "|---|---:|---:|---:|---:|---|---:|",
     ]
-    for row in sorted(rows, key=lambda r: r.result.passed):
+    for row in rows:
         r = row.result
         further = ", ".join(f"{figure} {n}" for figure, n in r.figures.items())
         lines.append(
@@ -51,6 +57,13 @@ def figures(campaigns: Mapping[str, Campaign], rows: list[Row], seed: int, secon
         c = campaigns[row.name]
         lines += [f"**{c.name}** injects {c.injects}. Asserted: {c.asserts}. Planted with `PLANT=1`: {c.plants}.", ""]
     return "\n".join(lines).rstrip()
+
+
+def _what_failed(result: Result) -> str:
+    few = [f"{result.injected:,} faults injected of {result.wanted:,}"] if result.injected < result.wanted else []
+    first = [" ".join(problem.split())[:300] for problem in result.problems[:1]]
+    more = [f"{result.problem_count - 1} more"] if result.problem_count > 1 else []
+    return "; ".join(few + first + more)
 
 
 def machine() -> str:
