@@ -23,7 +23,7 @@ def main() -> None:
     client, what, job = sys.argv[1:4]
     module = importlib.import_module(f"klammbench.clients.{MODULES[client]}")
     program: Program = getattr(module, what)
-    print(json.dumps(asdict(program(Job(**json.loads(job))))))
+    print(json.dumps(asdict(program(Job(**json.loads(job))))), flush=True)
 
 
 if __name__ == "__main__":

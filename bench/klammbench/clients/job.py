@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -41,12 +43,13 @@ class Job:
 @dataclass(frozen=True, slots=True)
 class Took:
     """`records` in those `seconds`, which cost the client's process that much CPU time. A producer's calls alone took
-    `calls_s`; the rest was until all was acknowledged."""
+    `calls_s`; the rest was until all was acknowledged. `began`: CLOCK_MONOTONIC, which all processes share, s."""
 
     records: int
     seconds: float
     cpu_s: float
     calls_s: float = 0.0
+    began: float = 0.0
 
     @property
     def rate(self) -> float:
@@ -63,14 +66,15 @@ Program = Callable[[Job], Took]
 class Stopwatch:
     def __init__(self) -> None:
         self._begin, self._cpu = time.perf_counter(), time.process_time()
-        self._calls_s = 0.0
+        self._calls_s, self._began = 0.0, time.monotonic()
 
     def called(self) -> None:
         """The last record was handed over."""
         self._calls_s = time.perf_counter() - self._begin
 
     def took(self, records: int) -> Took:
-        return Took(records, time.perf_counter() - self._begin, time.process_time() - self._cpu, self._calls_s)
+        seconds, cpu_s = time.perf_counter() - self._begin, time.process_time() - self._cpu
+        return Took(records, seconds, cpu_s, self._calls_s, self._began)
 
 
 def count_received(receive: Callable[[], int], records: int) -> Took:
@@ -89,13 +93,29 @@ def count_received(receive: Callable[[], int], records: int) -> Took:
     return watch.took(received - first)
 
 
-def run_client(client: str, what: str, job: Job) -> Took:
-    """In a new process; `RuntimeError` with the end of what it said when it fails."""
+def run_client(client: str, what: str, job: Job, then: Callable[[], None] | None = None) -> Took:
+    """In a new process; `RuntimeError` with the end of what it said when it fails. `then` is called as soon as it says
+    what it took, before the process has ended."""
     command = [str(PYTHON), "-m", "klammbench.clients", client, what, json.dumps(asdict(job))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench"), "PYTHONWARNINGS": "ignore"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=TIMEOUT_S + 30, check=False, env=environment, cwd=ROOT
-    )
-    if done.returncode:
-        raise RuntimeError(f"{client} {what}: {(done.stderr or done.stdout).strip()[-400:]}")
-    return Took(**json.loads(done.stdout.splitlines()[-1]))
+    with (
+        tempfile.TemporaryFile("w+") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=ROOT
+        ) as process,
+    ):
+        alarm = threading.Timer(TIMEOUT_S + 30, process.kill)
+        alarm.start()
+        try:
+            line = process.stdout.readline() if process.stdout else ""
+            if line and then:
+                then()
+            if process.wait() == 0 and line:
+                return Took(**json.loads(line))
+        except BaseException:
+            process.kill()
+            raise
+        finally:
+            alarm.cancel()
+        errors.seek(0)
+        raise RuntimeError(f"{client} {what}: {errors.read().strip()[-400:] or 'ended or took too long'}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
@@ -13,14 +14,30 @@ _LATEST = -1
 _TIMEOUT_S = 30.0
 
 
-def await_records(system: System, topic: str, partitions: int, records: int) -> float:
-    """Seconds until the partitions' ends together are `records`; `RuntimeError` when they never are."""
-    ends = {TopicPartition(topic, number): _LATEST for number in range(partitions)}
-    with ClusterClient(system.bootstrap, codecs=load_settings({}).codec_table()) as client:
-        client.list_offsets(ends)  # connected, and leaders known
-        begin = time.perf_counter()
-        while (there := sum(offset for offset, _ in client.list_offsets(ends).values())) != records:
-            if there > records or time.perf_counter() - begin > _TIMEOUT_S:
-                raise RuntimeError(f"{there} records are in {topic}, not {records}")
+class Arrival:
+    """Connected from the start, so that a look is one request. A context manager."""
+
+    def __init__(self, system: System, topic: str, partitions: int) -> None:
+        self._topic = topic
+        self._ends = {TopicPartition(topic, number): _LATEST for number in range(partitions)}
+        self._client = ClusterClient(system.bootstrap, codecs=load_settings({}).codec_table())
+        self._look()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._client.close()
+
+    def wait(self, records: int) -> float:
+        """CLOCK_MONOTONIC in seconds when the partitions' ends together were `records`; `RuntimeError` when they never
+        are."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while (there := self._look()) != records:
+            if there > records or time.monotonic() > deadline:
+                raise RuntimeError(f"{there} records are in {self._topic}, not {records}")
             time.sleep(0.002)
-        return time.perf_counter() - begin
+        return time.monotonic()
+
+    def _look(self) -> int:
+        return sum(offset for offset, _ in self._client.list_offsets(self._ends).values())

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from klammbench.clients.job import Job, Took, run_client
-from klammbench.drivers.arrival import await_records
+from klammbench.drivers.arrival import Arrival
 from klammbench.drivers.raw import Batch, Load, drive
 from klammbench.drivers.topics import topic_on
 from klammbench.metric import Metric
@@ -87,7 +87,8 @@ def _job(cell: ClientCell, system: System, topic: str) -> Job:
 def _produce(cell: ClientCell, system: System, topic: str) -> Took:
     job = _job(cell, system, topic)
     took = run_client(cell.client, "produce", job)
-    await_records(system, topic, _PARTITIONS, job.records)  # acknowledged, so there; another number is a lie
+    with Arrival(system, topic, _PARTITIONS) as arrival:
+        arrival.wait(job.records)  # acknowledged, so there; another number is a lie
     return took
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from klammbench.clients.job import Job, run_client
-from klammbench.drivers.arrival import await_records
+from klammbench.drivers.arrival import Arrival
 from klammbench.drivers.topics import topic_on
 from klammbench.foreign.amqp import AmqpChannel
 from klammbench.foreign.rabbit_stream import StreamConnection
@@ -96,10 +96,11 @@ def _kafka_protocol(cell: PaperCell, system: System, topic: str, messages: int) 
         acks=0, batch_bytes=cell.batch_bytes, batch_records=cell.batch, linger_ms=1, fetch_bytes=_FETCH_BYTES,
     )  # fmt: skip
     with topic_on(system, topic, 1):
-        produced = run_client(cell.client, "produce", job)
-        waited = await_records(system, topic, 1, job.records)
+        there: list[float] = []
+        with Arrival(system, topic, 1) as arrival:
+            produced = run_client(cell.client, "produce", job, lambda: there.append(arrival.wait(job.records)))
         consumed = run_client(cell.client, "consume", job)
-    return {"produced": produced.records / (produced.seconds + waited), "consumed": consumed.rate}
+    return {"produced": produced.records / (there[0] - produced.began), "consumed": consumed.rate}
 
 
 def _rabbitmq(cell: PaperCell, system: System, queue: str, messages: int) -> Mapping[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import yaml
@@ -45,13 +46,17 @@ class Klamm:
         self._port = free_port()  # at each start: another may have taken the last one meanwhile
         if self._with_zookeeper:
             self._zookeeper = ZooKeeperServer(self._folder / "zookeeper", free_port())
-            self._zookeeper.start()
         config = self._folder / "klamm.yaml"
         config.write_text(yaml.safe_dump(self._config(), sort_keys=False))
-        command = [str(BROKER_COMMAND), "broker", "--config", str(config)]
-        self._broker = Child(command, self._folder / "broker.out", self._folder, {"PYTHONUNBUFFERED": "1"})
-        output = self._broker.output
-        self._broker.wait_until(lambda: b"klamm broker ready" in output.read_bytes(), self.name)
+        with ThreadPoolExecutor(1) as beside:
+            # Both at once, as anyone would start them: the broker waits for its ZooKeeper.
+            zookeeper = beside.submit(self._zookeeper.start) if self._zookeeper else None
+            command = [str(BROKER_COMMAND), "broker", "--config", str(config)]
+            self._broker = Child(command, self._folder / "broker.out", self._folder, {"PYTHONUNBUFFERED": "1"})
+            output = self._broker.output
+            self._broker.wait_until(lambda: b"klamm broker ready" in output.read_bytes(), self.name)
+            if zookeeper:
+                zookeeper.result()
 
     def stop(self) -> None:
         if self._broker is not None:
