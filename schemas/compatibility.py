@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.parsing import ParsedSchema, parse
+
+if TYPE_CHECKING:
+    from klamm.schemas.parsing import ParsedSchema
 
 
 class Compatibility(StrEnum):
@@ -38,6 +40,8 @@ class Compatibility(StrEnum):
 
 def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Compatibility) -> None:
     """`versions` are (number, text), the oldest first. `SchemaError` names the version, the field and the rule."""
+    from klamm.schemas.parsing import parse  # with fastavro, which who only knows the rules' names does without
+
     asked = versions if rule.transitive else versions[-1:]
     for number, old in asked:
         if rule.reads_old:

@@ -19,8 +19,8 @@ from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klamm.schemas.options import SCHEMA_TOPIC
 
-SCHEMA_TOPIC = "_schemas"
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
 _FETCH_BYTES = 8 * 1024 * 1024
 _log = logging.getLogger(__name__)

@@ -8,7 +8,8 @@ from importlib import import_module
 from klamm.core.config.section import Section, key
 from klamm.core.errors import ConfigError
 from klamm.schemas.compatibility import Compatibility
-from klamm.schemas.log import SCHEMA_TOPIC
+
+SCHEMA_TOPIC = "_schemas"
 
 
 class AvroOptions(Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastavro import schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
@@ -22,6 +22,10 @@ from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.parsing import ParsedSchema, parse
 from klamm.schemas.registry import SchemaRegistry
+
+if TYPE_CHECKING:  # pyarrow comes with an extra
+    from klamm.schemas.columns.reader import ColumnReader
+    from klamm.schemas.columns.writer import ColumnWriter
 
 _MISFITS = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)
 _BROKEN = (*_MISFITS, EOFError, StopIteration, SchemaResolutionError, RecursionError, MemoryError)
@@ -60,16 +64,51 @@ class AvroSerde:
 
     def serializer(self, topic: str) -> Serializer:
         """Registers the topic's schema; `SchemaError` when it has none, or when the registry refuses it."""
+        registered, envelope = self._registered(topic)
+        return _writer(topic, parse(registered.text), envelope.prefix(registered))
+
+    def arrow_serializer(self, topic: str) -> tuple[bytes, ColumnWriter] | None:
+        """As `serializer`, for the columns of a table; None where a table's columns cannot have the schema's types.
+        Needs pyarrow."""
+        from klamm.schemas.columns.avrotype import parse_type
+        from klamm.schemas.columns.writer import ColumnWriter
+
+        registered, envelope = self._registered(topic)
+        try:
+            writer = ColumnWriter(registered.text, parse_type(registered.text))
+        except SchemaError:  # a type that contains itself
+            return None
+        return envelope.prefix(registered), writer
+
+    def arrow_deserializer(self, topic: str) -> ColumnReader | None:
+        """As `deserializer`, to columns; `record.class` is left aside. Needs pyarrow."""
+        from klamm.schemas.columns.avrotype import parse_type
+        from klamm.schemas.columns.reader import ColumnReader
+
+        said = self._context.formats(topic)
+
+        def schema_text(prefix: bytes) -> str:
+            try:
+                return self.registry.lookup(said.envelope.parse(prefix)).text
+            except SchemaError as error:
+                raise SchemaError(f"topic {topic}: {error}") from error
+
+        try:
+            reader = None if said.schema is None else parse_type(said.schema)
+        except SchemaError:  # as above
+            return None
+        return ColumnReader(said.envelope.prefix_size, schema_text, reader)
+
+    def _registered(self, topic: str) -> tuple[RegisteredSchema, Envelope]:
         said = self._context.formats(topic)
         if said.schema is None:
             raise SchemaError(f"topic {topic}: no schema to write with; name its file in topics.{topic}.schema")
         options = AvroOptions.model_validate(dict(said.options))
         subject = options.subject or f"{topic}-value"
         try:
-            registered = self.registry.register(subject, said.schema, options.compatibility)
+            return self.registry.register(subject, said.schema, options.compatibility), said.envelope
         except SchemaError as error:
             raise SchemaError(f"topic {topic}: {error}") from error
-        return _writer(topic, parse(registered.text), said.envelope.prefix(registered))
 
     def deserializer(self, topic: str) -> Deserializer:
         said = self._context.formats(topic)

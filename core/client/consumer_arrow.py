@@ -16,7 +16,7 @@ except ModuleNotFoundError as error:
     raise ConfigError("poll_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
 from klamm.core.client.consumer_delivery import Converted, Decoding, Read, Reading, whole_batch_at
-from klamm.core.client.consumer_values import RecordConverter
+from klamm.core.client.consumer_values import RecordConverter, unreadable
 from klamm.core.client.positions import Chunk, Ready
 from klamm.core.client.typed import TypedValues
 from klamm.core.records.arrow import HEADERS, TIMESTAMP, arrow_columns, columns_to_arrow
@@ -43,9 +43,9 @@ EMPTY: Final = pa.schema(
 )
 """The columns; `value` is of the decoded type where the topic has a serde."""
 
-ArrowDecoder = Callable[[pa.Array], pa.Array]
-"""Payloads (binary) to values; what a serde may offer as `arrow_deserializer(topic)`."""
-
+ArrowDecoder = Callable[[pa.Array], "tuple[pa.Array, KlammError | None] | None"]
+"""Payloads (binary) to the values before the first that cannot be decoded, and why that one cannot; None: to be decoded
+record by record. What a serde may offer as `arrow_deserializer(topic)`; None: always so."""
 
 MAX_ROWS: Final = 131_072
 """Rows of one table where the caller does not say."""
@@ -106,24 +106,25 @@ class ArrowConverter:
         """Those before the first one that cannot be deserialized."""
         batch = columns_to_arrow(columns)
         value, error = batch.column("value"), None
-        decoder = self._decoder(partition.topic)
-        if decoder is not None:
-            try:
-                value = decoder(value)
-            except KlammError:
-                decoder = None  # which record it is, the other way finds out
-        if decoder is None and self._records.deserializer(partition.topic) is not None:
-            converted = self._records.convert(partition, columns)
-            error = converted.error
-            value = _inferred(partition.topic, [record.value for record in converted.result])
-            batch = batch.slice(0, converted.count)
+        if self._records.deserializer(partition.topic) is not None:
+            value, error = self._decoded(partition, columns, value)
+            batch = batch.slice(0, len(value))
         kind = LOG_APPEND_TIME if log_append_time else CREATE_TIME
         return Converted(_columns(partition, batch, value, kind), batch.num_rows, error)
 
-    def _decoder(self, topic: str) -> ArrowDecoder | None:
-        serde: Any = self._values.serde(topic)
-        make = getattr(serde, "arrow_deserializer", None)
-        return None if make is None else make(topic)
+    def _decoded(
+        self, partition: TopicPartition, columns: Columns, payloads: pa.Array
+    ) -> tuple[pa.Array, KlammError | None]:
+        decoder: ArrowDecoder | None = self._values.columnar(partition.topic, "arrow_deserializer")
+        outcome = None if decoder is None else decoder(payloads)
+        if outcome is None:
+            converted = self._records.convert(partition, columns)
+            return _inferred(partition.topic, [record.value for record in converted.result]), converted.error
+        value, error = outcome
+        if error is not None:  # the record's own reader says what is wrong, and where
+            wrong = columns.part(len(value), len(value) + 1)
+            error = self._records.convert(partition, wrong).error or unreadable(partition, wrong.offsets[0], error)
+        return value, error
 
     def table(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> pa.Table:
         """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that

@@ -66,15 +66,16 @@ def _deserialized(
         for raw in columns.values:
             values.append(deserialize(raw))
     except SchemaError as error:
-        return values, _unreadable(partition, columns.offsets[len(values)], error)
+        return values, unreadable(partition, columns.offsets[len(values)], error)
     except KlammError as error:  # the schema could not be looked up now: it may be later
         return values, error
     except Exception as error:  # a serde is a plugin and may raise anything
-        return values, _unreadable(partition, columns.offsets[len(values)], error)
+        return values, unreadable(partition, columns.offsets[len(values)], error)
     return values, None
 
 
-def _unreadable(partition: TopicPartition, offset: int, cause: Exception) -> UnreadableRecordError:
+def unreadable(partition: TopicPartition, offset: int, cause: Exception) -> UnreadableRecordError:
+    """The error of one record, for the application to pass over or not."""
     error = UnreadableRecordError(
         f"topic {partition.topic!r} partition {partition.partition} offset {offset}: {cause}", partition, offset
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from klamm.core.errors import ConfigError, DeliveryError, KlammError, SchemaError
 
@@ -34,9 +34,10 @@ from klamm.core.records.record import Headers
 from klamm.core.seams.audit import NO_WINDOW
 from klamm.core.seams.serde import Serializer
 
-ArrowSerializer = Callable[[pa.RecordBatch], "tuple[bytes, pa.Array]"]
-"""Rows to (what goes before each payload, the payloads as a binary array); what a serde may offer as
-`arrow_serializer(topic)`. Raises `SchemaError` naming row and column."""
+ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
+"""What goes before each payload, and a function of a struct array that gives the payloads as (large) binary; None where
+it is not sure to give what the serializer of single rows gives, which is asked then, and has the words for what does
+not fit. What a serde may offer as `arrow_serializer(topic)`; None: never."""
 
 _LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
@@ -125,20 +126,16 @@ def _values(
         wrapped = False
     rows = chunk.column("value") if wrapped else chunk.to_struct_array()
     if columnar is not None:
-        try:
-            return columnar(rows)
-        except SchemaError as error:
-            if first == 0:
-                raise
-            raise SchemaError(f"{error} (rows of this chunk begin at {first})") from error
-    return b"", pa.array(
-        [_one(topic, row, first + i, serialize) for i, row in enumerate(rows.to_pylist())], pa.binary()
-    )
+        prefix, write = columnar
+        payloads = write(rows)
+        if payloads is not None:
+            return prefix, payloads
+    return b"", pa.array([_one(topic, row, first + i, serialize) for i, row in enumerate(rows)], pa.binary())
 
 
-def _one(topic: str, row: Any, number: int, serialize: Serializer) -> bytes | None:
+def _one(topic: str, row: pa.Scalar, number: int, serialize: Serializer) -> bytes | None:
     try:
-        return serialize(row)
+        return serialize(row.as_py(maps_as_pydicts="strict"))
     except SchemaError as error:
         raise SchemaError(f"row {number}: {error}") from error
     except Exception as error:  # a serde is a plugin and may raise anything
@@ -293,7 +290,8 @@ class TableSender:
     ) -> TableFuture:
         """See `Producer.send_arrow`."""
         topic = writer.topic
-        columnar, typed = self._values.arrow_serializer(topic), self._values.serde(topic) is not None
+        typed = self._values.serde(topic) is not None
+        columnar = self._values.columnar(topic, "arrow_serializer") if typed else None
         stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
         window_ms, headers = self._audit if writer.audited and self._audit is not None else (None, ())
         more = encode_headers(headers)

@@ -54,6 +54,7 @@ class TypedValues:
         self._context = SerdeContext(bootstrap, coordination, settings.topic_format)
         self._lock = threading.Lock()
         self._serdes: dict[str, Serde] = {}
+        self._columnar: dict[tuple[str, str], Any] = {}
 
     def serializer(self, topic: str) -> Serializer:
         """For values of the topic; without a serde: bytes as they are, text as UTF-8."""
@@ -65,10 +66,13 @@ class TypedValues:
         serde = self.serde(topic)
         return None if serde is None else serde.deserializer(topic)
 
-    def arrow_serializer(self, topic: str) -> Any:
-        """What the topic's serde offers for tables (see `producer_arrow.ArrowSerializer`); None: row by row."""
-        make = getattr(self.serde(topic), "arrow_serializer", None)
-        return None if make is None else make(topic)
+    def columnar(self, topic: str, kind: str) -> Any:
+        """What the topic's serde offers for tables, made once: `arrow_serializer` (see `producer_arrow`) or
+        `arrow_deserializer` (see `consumer_arrow`). None: record by record."""
+        if (topic, kind) not in self._columnar:
+            make = getattr(self.serde(topic), kind, None)
+            self._columnar[topic, kind] = None if make is None else make(topic)
+        return self._columnar[topic, kind]
 
     def serde(self, topic: str) -> Serde | None:
         name = self._settings.serde_name(topic)

@@ -67,3 +67,22 @@ def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
     text that is no UTF-8, which pyruhvro lets through."""
     column.validate(full=True)
     return column if column.type == wanted else column.cast(wanted)
+
+
+def fields(text: str) -> pa.Schema:
+    """The columns that `encode` takes for a schema that `can_decode` has passed."""
+    return pyruhvro.avro_to_arrow_schema(text)
+
+
+def encode(rows: pa.StructArray, text: str, wanted: pa.Schema) -> pa.Array | None:
+    """The payloads of rows without null that are of `arrow_type`; None where pyruhvro does not take them."""
+    try:
+        columns = [c.cast(field.type) for c, field in zip(rows.flatten(), wanted, strict=True)]
+        (payloads,) = pyruhvro.serialize_record_batch(pa.RecordBatch.from_arrays(columns, schema=wanted), text, 1)
+    except Exception:
+        return None
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        return None
+    return payloads if len(payloads) == len(rows) else None

@@ -128,7 +128,7 @@ def _record(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array)
     for target in reader.fields:
         index = sources.get(target.name)
         if index is None:
-            columns.append(_default(target, len(array), reader))
+            columns.append(field_default(target, len(array), reader))
             continue
         try:
             columns.append(resolve(pc.struct_field(array, index), writer.fields[index].type, target.type, inside))
@@ -154,7 +154,7 @@ def _sources(writer: AvroType, reader: AvroType) -> dict[str, int]:
     return sources
 
 
-def _default(target: AvroField, length: int, reader: AvroType) -> pa.Array:
+def field_default(target: AvroField, length: int, reader: AvroType) -> pa.Array:
     if target.default is MISSING:
         raise SchemaError(f"field {target.name} of {reader.name} has no default, and the writer has no such field")
     convert, value = converter(target.type), default_value(target.type, target.default)
@@ -164,7 +164,7 @@ def _default(target: AvroField, length: int, reader: AvroType) -> pa.Array:
 
 def _list(array: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
     items = resolve(array.flatten(), writer.inner, reader.inner)
-    return pa.ListArray.from_arrays(_offsets(array), items, type=arrow_type(reader), mask=pc.is_null(array))
+    return pa.ListArray.from_arrays(list_offsets(array), items, type=arrow_type(reader), mask=pc.is_null(array))
 
 
 def _map(array: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
@@ -172,10 +172,10 @@ def _map(array: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
     entries = pairs.flatten()
     items = resolve(pc.struct_field(entries, 1), writer.inner, reader.inner)
     keys = pc.struct_field(entries, 0)
-    return pa.MapArray.from_arrays(_offsets(pairs), keys, items, type=arrow_type(reader), mask=pc.is_null(array))
+    return pa.MapArray.from_arrays(list_offsets(pairs), keys, items, type=arrow_type(reader), mask=pc.is_null(array))
 
 
-def _offsets(array: pa.Array) -> pa.Array:
+def list_offsets(array: pa.Array) -> pa.Array:
     lengths = pc.fill_null(pc.list_value_length(array), 0).cast(pa.int32())
     return pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths)])
 

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -19,56 +18,18 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.producer import Producer
 from klamm.core.client.record_accumulator import BufferFullError, ProducerClosedError
-from klamm.core.config.settings import Settings, load_settings
+from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import decode_batch
-from klamm.core.records.header import iter_headers
-from klamm.core.records.record import Headers, ProducerRecord, Record, RecordMetadata
+from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
 from klamm.core.seams.audit import AuditIdentity, Publish
 from klammtest.broker import RunningBroker, running_broker
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(client: ClusterClient, request: pytest.FixtureRequest) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]
-    client.create_topics({name: NewTopic(3, 1, {"retention.ms": "-1"})})
-    return name
-
-
-def settings(broker: RunningBroker, **options: Any) -> Settings:
-    given = {key.replace("_", "."): value for key, value in options.items()}
-    return load_settings({"producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, **given}})
-
-
-def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
-    """All records, by partition."""
-    result = {}
-    for tp in client.partitions(topic):
-        node_id = client.cluster.leader(tp)
-        assert node_id is not None
-        result[tp.partition] = records = []
-        while data := client.fetch(node_id, {tp: len(records)}, max_wait_ms=0)[tp].records:
-            for position, header in iter_headers(data):
-                records += decode_batch(data, position, header, client.codecs)
-    return result
+from klammtest.producing import producer_settings, stored
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_records_arrive_as_they_were_sent(broker: RunningBroker, client: ClusterClient, topic: str, codec: str) -> None:
-    with klamm.Producer(settings(broker, compression_type=codec)) as producer:
+    with klamm.Producer(producer_settings(broker, compression_type=codec)) as producer:
         futures = [
             producer.send(topic, b"v%d" % n, key=b"k%d" % (n % 5), timestamp_ms=1000 + n, headers=[("h", b"x")])
             for n in range(200)
@@ -94,7 +55,7 @@ def test_kinds_of_keys_and_values(broker: RunningBroker, client: ClusterClient, 
         (None, memoryview(b"view")),
         (b"tombstone", None),
     ]
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         for key, value in given:
             producer.send(topic, value, key=key, partition=0)  # type: ignore[arg-type]  # one of them is None
     assert [(record.key, record.value) for record in stored(client, topic)[0]] == [
@@ -110,7 +71,7 @@ def test_keys_go_where_kafkas_clients_send_them(broker: RunningBroker, client: C
     from confluent_kafka import Producer as Confluent
 
     theirs = Confluent({"bootstrap.servers": broker.bootstrap, "partitioner": "murmur2_random"})
-    with Producer(settings(broker)) as ours:
+    with Producer(producer_settings(broker)) as ours:
         for n in range(100):
             theirs.produce(topic, b"theirs", key=b"key-%d" % n)
             ours.send(topic, b"ours", key=b"key-%d" % n)
@@ -126,7 +87,7 @@ def test_keys_go_where_kafkas_clients_send_them(broker: RunningBroker, client: C
 def test_records_without_a_key_stick_to_a_partition_for_a_batch(
     broker: RunningBroker, client: ClusterClient, topic: str
 ) -> None:
-    with Producer(settings(broker, linger_ms=50, batch_size=1000)) as producer:
+    with Producer(producer_settings(broker, linger_ms=50, batch_size=1000)) as producer:
         for _ in range(300):
             producer.send(topic, b"x" * 88)
     found = stored(client, topic)
@@ -143,7 +104,7 @@ def test_a_partitioner_of_ones_own(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "my_partitioner", sys.modules[__name__])
-    with Producer(settings(broker, partitioner="my_partitioner:third")) as producer:
+    with Producer(producer_settings(broker, partitioner="my_partitioner:third")) as producer:
         producer.send(topic, b"x")
         producer.send(topic, b"y", partition=1)
         with pytest.raises(ConfigError, match=r"expected a number from 0 to 2 for topic '.*', got 5"):
@@ -157,7 +118,7 @@ def test_a_partitioner_of_ones_own(
 
 
 def test_an_unknown_topic_is_told_at_once(broker: RunningBroker, topic: str) -> None:
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         with pytest.raises(UnknownTopicError, match=rf"there is no topic '{topic}x'; did you mean '{topic}'"):
             producer.send(topic + "x", b"v")
         with pytest.raises(UnknownTopicError, match="has 3 partitions; there is no 3"):
@@ -174,7 +135,7 @@ def test_an_unreachable_cluster_is_told_after_max_block() -> None:
 
 
 def test_a_record_over_the_limit_is_refused_at_send(broker: RunningBroker, topic: str) -> None:
-    with Producer(settings(broker, max_request_size=1000)) as producer:
+    with Producer(producer_settings(broker, max_request_size=1000)) as producer:
         with pytest.raises(
             DeliveryError, match=r"a record of about 2012 bytes is larger than max.request.size \(1000\)"
         ):
@@ -188,7 +149,7 @@ def test_a_record_over_the_topics_limit_fails_on_its_future(
     broker: RunningBroker, client: ClusterClient, topic: str
 ) -> None:
     client.alter_configs(topic, {"max.message.bytes": "5000"})
-    with Producer(settings(broker, batch_size=50_000, linger_ms=100)) as producer:
+    with Producer(producer_settings(broker, batch_size=50_000, linger_ms=100)) as producer:
         small = [producer.send(topic, os.urandom(900), partition=0) for _ in range(20)]
         large = producer.send(topic, os.urandom(6000), partition=0)
         after = producer.send(topic, b"after", partition=0)
@@ -198,7 +159,7 @@ def test_a_record_over_the_topics_limit_fails_on_its_future(
 
 
 def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -> None:
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         with pytest.raises(SchemaError, match=f"topic '{topic}': cannot send dict"):
             producer.send(topic, {"a": 1}).result(0)
         with pytest.raises(SchemaError, match="a key is bytes, str or int, not float"):
@@ -211,7 +172,7 @@ def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -
 
 @pytest.mark.parametrize("wrong", [1.5e12, -2, 2**63, 1_700_000_000_000_000, "2013-01-01"])
 def test_a_timestamp_that_is_none_fails_its_own_record_only(broker: RunningBroker, topic: str, wrong: Any) -> None:
-    with Producer(settings(broker, linger_ms=200)) as producer:
+    with Producer(producer_settings(broker, linger_ms=200)) as producer:
         futures = [producer.send(topic, b"v", partition=0, timestamp_ms=t) for t in (1, wrong, -1)]
     assert [future.result(0).offset for future in (futures[0], futures[2])] == [0, 1]
     with pytest.raises(SchemaError, match="timestamp_ms is a whole number of milliseconds since 1970"):
@@ -219,7 +180,7 @@ def test_a_timestamp_that_is_none_fails_its_own_record_only(broker: RunningBroke
 
 
 def test_a_closed_producer_sends_no_more(broker: RunningBroker, topic: str) -> None:
-    producer = Producer(settings(broker))
+    producer = Producer(producer_settings(broker))
     future = producer.send(topic, b"v")
     producer.close()
     producer.close()
@@ -229,13 +190,13 @@ def test_a_closed_producer_sends_no_more(broker: RunningBroker, topic: str) -> N
 
 
 def test_a_full_buffer_blocks_and_then_raises(broker: RunningBroker, topic: str) -> None:
-    options = settings(broker, buffer_memory=2000, batch_size=500, max_block_ms=20_000)
+    options = producer_settings(broker, buffer_memory=2000, batch_size=500, max_block_ms=20_000)
     with Producer(options) as producer:
         for _ in range(200):
             producer.send(topic, b"x" * 100)
     broker.pause()
     try:
-        slow = Producer(settings(broker, buffer_memory=1000, max_block_ms=100, request_timeout_ms=60_000))
+        slow = Producer(producer_settings(broker, buffer_memory=1000, max_block_ms=100, request_timeout_ms=60_000))
         slow._writers[topic] = producer._writers[topic]
         slow.send(topic, b"x" * 900)
         with pytest.raises(BufferFullError, match=r"buffer\.memory"):
@@ -247,7 +208,7 @@ def test_a_full_buffer_blocks_and_then_raises(broker: RunningBroker, topic: str)
 
 def test_threads_share_a_producer(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
     futures: list[list[Future[RecordMetadata]]] = [[] for _ in range(6)]
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
 
         def work(number: int) -> None:
             for n in range(500):
@@ -269,7 +230,7 @@ def test_threads_share_a_producer(broker: RunningBroker, client: ClusterClient, 
 
 
 def test_more_partitions_are_used_once_they_are_known(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    with Producer(settings(broker, metadata_max_age_ms=50)) as producer:
+    with Producer(producer_settings(broker, metadata_max_age_ms=50)) as producer:
         assert producer.partitions(topic) == 3
         client.create_partitions(topic, 5)
         grown = threading.Event()
@@ -298,7 +259,7 @@ class Interceptor:
 def test_interceptors_see_every_record_and_may_not_stop_one(
     broker: RunningBroker, client: ClusterClient, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    producer = Producer(settings(broker))
+    producer = Producer(producer_settings(broker))
     interceptor = Interceptor()
     producer._listeners._interceptors = [interceptor]
     with producer:
@@ -357,7 +318,7 @@ def test_audited_records_are_counted_and_named(
     client.create_topics({Auditor.topic: NewTopic(1, 1), topic + "-not": NewTopic(1, 1)})
     auditor = Auditor(topic)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
-    with Producer(settings(broker, acks=1, client_id="app")) as producer:
+    with Producer(producer_settings(broker, acks=1, client_id="app")) as producer:
         producer.send(topic, b"value", key=b"key", timestamp_ms=7, headers=[("own", b"1")], partition=0)
         producer.send(topic + "-not", b"value")
     assert auditor.counted == [("attempted", topic, 7, 8), ("acknowledged", topic, 7, 8)]
@@ -375,7 +336,7 @@ def test_audited_records_are_counted_and_named(
 
 def test_an_unknown_codec_is_one_clear_line(broker: RunningBroker) -> None:
     with pytest.raises(ConfigError, match=r"compression\.type"):
-        Producer(settings(broker, compression_type="zst"))
+        Producer(producer_settings(broker, compression_type="zst"))
 
 
 def test_a_forgotten_producer_sends_at_the_end_of_the_interpreter(
@@ -396,7 +357,7 @@ def test_kill_9_in_flight_neither_loses_nor_doubles_nor_reorders(
 ) -> None:
     caplog.set_level(logging.ERROR)
     with running_broker(tmp_path, topics={"t": {"partitions": 2}}) as broker:
-        options = settings(broker, batch_size=400, linger_ms=0, retry_backoff_ms=20, compression_type="zstd")
+        options = producer_settings(broker, batch_size=400, linger_ms=0, retry_backoff_ms=20, compression_type="zstd")
         with Producer(options) as producer:
             futures: list[Future[RecordMetadata]] = []
             for kill in range(3):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,57 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.producer import Producer
 from klamm.core.client.producer_arrow import read_rows
 from klamm.core.client.record_accumulator import BufferFullError, Buffering, ProducerClosedError
 from klamm.core.client.table_future import StoredRange
-from klamm.core.config.settings import Settings, load_settings
+from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import decode_batch
-from klamm.core.records.header import iter_headers
-from klamm.core.records.record import Headers, Record
+from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, Publish
 from klammtest.broker import RunningBroker, running_broker
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("broker")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as opened:
-        yield opened
-
-
-@pytest.fixture
-def topic(client: ClusterClient, request: pytest.FixtureRequest) -> str:
-    name = "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]
-    client.create_topics({name: NewTopic(3, 1, {"retention.ms": "-1"})})
-    return name
-
-
-def settings(broker: RunningBroker, **options: Any) -> Settings:
-    given = {key.replace("_", "."): value for key, value in options.items()}
-    return load_settings({"producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, **given}})
-
-
-def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
-    """All records, by partition."""
-    result = {}
-    for tp in client.partitions(topic):
-        node_id = client.cluster.leader(tp)
-        assert node_id is not None
-        result[tp.partition] = records = []
-        while data := client.fetch(node_id, {tp: len(records)}, max_wait_ms=0)[tp].records:
-            for position, header in iter_headers(data):
-                records += decode_batch(data, position, header, client.codecs)
-    return result
+from klammtest.producing import producer_settings, stored
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -70,7 +31,7 @@ def test_rows_arrive_as_records_would(broker: RunningBroker, client: ClusterClie
     values = [None if n % 11 == 0 else b"v%d" % n for n in range(500)]
     stamps = [1000 + n for n in range(500)]
     table = pa.table({"key": keys, "value": pa.array(values, pa.binary()), "timestamp": stamps})
-    with Producer(settings(broker, compression_type=codec, batch_size=900)) as producer:
+    with Producer(producer_settings(broker, compression_type=codec, batch_size=900)) as producer:
         one_by_one = [producer.send(topic, value, key=key) for key, value in zip(keys, values, strict=True) if key]
         producer.flush()
         before = {p: len(records) for p, records in stored(client, topic).items()}
@@ -100,7 +61,7 @@ def test_kinds_of_columns(broker: RunningBroker, client: ClusterClient, topic: s
         (pa.array(["c"]).dictionary_encode(), pa.array(["k"]).dictionary_encode(), pa.array([-1])),
         (pa.array([b"dd"], pa.binary(2)), pa.nulls(1), pa.array([when], pa.timestamp("ns", "UTC"))),
     ]
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         for value, key, stamp in columns:
             batch = pa.record_batch({"value": value, "k": key, "t": stamp})
             producer.send_arrow(topic, batch, key="k", timestamp="t", partition=1).result(20)
@@ -118,7 +79,7 @@ def test_kinds_of_columns(broker: RunningBroker, client: ClusterClient, topic: s
 def test_without_keys_batches_go_to_each_partition_in_turn(
     broker: RunningBroker, client: ClusterClient, topic: str
 ) -> None:
-    with Producer(settings(broker, batch_size=1000, acks=1)) as producer:
+    with Producer(producer_settings(broker, batch_size=1000, acks=1)) as producer:
         sent = producer.send_arrow(topic, pa.table({"value": ["x" * 90] * 300})).result(20)
     counts = [len(records) for records in stored(client, topic).values()]
     assert sum(counts) == 300
@@ -127,7 +88,7 @@ def test_without_keys_batches_go_to_each_partition_in_turn(
 
 
 def test_a_partitioner_of_ones_own(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    with Producer(settings(broker, partitioner="operator:length_hint")) as producer:  # any callable will do
+    with Producer(producer_settings(broker, partitioner="operator:length_hint")) as producer:  # any callable will do
         producer._writers.clear()
         producer._partitioner = lambda topic, key, value, count: 2 if value == b"two" else 0
         producer.send_arrow(topic, pa.table({"value": ["two", "other", "two"]})).result(20)
@@ -160,7 +121,7 @@ def test_what_does_not_fit_is_one_clear_line_and_nothing_is_sent(
 
 
 def test_a_row_that_is_too_large_is_named(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    with Producer(settings(broker, max_request_size=2000)) as producer:
+    with Producer(producer_settings(broker, max_request_size=2000)) as producer:
         with pytest.raises(DeliveryError, match="row 4 makes a record of about 5001 bytes"):
             producer.send_arrow(topic, pa.table({"value": ["x"] * 4 + ["x" * 5000]}))
         with pytest.raises(UnknownTopicError, match="there is no 3"):
@@ -176,7 +137,7 @@ def test_batches_that_the_broker_finds_too_large_are_split(
     caplog.set_level(logging.CRITICAL)
     client.alter_configs(topic, {"max.message.bytes": "1000"})
     values = [f"{n:0100d}" for n in range(30)]
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         sent = producer.send_arrow(topic, pa.table({"value": values}), partition=0).result(30)
         assert sent.records == 30
         assert [record.value for record in stored(client, topic)[0]] == [value.encode() for value in values]
@@ -220,7 +181,7 @@ def test_audited_rows_are_counted_by_window_and_named(
     auditor = Auditor()
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     rows = pa.table({"key": ["k", None, "k", "k"], "value": ["a", "bb", None, "d"], "timestamp": [-1, 5, 999, 1000]})
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         assert producer.send_arrow(topic, rows, partition=0).result(20).records == 4
     counts = {(-1, 2, 1), (0, 3, 2), (1000, 2, 1)}
     for kind in ("attempted", "acknowledged"):
@@ -229,7 +190,7 @@ def test_audited_rows_are_counted_by_window_and_named(
 
 
 def test_interceptors_rule_tables_out(broker: RunningBroker, topic: str) -> None:
-    with Producer(settings(broker)) as producer:
+    with Producer(producer_settings(broker)) as producer:
         producer._listeners._interceptors = [object()]  # type: ignore[list-item]  # none is called
         with pytest.raises(ConfigError, match=r"producer\.interceptors see records"):
             producer.send_arrow(topic, pa.table({"value": ["x"]}))
@@ -237,14 +198,14 @@ def test_interceptors_rule_tables_out(broker: RunningBroker, topic: str) -> None
 
 
 def test_more_than_the_buffer_holds_waits_for_room(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    with Producer(settings(broker, batch_size=1000, buffer_memory=4000)) as producer:
+    with Producer(producer_settings(broker, batch_size=1000, buffer_memory=4000)) as producer:
         futures = [producer.send_arrow(topic, pa.table({"value": ["x" * 100] * 100})) for _ in range(5)]
         assert sum(future.result(30).records for future in futures) == 500
     assert sum(map(len, stored(client, topic).values())) == 500
 
 
 def test_a_full_buffer_is_the_futures_error(topic: str, broker: RunningBroker) -> None:
-    with Producer(settings(broker, batch_size=1000, buffer_memory=500)) as producer:
+    with Producer(producer_settings(broker, batch_size=1000, buffer_memory=500)) as producer:
         producer._accumulator._buffering = Buffering(0.0, 500, max_block_s=0.0)
         sent = producer.send_arrow(topic, pa.table({"value": ["x" * 700] * 50}))
         assert isinstance(sent.exception(0), BufferFullError)
@@ -253,7 +214,7 @@ def test_a_full_buffer_is_the_futures_error(topic: str, broker: RunningBroker) -
 
 def test_kill_9_neither_loses_nor_doubles_nor_reorders_rows(tmp_path: Path, codecs: CodecTable) -> None:
     with running_broker(tmp_path, topics={"t": {"partitions": 2}}) as broker:
-        with Producer(settings(broker, batch_size=400, retry_backoff_ms=20)) as producer:
+        with Producer(producer_settings(broker, batch_size=400, retry_backoff_ms=20)) as producer:
             futures = []
             for kill in range(2):
                 for part in range(4):

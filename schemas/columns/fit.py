@@ -1,0 +1,157 @@
+"""Arrow columns as an Avro record's fields, for what is sure to be written as fastavro would write each row.
+
+Everything else is a `Misfit`: values that do not fit, and types whose rows fastavro alone is trusted with. The writer
+of single rows then takes over; it writes the ones and has the words for the others.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.core.errors import SchemaError
+from klamm.schemas.columns.arrowtype import TIMESTAMP, arrow_type
+from klamm.schemas.columns.avrotype import MISSING, AvroField, AvroType
+from klamm.schemas.columns.resolve import field_default, list_offsets
+
+DAYS: Final = (-719_162, 2_932_896)
+"""Of `date`: the years 1 to 9999, as Python has them."""
+MICROS: Final = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
+
+
+class Misfit(Exception):
+    """Not for columns; caught in this package."""
+
+
+def fit(array: pa.Array, avro: AvroType, live: pa.Array | None = None) -> pa.Array:
+    """`array` as `arrow_type(avro)`. `live` says which rows must hold a value (None: all); a child of a null struct
+    means nothing."""
+    if avro.kind == "union":
+        if len(avro.values) != 1:
+            raise Misfit
+        there = pc.is_valid(array)
+        return fit(array, avro.values[0], there if live is None else pc.and_(live, there))
+    if array.null_count and (live is None or pc.any(pc.and_(live, pc.is_null(array))).as_py()):
+        raise Misfit
+    if avro.kind == "record":
+        return _record(array, avro, live)
+    if avro.kind == "array":
+        return _list(array, avro)
+    if avro.kind == "map":
+        return _map(array, avro)
+    if avro.logical:
+        return _time(array, avro)
+    return _plain(array, avro)
+
+
+def _plain(array: pa.Array, avro: AvroType) -> pa.Array:
+    kind = array.type
+    if avro.kind == "boolean" and pa.types.is_boolean(kind):
+        return array
+    if avro.kind in ("int", "long") and pa.types.is_integer(kind):
+        return _cast(array, arrow_type(avro))
+    if avro.kind in ("float", "double") and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return _number(array, avro)
+    if avro.kind in ("string", "enum"):
+        return _text(array, avro)
+    raise Misfit
+
+
+def _number(array: pa.Array, avro: AvroType) -> pa.Array:
+    """By way of a double, as Python's floats go."""
+    wide = pc.cast(array, pa.float64(), safe=False)
+    if avro.kind == "double":
+        return wide
+    narrow = pc.cast(wide, pa.float32(), safe=False)
+    if pc.any(pc.and_(pc.is_finite(wide), pc.is_inf(narrow))).as_py():
+        raise Misfit
+    return narrow
+
+
+def _text(array: pa.Array, avro: AvroType) -> pa.Array:
+    kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise Misfit
+    text = _cast(array, pa.string())
+    try:
+        text.validate(full=True)  # Arrow takes any bytes for text unless it is asked
+    except pa.ArrowInvalid as error:
+        raise Misfit from error
+    if avro.kind == "enum":
+        known = pc.is_in(text, pa.array(avro.symbols, pa.string()))
+        if pc.any(pc.and_not(pc.is_valid(text), known)).as_py():
+            raise Misfit
+    return text
+
+
+def _time(array: pa.Array, avro: AvroType) -> pa.Array:
+    if (avro.kind, avro.logical) == ("int", "date") and pa.types.is_date32(array.type):
+        return _within(array, pa.int32(), DAYS)
+    stamped = avro.logical in ("timestamp-millis", "timestamp-micros") and pa.types.is_timestamp(array.type)
+    if not stamped or array.type.tz is None or array.type.unit == "ns":  # a time without a zone is no instant
+        raise Misfit
+    micros = _within(_cast(array, TIMESTAMP), pa.int64(), MICROS)
+    return pc.floor_temporal(micros, unit="millisecond") if avro.logical == "timestamp-millis" else micros
+
+
+def _within(array: pa.Array, stored: pa.DataType, bounds: tuple[int, int]) -> pa.Array:
+    found = pc.min_max(array.cast(stored))
+    if len(array) > array.null_count and not bounds[0] <= found["min"].as_py() <= found["max"].as_py() <= bounds[1]:
+        raise Misfit
+    return array
+
+
+def _record(array: pa.Array, avro: AvroType, live: pa.Array | None) -> pa.Array:
+    if not pa.types.is_struct(array.type):
+        raise Misfit
+    names = [field.name for field in array.type]
+    if len(set(names)) < len(names) or set(names) - {field.name for field in avro.fields}:
+        raise Misfit
+    columns = dict(zip(names, array.flatten(), strict=True))
+    inside = live if live is None or not array.null_count else pc.and_(live, pc.is_valid(array))
+    children = [
+        fit(columns[f.name], f.type, inside) if f.name in columns else _default(f, len(array), avro)
+        for f in avro.fields
+    ]
+    mask = pc.is_null(array) if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(arrow_type(avro)), mask=mask)
+
+
+def _default(field: AvroField, rows: int, avro: AvroType) -> pa.Array:
+    if field.default is MISSING:
+        raise Misfit
+    try:
+        return field_default(field, rows, avro)
+    except SchemaError as error:
+        raise Misfit from error
+
+
+def _list(array: pa.Array, avro: AvroType) -> pa.Array:
+    if pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        array = _cast(array, pa.list_(array.type.value_field))
+    if not pa.types.is_list(array.type):
+        raise Misfit
+    items = fit(array.flatten(), avro.inner)
+    return pa.ListArray.from_arrays(list_offsets(array), items, type=arrow_type(avro), mask=pc.is_null(array))
+
+
+def _map(array: pa.Array, avro: AvroType) -> pa.Array:
+    if not pa.types.is_map(array.type):
+        raise Misfit
+    pairs = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+    entries, owners = pairs.flatten(), pc.list_parent_indices(pairs)
+    keys, items = entries.flatten()
+    keys = _text(keys, AvroType("string"))
+    if pa.table({"of": owners, "key": keys}).group_by(["of", "key"]).aggregate([]).num_rows < len(keys):
+        raise Misfit  # a key twice: a dict has it once
+    found = fit(items, avro.inner)
+    return pa.MapArray.from_arrays(list_offsets(pairs), keys, found, type=arrow_type(avro), mask=pc.is_null(array))
+
+
+def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(array, target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise Misfit from error

@@ -1,0 +1,96 @@
+"""A topic's payloads to Arrow columns: each with the schema that its envelope names, all as the topic's own.
+
+What Avro can say and columns cannot, a type that contains itself, and pairs of schemas that do not resolve, are left to
+the reader of single records: it decodes the ones and has the words for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.core.errors import SchemaError
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.columns.decode import PayloadDecoder
+
+Decoded = tuple[pa.Array, SchemaError | None]
+"""The values before the first that cannot be decoded, and why that one cannot."""
+
+
+class ColumnReader:
+    """Of one topic. `schema_text` is asked for the writer's schema of a payload, by its first `prefix_size` bytes;
+    `reader` None: values are of their writer's type."""
+
+    def __init__(self, prefix_size: int, schema_text: Callable[[bytes], str], reader: AvroType | None) -> None:
+        self._size = prefix_size
+        self._schema_text = schema_text
+        self._reader = reader
+        self._decoders: dict[bytes, PayloadDecoder | None] = {}
+
+    def __call__(self, values: pa.Array) -> Decoded | None:
+        """Null payloads are null. None: to be decoded record by record."""
+        prefixes = pc.binary_slice(values, 0, self._size).dictionary_encode()
+        found = prefixes.dictionary.to_pylist()
+        if len(found) == 1 and not values.null_count:
+            return self._of(found[0], values)
+        return self._mixed(values, prefixes.indices, found)
+
+    def _mixed(self, values: pa.Array, kinds: pa.Array, prefixes: list[bytes]) -> Decoded | None:
+        """Each prefix's rows by themselves, put back in their order."""
+        nulls = pc.indices_nonzero(pc.is_null(values))
+        places, parts, sources = [nulls], [], [pa.nulls(len(nulls), pa.int64())]
+        end, problem, used = len(values), None, 0
+        for number, prefix in enumerate(prefixes):
+            rows = pc.indices_nonzero(pc.equal(kinds, number))
+            decoded = self._of(prefix, values.take(rows))
+            if decoded is None:
+                return None
+            part, error = decoded
+            if error is not None and rows[len(part)].as_py() < end:
+                end, problem = rows[len(part)].as_py(), error
+            places.append(rows[: len(part)])
+            parts.append(part)
+            sources.append(pa.array(range(used, used + len(part)), pa.int64()))
+            used += len(part)
+        order = pc.sort_indices(pa.concat_arrays(places))[:end]
+        return self._joined(parts).take(pa.concat_arrays(sources).take(order)), problem
+
+    def _joined(self, parts: list[pa.Array]) -> pa.Array:
+        """Where there is no schema of the topic's own, writers may differ: fields that one lacks are null."""
+        if not parts:
+            return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader))
+        if all(part.type == parts[0].type for part in parts):
+            return pa.concat_arrays(parts)
+        try:
+            tables = [pa.table({"value": part}) for part in parts]
+            merged = pa.concat_tables(tables, promote_options="permissive")["value"].combine_chunks()
+        except pa.ArrowException as error:
+            raise SchemaError(f"values of different types cannot be one column: {error}") from error
+        return pa.concat_arrays(merged.chunks) if isinstance(merged, pa.ChunkedArray) else merged
+
+    def _of(self, prefix: bytes, values: pa.Array) -> Decoded | None:
+        try:
+            decoder = self._decoder(prefix)
+        except SchemaError as error:  # the envelope names none, or one that is not there
+            return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader)), error
+        if decoder is None:
+            return None
+        # pc.binary_slice without an end fails where the array is no whole one (pyarrow 26)
+        decoded = decoder.decode([payload[self._size :] for payload in values.to_pylist()])
+        if not decoded.bad:
+            return decoded.rows, None
+        first = min(decoded.bad)
+        return decoded.rows[:first], SchemaError(decoded.bad[first])
+
+    def _decoder(self, prefix: bytes) -> PayloadDecoder | None:
+        if prefix not in self._decoders:
+            text = self._schema_text(prefix)
+            try:
+                decoder = PayloadDecoder(text, self._reader or parse_type(text))
+            except SchemaError:
+                decoder = None
+            self._decoders[prefix] = decoder
+        return self._decoders[prefix]

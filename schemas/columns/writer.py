@@ -1,0 +1,48 @@
+"""Rows of Arrow columns to Avro payloads, where pyruhvro is proven for the schema and the columns fit it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.schemas.columns import native
+from klamm.schemas.columns.avrotype import AvroType
+from klamm.schemas.columns.fit import Misfit, fit
+
+ROWS: Final = 65_536
+"""That are written at a time: what becomes of them stays below the 2 GiB of one Arrow array."""
+
+
+class ColumnWriter:
+    """Of one schema, by its text as registered."""
+
+    def __init__(self, text: str, avro: AvroType) -> None:
+        self._text = text
+        self._avro = avro
+        self._fields = native.fields(text) if native.can_decode(avro) else None
+
+    def __call__(self, rows: pa.Array) -> pa.Array | None:
+        """The payload of each row of a struct array, null for a null row, as binary or large binary. None: to be
+        written row by row, which gives the same bytes or says which row does not fit, and why."""
+        if self._fields is None or not pa.types.is_struct(rows.type):
+            return None
+        there = rows.filter(pc.is_valid(rows)) if rows.null_count else rows
+        try:
+            fitted = fit(there, self._avro)
+        except Misfit:
+            return None
+        parts = []
+        for at in range(0, len(fitted), ROWS):
+            part = native.encode(fitted[at : at + ROWS], self._text, self._fields)
+            if part is None:
+                return None
+            parts.append(part)
+        if sum(part.nbytes for part in parts) > 2**31 - 1:
+            parts = [part.cast(pa.large_binary()) for part in parts]
+        written = pa.concat_arrays(parts) if parts else pa.array([], pa.binary())
+        if not rows.null_count:
+            return written
+        places = pc.cumulative_sum(pc.is_valid(rows).cast(pa.int64()))
+        return written.take(pc.if_else(pc.is_valid(rows), pc.subtract(places, 1), None))

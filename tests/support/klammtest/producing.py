@@ -1,0 +1,38 @@
+"""What tests of the producer share: its settings, and what a topic holds after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.header import iter_headers
+from klamm.core.records.record import Record
+from klammtest.broker import RunningBroker
+
+
+def producer_settings(broker: RunningBroker, **options: Any) -> Settings:
+    """`options` are the producer's, with _ for dots; it lingers for 1 ms."""
+    given = {key.replace("_", "."): value for key, value in options.items()}
+    return load_settings({"producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, **given}})
+
+
+def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
+    """All records, by partition."""
+    result = {}
+    for tp in client.partitions(topic):
+        node_id = client.cluster.leader(tp)
+        assert node_id is not None
+        result[tp.partition] = records = []
+        while data := client.fetch(node_id, {tp: len(records)}, max_wait_ms=0)[tp].records:
+            for position, header in iter_headers(data):
+                records += decode_batch(data, position, header, client.codecs)
+    return result
+
+
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """The test's own, as a topic may be called."""
+    return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]
