@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
+from klamm.core.broker import descriptors
+from klamm.core.broker.creation_rate import CreationRate
 from klamm.core.broker.limits import Limits
 from klamm.core.broker.memory import Memory
 from klamm.core.broker.metrics import BrokerMetrics
@@ -23,6 +25,7 @@ from klamm.core.protocol.frames import READ_SIZE
 log = logging.getLogger(__name__)
 
 _SWEEP_MAX_S: Final = 5.0
+_SAID_EVERY_S: Final = 1.0
 _SLICE: Final = 500
 """Connections looked at in one go, before others get their turn."""
 
@@ -59,8 +62,9 @@ class Connections:
         self._members: dict[Member, None] = {}
         self._by_address: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
-        self._refused_since = 0
-        self._refused_said_at = float("-inf")
+        self.creation = CreationRate(limits.creation_rate, clock)
+        self._unsaid: Counter[str] = Counter()
+        self._said_at: dict[str, float] = {}
 
     @property
     def limits(self) -> Limits:
@@ -69,6 +73,7 @@ class Connections:
     def apply(self, limits: Limits) -> None:
         """Other limits from now on; who is in stays in."""
         self.memory.limits = limits
+        self.creation.change(limits.creation_rate)
         self.memory.wake()
 
     def frame_limit(self, api_key: int) -> int:
@@ -100,12 +105,29 @@ class Connections:
 
     def _refuse(self, limit: str, why: str) -> bool:
         self.metrics.connections_rejected[limit] += 1
-        self._refused_since += 1
-        if self.clock() - self._refused_said_at >= 1.0:
-            more = f" ({self._refused_since} since this was last said)" if self._refused_since > 1 else ""
-            log.warning("closed a new connection: %s%s", why, more, extra={"event": "connection refused"})
-            self._refused_since, self._refused_said_at = 0, self.clock()
+        self._say("connection refused", "closed a new connection", why)
         return False
+
+    def throttled(self) -> None:
+        """New connections are left waiting outside, for their rate."""
+        self.metrics.connections_throttled += 1
+        rate = self.memory.limits.creation_rate
+        self._say("connections throttled", "new connections wait", f"max.connection.creation.rate={rate} is reached")
+
+    def exhausted(self, error: OSError) -> None:
+        """New connections are left waiting outside, for want of a descriptor."""
+        self.metrics.connections_throttled += 1
+        why = f"{error.strerror}; raise the limit of open files, or lower max.connections"
+        self._say("connections throttled", "new connections wait", why)
+
+    def _say(self, event: str, what: str, why: str) -> None:
+        """In the log, once a second for each event."""
+        self._unsaid[event] += 1
+        if self.clock() - self._said_at.get(event, float("-inf")) >= _SAID_EVERY_S:
+            times = self._unsaid.pop(event)
+            more = f" ({times} times since this was last said)" if times > 1 else ""
+            log.warning("%s: %s%s", what, why, more, extra={"event": event})
+            self._said_at[event] = self.clock()
 
     def lost(self, member: Member) -> None:
         if member in self._members:
@@ -117,6 +139,7 @@ class Connections:
     # -- the sweep
 
     def start(self) -> None:
+        descriptors.take_all()
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self, grace_s: float) -> int:

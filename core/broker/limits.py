@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from klamm.core.broker import descriptors
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.protocol.apis import ApiKey
 
@@ -27,15 +28,16 @@ class Limits:
     request_bytes: int = 256 * 1024 * 1024
     response_bytes: int = 256 * 1024 * 1024
     max_connections: int = 10_000
+    creation_rate: float = INT_MAX
     per_ip: int = INT_MAX
     per_ip_overrides: Mapping[str, int] = field(default_factory=dict)
     send_buffer: int = -1
     receive_buffer: int = -1
-    backlog: int = 128
+    backlog: int = 1024
 
     @classmethod
-    def of_config(cls, config: BrokerConfig, most_connections: int = INT_MAX) -> Limits:
-        """`most_connections`: how many the process has file descriptors for."""
+    def of_config(cls, config: BrokerConfig) -> Limits:
+        """No more connections than the process may have file descriptors for."""
         return cls(
             produce_frame=config.socket_request_max_bytes,
             other_frame=config.control_request_max_bytes,
@@ -45,7 +47,8 @@ class Limits:
             queued_requests=config.queued_max_requests,
             request_bytes=config.queued_max_request_bytes,
             response_bytes=config.queued_max_response_bytes,
-            max_connections=min(config.max_connections, most_connections),
+            max_connections=min(config.max_connections, descriptors.for_connections()),
+            creation_rate=config.max_connection_creation_rate,
             per_ip=config.max_connections_per_ip,
             per_ip_overrides=config.connection_overrides(),
             send_buffer=config.socket_send_buffer_bytes,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import socket
 
+from klamm.core.broker.acceptor import Acceptor
 from klamm.core.broker.connection import Connection, Dispatch
 from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import ConnectionContext
@@ -21,7 +21,7 @@ class Listener:
         self.dispatch: Dispatch = _nobody
         self._house = house
         self._socket: socket.socket | None = None
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
 
     def bind(self) -> int:
         """Take the port, before anything else is started, and return it; `ConfigError` where it is in use."""
@@ -50,17 +50,18 @@ class Listener:
     async def start(self) -> None:
         """Accept connections on the bound socket."""
         assert self._socket is not None, "bind first"
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, sock=self._socket, backlog=self._house.limits.backlog)
+        self._acceptor = Acceptor(self._socket, self._house, self._connection)
+        self._acceptor.start()
 
     def close(self) -> None:
         """Give up the port."""
-        if self._server is not None:
-            self._server.close()
-        elif self._socket is not None:
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        if self._socket is not None:
             self._socket.close()
+            self._socket = self._acceptor = None
 
-    def _accept(self) -> Connection:
+    def _connection(self) -> Connection:
         limits = self._house.limits
         context = ConnectionContext(self._house.next_id(), self.name, "?")
         largest = max(limits.produce_frame, limits.other_frame)

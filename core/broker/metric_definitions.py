@@ -78,6 +78,9 @@ DEFINITIONS = (
                "kafka.server:type=socket-server-metrics,name=connection-creation-total"),
     Definition("server_socket_server_metrics_connection_rejected", _C, ("limit",),
                "Connections closed at once, by the limit that they were over."),
+    Definition("server_socket_server_metrics_connection_accept_throttled", _C, (),
+               "Times that new connections were left waiting, for max.connection.creation.rate or for want of a file "
+               "descriptor."),
     Definition("server_socket_server_metrics_connection_closed", _C, ("reason",),
                "Connections that the broker closed later: idle, unfinished request, reads nothing, bad request.",
                "kafka.server:type=socket-server-metrics,name=expired-connections-killed-count"),

@@ -78,6 +78,8 @@ class BrokerMetrics:
         self.connections_accepted = 0
         self.connections_rejected: Counter[str] = Counter()
         """By the limit that was reached."""
+        self.connections_throttled = 0
+        """How often new ones were left waiting outside."""
         self.connections_closed: Counter[str] = Counter()
         """What the broker closed itself, by reason."""
         self.session_up = True

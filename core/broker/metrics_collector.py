@@ -152,6 +152,7 @@ def _of_connections(
         "server_socket_server_metrics_connection_rejected": lambda: [
             ((limit,), count) for limit, count in list(metrics.connections_rejected.items())
         ],
+        "server_socket_server_metrics_connection_accept_throttled": one(lambda: metrics.connections_throttled),
         "server_socket_server_metrics_connection_closed": lambda: [
             ((reason,), count) for reason, count in list(metrics.connections_closed.items())
         ],

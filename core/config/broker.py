@@ -84,9 +84,7 @@ class BrokerConfig(Section):
         268_435_456, "Memory of responses that wait to be read; over it, a Fetch gets 64 KiB or one batch.", ge=1
     )
     max_connections: Int = key(
-        10_000,
-        "Connections at a time (and no more than 3/4 of the descriptors that the process may have); one more is closed.",
-        ge=1,
+        10_000, "Connections at a time, at most 3/4 of the process's limit of open files; one more is closed.", ge=1
     )
     max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
     max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")

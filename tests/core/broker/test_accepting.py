@@ -1,0 +1,164 @@
+"""How connections come in: a few per turn, at a rate, and not without descriptors."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from klamm.core.broker import descriptors
+from klamm.core.broker.acceptor import Acceptor
+from klamm.core.broker.connections import Connections
+from klamm.core.broker.creation_rate import CreationRate
+from klamm.core.broker.limits import Limits
+
+PATIENCE_S = 20.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Door:
+    """A listening socket, its acceptor, and who has come in."""
+
+    def __init__(self, limits: Limits, clock: Clock, listening: socket.socket | None = None) -> None:
+        self.house = Connections(limits, clock=clock)
+        self.listening = listening or socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.listening.setblocking(False)
+        self.inside: list[asyncio.BaseTransport] = []
+        self.acceptor = Acceptor(self.listening, self.house, self._guest)
+
+    def _guest(self) -> asyncio.Protocol:
+        door = self
+
+        class Guest(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                door.inside.append(transport)
+
+        return Guest()
+
+    def knock(self, count: int) -> list[socket.socket]:
+        return [socket.create_connection(self.listening.getsockname(), PATIENCE_S) for _ in range(count)]
+
+    def close(self) -> None:
+        self.acceptor.stop()
+        self.listening.close()
+        for transport in self.inside:
+            transport.abort()  # type: ignore[attr-defined]
+
+
+async def until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test()
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_rate_lets_a_second_s_connections_in_at_once_and_then_each_in_its_time() -> None:
+    clock = Clock()
+    rate = CreationRate(10, clock)
+    for _ in range(10):
+        assert rate.wait_s() == 0
+        rate.spend()
+    assert rate.wait_s() == pytest.approx(0.1)
+    clock.now += 0.05
+    assert rate.wait_s() == pytest.approx(0.05)
+    clock.now += 0.1
+    assert rate.wait_s() == 0
+    clock.now += 60
+    for _ in range(10):
+        assert rate.wait_s() == 0
+        rate.spend()
+    assert rate.wait_s() > 0, "what was not used before is not there"
+    rate.change(1_000)
+    clock.now += 0.001
+    assert rate.wait_s() == 0
+
+
+def test_a_burst_comes_in_over_several_turns(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        door = Door(Limits(), Clock())
+        clients = door.knock(20)
+        door.acceptor._ready()
+        assert len(door.acceptor._entering) == 8, "the others have their turn in between"
+        door.acceptor.start()
+        await until(lambda: len(door.inside) == 20)
+        nodelay = door.inside[0].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert nodelay
+        door.close()
+        for client in clients:
+            client.close()
+
+    run(test)
+    assert not caplog.records
+
+
+def test_over_the_rate_connections_wait_outside(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        clock = Clock()
+        door = Door(Limits(creation_rate=3), clock)
+        clients = door.knock(5)
+        door.acceptor.start()
+        await until(lambda: len(door.inside) == 3)
+        await until(lambda: door.house.metrics.connections_throttled > 0)
+        assert len(door.inside) == 3
+        clock.now += 1
+        await until(lambda: len(door.inside) == 5)
+        door.close()
+        for client in clients:
+            client.close()
+
+    run(test)
+    assert "new connections wait: max.connection.creation.rate=3 is reached" in caplog.text
+
+
+class Exhausted(socket.socket):
+    """Has no descriptor for the first that comes, and finds the second gone."""
+
+    errors = [errno.EMFILE, errno.ECONNABORTED]  # noqa: RUF012 - of the one that there is
+
+    def accept(self) -> tuple[socket.socket, object]:
+        if self.errors:
+            code = self.errors.pop(0)
+            raise OSError(code, os.strerror(code))
+        return super().accept()
+
+
+def test_without_descriptors_connections_wait_and_it_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        listening = Exhausted()
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        door = Door(Limits(), Clock(), listening)
+        clients = door.knock(2)
+        door.acceptor.start()
+        await until(lambda: len(door.inside) == 2)
+        assert door.house.metrics.connections_throttled == 1
+        door.close()
+        for client in clients:
+            client.close()
+
+    run(test)
+    assert "new connections wait: Too many open files; raise the limit of open files" in caplog.text
+
+
+def test_connections_leave_descriptors_for_the_rest() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert descriptors.for_connections() < hard or hard == resource.RLIM_INFINITY
