@@ -13,6 +13,8 @@ from klammbench.process import disk_bytes
 from klammbench.systems.base import System
 
 _TIMEOUT_S = 30.0
+_CREATION_S = 120.0
+"""A thousand partitions are some thousand flushed files, which a busy disk lets wait."""
 _SETTLE_S = 5.0
 _LEFT_BYTES = 64 << 20
 _AT_ONCE = 1000
@@ -37,10 +39,11 @@ def make_topic(system: System, name: str, partitions: int, config: Mapping[str, 
     admin = _admin(system)
     settings = {"retention.ms": "-1", **(config or {})}
     first = min(partitions, _AT_ONCE)
-    admin.create_topics([NewTopic(name, first, 1, config=settings)])[name].result(_TIMEOUT_S)
+    topic = NewTopic(name, first, 1, config=settings)
+    admin.create_topics([topic], request_timeout=_CREATION_S)[name].result(_CREATION_S)
     for total in range(first + _AT_ONCE, partitions + _AT_ONCE, _AT_ONCE):
         wanted = NewPartitions(name, min(total, partitions))
-        admin.create_partitions([wanted])[name].result(_TIMEOUT_S)
+        admin.create_partitions([wanted], request_timeout=_CREATION_S)[name].result(_CREATION_S)
     _await_leaders(admin, name, partitions)
 
 

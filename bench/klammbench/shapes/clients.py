@@ -33,8 +33,8 @@ MANAGED = True
 _PARTITIONS = 12
 _VALUE_BYTES = 100
 _BATCH = Batch.of_size(65_536, _VALUE_BYTES)
-_PRODUCED = {"confluent-kafka": 500, "kafka-python": 60, "aiokafka": 60, "klamm": 200, "klamm-arrow": 2000}
-_CONSUMED = {"confluent-kafka": 1000, "kafka-python": 150, "aiokafka": 300, "klamm": 500, "klamm-arrow": 1500}
+_PRODUCED = {"confluent-kafka": 500, "kafka-python": 40, "aiokafka": 40, "klamm": 200, "klamm-arrow": 2000}
+_CONSUMED = {"confluent-kafka": 1000, "kafka-python": 80, "aiokafka": 250, "klamm": 500, "klamm-arrow": 1500}
 """Thousands of records, about a second's worth."""
 
 
