@@ -129,6 +129,12 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         "cluster_partition_highwatermark": per_log("high_watermark"),
         "log_log_size": per_log("size"),
         "log_log_numlogsegments": per_log("segment_count"),
+        "log_log_corruptbatches": per_log("corrupt_batches"),
+        "log_scrubber_bytes": one(lambda: watched.logs.scrubbed.bytes),
+        "log_scrubber_corrupt": lambda: [
+            (("batch",), watched.logs.scrubbed.corrupt_batches), (("index",), watched.logs.scrubbed.corrupt_indexes)
+        ],
+        "log_scrubber_passes": one(lambda: watched.logs.scrubbed.passes),
         "network_requestmetrics_errors": lambda: [
             ((_api_name(api.name), error.name.upper()), count) for (api, error), count in list(metrics.errors.items())
         ],

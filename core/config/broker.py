@@ -120,6 +120,12 @@ class BrokerConfig(Section):
     )
     num_recovery_threads_per_data_dir: Int = key(2, "Threads that open the logs at the start.", ge=1, le=64)
 
+    log_verify_on_read: bool = key(False, "Whether every read checks the CRC of its batches; clients do so anyway.")
+    log_scrub_bytes_per_second: Long = key(
+        4_194_304, "Bytes of old segments that are re-read and checked in a second; 0: none.", ge=0
+    )
+    log_scrub_interval_ms: Long = key(604_800_000, "Time between the end of one such pass and the next.", ge=0)
+
     log_cleaner_enable: bool = key(True, "Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: Int = key(1, "Threads that compact logs.", ge=0)
     log_cleaner_dedupe_buffer_size: Long = key(

@@ -1,8 +1,9 @@
 """Offsets by partition in one file of the log directory, as Kafka writes them, with a checksum (`checksummed`).
 
 A line with the version, one with the number of entries, then `topic partition offset` a line. The files:
-`recovery-point-offset-checkpoint` (all before it is on disk), `log-start-offset-checkpoint` (retention has passed) and
-`replication-offset-checkpoint` (the high watermark).
+`recovery-point-offset-checkpoint` (all before it is on disk), `log-start-offset-checkpoint` (retention has passed),
+`replication-offset-checkpoint` (the high watermark), `cleaner-offset-checkpoint` (compaction has read what is before)
+and `scrub-offset-checkpoint` (the scrubber's pass has).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from klamm.core.records.partition import TopicPartition
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_STARTS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+SCRUB_OFFSETS: Final = "scrub-offset-checkpoint"
 
 
 class OffsetCheckpoint:
@@ -46,9 +49,10 @@ class OffsetCheckpoint:
             raise StorageError(f"{self.path} is damaged: {error}") from error
         return found
 
-    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+    def write(self, offsets: Mapping[TopicPartition, int], *, always: bool = False) -> None:
+        """`always`: even if nothing changed, so that the file has a new time."""
         with self._lock:
-            if offsets == self._written:
+            if offsets == self._written and not always:
                 return
             rows = "".join(f"{tp.topic} {tp.partition} {offset}\n" for tp, offset in offsets.items())
             write_atomically(self.path, seal(f"{VERSION}\n{len(offsets)}\n{rows}"))

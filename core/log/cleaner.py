@@ -18,17 +18,17 @@ from uuid import UUID
 from klamm.core.config.section import LONG_MAX
 from klamm.core.errors import CorruptRecordError, KlammError, StorageError
 from klamm.core.faults import fault_point
-from klamm.core.log.checkpoints import OffsetCheckpoint
+from klamm.core.log.checkpoints import CLEANER_OFFSETS
 from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.compaction import CompactionCancelledError, Compactor, Throttle, compact, first_timestamp
+from klamm.core.log.compaction import CompactionCancelledError, Compactor, compact, first_timestamp
 from klamm.core.log.errors import LogClosedError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.segment import Segment
+from klamm.core.log.throttle import Throttle, ToldToStopError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.partition import TopicPartition
 
-CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 _log = logging.getLogger(__name__)
 _JOIN_S: Final = 30.0
 
@@ -98,7 +98,7 @@ class Cleaner:
         self._threads: list[threading.Thread] = []
         self._busy: set[TopicPartition] = set()
         self._given_up: set[UUID] = set()
-        self._checkpoint = OffsetCheckpoint(logs.directory / CLEANER_OFFSETS)
+        self._checkpoint = logs.shared_checkpoint(CLEANER_OFFSETS)
         self._compacted = {
             tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read() if tp in found
         }
@@ -157,7 +157,7 @@ class Cleaner:
         log, dirt = grabbed
         try:
             self._clean(log, dirt)
-        except CompactionCancelledError as cancelled:
+        except (CompactionCancelledError, ToldToStopError) as cancelled:
             _log.debug("compaction of %s was broken off: %s", log.tp, cancelled)
             return False
         except (CorruptRecordError, UnsupportedCodecError) as error:

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -28,6 +27,7 @@ from klamm.core.log.offset_map import OffsetMap
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.scan import scan
 from klamm.core.log.segment import Segment
+from klamm.core.log.throttle import Throttle
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import RecordColumns, decode_columns
 from klamm.core.records.header import NO_TIMESTAMP, BatchHeader
@@ -38,23 +38,7 @@ _WRITE_BUFFER: Final = 1 << 20
 
 
 class CompactionCancelledError(Exception):
-    """Told to stop, or the log changed under the pass (retention, truncation, deletion): nothing was done."""
-
-
-class Throttle:
-    """Holds reads and writes together to `bytes_per_s`; `wait` sleeps and returns whether to stop."""
-
-    def __init__(self, bytes_per_s: float, wait: Callable[[float], bool]) -> None:
-        self._rate = bytes_per_s
-        self._wait = wait
-        self._free_at = 0.0
-
-    def passed(self, size: int) -> None:
-        """`CompactionCancelledError` when told to stop."""
-        now = time.monotonic()
-        self._free_at = max(self._free_at, now) + size / self._rate
-        if self._wait(self._free_at - now if self._free_at - now > 0.01 else 0.0):
-            raise CompactionCancelledError("told to stop")
+    """The log changed under the pass (retention, truncation, deletion): nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +65,8 @@ class Compacted:
 def compact(log: PartitionLog, first_dirty: int, end: int, tools: Compactor) -> Compacted:
     """One pass over the sealed segments below `end` (a segment's base), with what lies from `first_dirty` on as news.
 
-    `CompactionCancelledError`; `CorruptRecordError` at a batch that cannot be read; `StorageError`. All leave the log
-    as it was, or with some of its segments compacted, which is as good.
+    `CompactionCancelledError`; `ToldToStopError`; `CorruptRecordError` at a batch that cannot be read; `StorageError`.
+    All leave the log as it was, or with some of its segments compacted, which is as good.
     """
     segments = [s for s in log.sealed_segments() if s.base_offset < end]
     offsets = _map_offsets(log, segments, first_dirty, end, tools)

@@ -86,9 +86,10 @@ class OpenFile:
         fault_point("files.fsync")
         os.fdatasync(self.fd)
 
-    def forget_pages(self, pos: int) -> None:
-        """Drop the clean pages from `pos` on from the page cache: the next read asks the disk."""
-        os.posix_fadvise(self.fd, pos, 0, os.POSIX_FADV_DONTNEED)
+    def forget_pages(self, pos: int, size: int = 0) -> None:
+        """Drop the clean pages of `size` bytes from `pos` on, or all, from the page cache: the next read asks the
+        disk."""
+        os.posix_fadvise(self.fd, pos, size, os.POSIX_FADV_DONTNEED)
 
     def truncate(self, size: int) -> None:
         fault_point("files.truncate")

@@ -135,6 +135,16 @@ class IndexFile:
             raise CorruptRecordError(f"{self.path} was exchanged")
         return memoryview(raw)[_HEADER.size : _HEADER.size + self._count * self._entry.size]
 
+    def stored_state(self) -> SegmentState:
+        """What the file says now, its CRC checked."""
+        with storage(f"cannot read {self.path}"):
+            return self._parse(self.path.read_bytes())[0]
+
+    def stored_entries(self) -> list[tuple[int, int]]:
+        """Those of the file, its CRC checked."""
+        data = self._entries()
+        return [self._at(data, index) for index in range(self._count)]
+
     # -- entries -------------------------------------------------------------------------------------------------
 
     def append(self, key: int, value: int) -> None:

@@ -19,7 +19,14 @@ from uuid import UUID, uuid4
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import KlammError, StorageError
 from klamm.core.faults import fault_point
-from klamm.core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, OffsetCheckpoint
+from klamm.core.log.checkpoints import (
+    CLEANER_OFFSETS,
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    SCRUB_OFFSETS,
+    OffsetCheckpoint,
+)
 from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.files import rename, storage, sync_directory
 from klamm.core.log.loader import OpenFrom
@@ -41,10 +48,23 @@ ConfigFor = Callable[[str], TopicConfig]
 @dataclass(frozen=True, slots=True)
 class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
-    recovery point moves at least so often); `recovery_threads` open the logs at the start."""
+    recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
+    read checks CRCs."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
+    verify_on_read: bool = False
+
+
+@dataclass(slots=True)
+class ScrubCounts:
+    """What the scrubber has done since the start."""
+
+    bytes: int = 0
+    segments: int = 0
+    passes: int = 0
+    corrupt_batches: int = 0
+    corrupt_indexes: int = 0
 
 
 class LogManager:
@@ -80,6 +100,8 @@ class LogManager:
         self._recovery_points = OffsetCheckpoint(self.directory / RECOVERY_POINTS)
         self._log_starts = OffsetCheckpoint(self.directory / LOG_STARTS)
         self._high_watermarks = OffsetCheckpoint(self.directory / HIGH_WATERMARKS)
+        self._shared = {name: OffsetCheckpoint(self.directory / name) for name in (CLEANER_OFFSETS, SCRUB_OFFSETS)}
+        self.scrubbed = ScrubCounts()
         self._directory_lock = DirectoryLock(self.directory)
         try:
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
@@ -117,6 +139,7 @@ class LogManager:
         directory = self.directory / partition_directory(tp)
         log = PartitionLog.open(directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known)
         log.on_visible = self._on_visible
+        log.verify_on_read = self._tuning.verify_on_read
         return log
 
     # -- partitions ----------------------------------------------------------------------------------------------
@@ -140,12 +163,17 @@ class LogManager:
                 self._take_out(tp, "stray")
                 log = None
             if log is None:
-                for checkpoint in (self._log_starts, self._recovery_points, self._high_watermarks):
+                own = (self._log_starts, self._recovery_points, self._high_watermarks)
+                for checkpoint in (*own, *self._shared.values()):
                     checkpoint.forget(tp)
                 log = self._logs[tp] = self._open(tp, topic_id, config, OpenFrom(clean=True))
             elif log.config != config:
                 log.reconfigure(config)
             return log
+
+    def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
+        """The cleaner's and the scrubber's: kept here, so that a partition that begins anew is forgotten in them."""
+        return self._shared[name]
 
     def remove(self, tp: TopicPartition) -> None:
         """The partition was deleted: no more reads; its files go after `file.delete.delay.ms`. Nothing if not there."""

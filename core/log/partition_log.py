@@ -359,7 +359,7 @@ class PartitionLog(Shortening, Flushing):
 
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
         """What lies before a broken place is served, and the next read is refused; `CorruptRecordError`."""
-        rules = ChainRules(self._dense, self.verify_on_read, *self._epochs.columns())
+        rules = self.chain_rules(verify=self.verify_on_read)
         with storage(f"cannot read {self.tp}"):
             data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
         if broken is not None:
@@ -367,6 +367,10 @@ class PartitionLog(Shortening, Flushing):
             if not data:
                 raise broken
         return data
+
+    def chain_rules(self, *, verify: bool) -> ChainRules:
+        """What its batches must be like, now."""
+        return ChainRules(self._dense, verify, *self._epochs.columns())
 
     def report(self, broken: BrokenChainError) -> None:
         """Say once what is damaged where, and count it."""

@@ -320,6 +320,17 @@ class Segment:
         times = self._times.encoded(self._state(), closing=self.largest if self.largest.timestamp_ms >= 0 else None)
         return [self._offsets.encoded(self._state()), times]
 
+    def stored_index(self) -> list[tuple[int, int]]:
+        """For a segment that no longer grows: last offset and position of each batch that the index file names.
+        `CorruptRecordError` where one of the two files is damaged or fits another state; empty where it is in
+        memory."""
+        if self._offsets.in_memory or self._times.in_memory:
+            return []
+        for index in (self._offsets, self._times):
+            if index.stored_state() != self._state():
+                raise CorruptRecordError(f"{index.path} does not fit the segment")
+        return [(self.base_offset + key, position) for key, position in self._offsets.stored_entries()]
+
     def write_indexes(self, contents: list[bytes | None]) -> None:
         """What `index_contents` gave, when it has been flushed: after a crash reading begins behind it."""
         for index, content in zip((self._offsets, self._times), contents, strict=True):

@@ -14,7 +14,8 @@ from confluent_kafka import Producer as ForeignProducer
 from confluent_kafka import TopicPartition as ForeignPartition
 
 from klamm.core.config.topic import TopicConfig
-from klamm.core.log.cleaner import CLEANER_OFFSETS, Cleaner, CleanerConfig
+from klamm.core.log.checkpoints import CLEANER_OFFSETS
+from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.partition import TopicPartition

@@ -1,0 +1,30 @@
+"""Holding background work to a rate."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+_WORTH_WAITING_S: Final = 0.01
+
+
+class ToldToStopError(Exception):
+    """The work was told to stop."""
+
+
+class Throttle:
+    """Holds what is read and written to `bytes_per_s`; `wait` sleeps and returns whether to stop."""
+
+    def __init__(self, bytes_per_s: float, wait: Callable[[float], bool]) -> None:
+        self._rate = bytes_per_s
+        self._wait = wait
+        self._free_at = 0.0
+
+    def passed(self, size: int) -> None:
+        """`ToldToStopError` when told to stop."""
+        now = time.monotonic()
+        self._free_at = max(self._free_at, now) + size / self._rate
+        ahead = self._free_at - now
+        if self._wait(ahead if ahead > _WORTH_WAITING_S else 0.0):
+            raise ToldToStopError
