@@ -25,7 +25,7 @@ from klammbench.systems import SYSTEMS
 from klammbench.systems.base import remove
 
 ROUNDS, QUICK_ROUNDS = 5, 2
-MINUTES, QUICK_MINUTES = 57, 8.5
+MINUTES, QUICK_MINUTES = 54, 8.5
 """That a run of all shapes plans for: on a machine where it would take longer, shapes get fewer rounds, and say so."""
 
 

@@ -12,6 +12,8 @@ from klammbench import report
 from klammbench.metric import Metric
 from klammbench.results import Store
 from klammbench.shapes.base import Cell, Shape
+from klammbench.shapes.growth import AGAIN as AGAIN_SMALL
+from klammbench.shapes.growth import SMALLEST, growth
 from klammbench.systems.base import System
 from klammbench.table import AGAIN, Table, geometric_mean
 from klammbench.targets import Target, ratio_target
@@ -84,6 +86,26 @@ def test_the_allowance_widens_a_target_and_the_line_below_says_so(
     first, *below = Target("x", value, 1.0, at_least, allowance).lines()
     assert first == f"target x measured {value:.3g} wanted {'>=' if at_least else '<='}1 {word}"
     assert any("only with the allowance" in line for line in below) == by_allowance
+
+
+def test_growth_is_judged_against_the_smallest_log_of_the_same_round() -> None:
+    costs = {
+        SMALLEST: [100, 200],
+        "1 partition, 1 GB": [105, 210],
+        "1 partition, 20 GB": [130, 260],
+        "200 partitions": [90, 180],
+        AGAIN_SMALL: [104, 208],
+    }
+    made = [
+        {"cell": cell, "system": system, "round": number, "metrics": {"cpu": value}}
+        for cell, values in costs.items()
+        for system in growth.SYSTEMS
+        for number, value in enumerate(values, 1)
+    ]
+    log, partitions = growth.targets(Table(made, growth.METRICS))
+    assert log.line() == "target g-growth-log measured 1.3 wanted <=1.1 short"
+    assert partitions.line() == "target g-growth-partitions measured 0.9 wanted <=1.1 met"
+    assert log.allowance == pytest.approx(0.04)
 
 
 class MadeUp:
