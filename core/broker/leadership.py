@@ -100,6 +100,13 @@ class Leadership:
         for name, opened_log in opened.items():
             self._serve(name, opened_log, wanted[name])
 
+    async def use_defaults(self, defaults: TopicConfig) -> None:
+        """Other defaults for topics from now on, those that are there included."""
+        async with self._lock:
+            if defaults != self._defaults and not self._stopped:
+                self._defaults = defaults
+                await self._apply(self.image)
+
     def _assignments(self, image: ClusterImage) -> dict[TopicPartition, Assignment]:
         found: dict[TopicPartition, Assignment] = {}
         for topic in image.topics.values():

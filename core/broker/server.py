@@ -14,6 +14,7 @@ import asyncio
 import logging
 import time
 from contextlib import AsyncExitStack
+from pathlib import Path
 from uuid import uuid4
 
 from klamm.core.broker.addresses import advertised
@@ -26,10 +27,12 @@ from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.leadership import Leadership
 from klamm.core.broker.limits import Limits
 from klamm.core.broker.listener import Listener
+from klamm.core.broker.live_config import LiveConfig
 from klamm.core.broker.maintenance import Maintenance
 from klamm.core.broker.metrics import BrokerMetrics
 from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.producer_ids import ProducerIds
+from klamm.core.broker.reload import Reloader, ReloadOutcome
 from klamm.core.broker.services import Services
 from klamm.core.broker.validation import Validation
 from klamm.core.broker.workers import Workers
@@ -38,11 +41,12 @@ from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.config.address import Listener as Address
+from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager, LogTuning
-from klamm.core.log.scrubber import Scrubber, ScrubConfig
+from klamm.core.process_log import ProcessLog
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.seams.coordination import Coordination, SessionEvent
 from klamm.core.seams.offsets import OffsetStore
@@ -54,12 +58,25 @@ def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+def _cleaner_config(config: BrokerConfig) -> CleanerConfig:
+    return CleanerConfig(
+        config.log_cleaner_threads,
+        config.log_cleaner_dedupe_buffer_size,
+        config.log_cleaner_io_max_bytes_per_second,
+        config.log_cleaner_backoff_ms,
+    )
+
+
 class Broker:
     """`await start()` on a running event loop, `await stop()` in any state, once."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, process_log: ProcessLog | None = None) -> None:
+        """`process_log` follows the file when that is reloaded."""
         self._settings = settings
-        self._config = settings.broker
+        self._process_log = process_log
+        self._live = LiveConfig(settings.broker)
+        self._reloader: Reloader | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._stack = AsyncExitStack()
         self._membership = AsyncExitStack()
         self._listeners: list[Listener] = []
@@ -67,6 +84,16 @@ class Broker:
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
         self.advertised: list[Address] = []
+
+    @property
+    def _config(self) -> BrokerConfig:
+        """What is in force now."""
+        return self._live.current
+
+    async def reload(self, file: Path) -> ReloadOutcome:
+        """Read the file again, once started; what is wrong with it is in the outcome, and nothing has changed then."""
+        assert self._reloader is not None, "start first"
+        return await self._reloader.reload(file)
 
     async def start(self) -> None:
         """`KlammError` in one line when it cannot start; what was begun is undone."""
@@ -83,6 +110,7 @@ class Broker:
     async def _start(self) -> None:
         workers = Workers(self._config.num_io_threads)
         self._stack.callback(workers.close)
+        self._reloader = Reloader(self._settings, self._live, workers, self._process_log)
         self._bind()
         coordination = await self._open_coordination(workers)
         logs = await self._open_logs(workers, coordination)
@@ -91,6 +119,7 @@ class Broker:
         self._stack.push_async_callback(workers.coordination, offsets.close)
         services = await self._assemble(workers, logs, coordination, cluster, offsets)
         self._watch_session(coordination, services)
+        self._watch_config(services)
         self._maintain(services, logs)
         await self._serve_metrics(services, logs)
         dispatcher = Dispatcher(services, HANDLERS, produce_one)
@@ -125,30 +154,23 @@ class Broker:
         directory first."""
         await workers.coordination(make_skeleton, coordination, uuid4)
         image = await workers.coordination(read_image, coordination, None)
+        self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
+        self._connections.apply(Limits.of_config(self._config))
         logs = await workers.disk(self._load_logs, image)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:
             await self._start_cleaner(workers, logs)
-        if self._config.log_scrub_bytes_per_second:
-            await self._start_scrubber(workers, logs)
         return logs
 
-    async def _start_scrubber(self, workers: Workers, logs: LogManager) -> None:
-        config = ScrubConfig(self._config.log_scrub_bytes_per_second, self._config.log_scrub_interval_ms)
-        scrubber = await workers.disk(Scrubber, logs, config, _clock_ms)
-        scrubber.start()
-        self._stack.push_async_callback(workers.disk, scrubber.stop)
-
     async def _start_cleaner(self, workers: Workers, logs: LogManager) -> None:
-        config = CleanerConfig(
-            self._config.log_cleaner_threads,
-            self._config.log_cleaner_dedupe_buffer_size,
-            self._config.log_cleaner_io_max_bytes_per_second,
-            self._config.log_cleaner_backoff_ms,
-        )
-        cleaner = await workers.disk(Cleaner, logs, self._codecs, config, _clock_ms)
+        cleaner = await workers.disk(Cleaner, logs, self._codecs, _cleaner_config(self._config), _clock_ms)
         cleaner.start()
         self._stack.push_async_callback(workers.disk, cleaner.stop)
+
+        async def changed(config: BrokerConfig) -> None:
+            await workers.disk(cleaner.reconfigure, _cleaner_config(config))
+
+        self._live.on_change(changed)
 
     def _load_logs(self, image: ClusterImage) -> LogManager:
         defaults = self._config.topic_defaults()
@@ -166,9 +188,7 @@ class Broker:
             clock=_clock_ms,
             producer_id_expiration_ms=self._config.producer_id_expiration_ms,
             tuning=LogTuning(
-                self._config.num_recovery_threads_per_data_dir,
-                self._config.log_flush_offset_checkpoint_interval_ms,
-                self._config.log_verify_on_read,
+                self._config.num_recovery_threads_per_data_dir, self._config.log_flush_offset_checkpoint_interval_ms
             ),
         )
 
@@ -202,6 +222,7 @@ class Broker:
         limit = self._config.decompressed_max_bytes
         return Services(
             config=self._config,
+            live=self._live,
             advertised={a.name: (a.host, a.port) for a in self.advertised},
             cluster=cluster,
             leadership=leadership,
@@ -238,6 +259,28 @@ class Broker:
                 loop.call_soon_threadsafe(look)
 
         coordination.on_session(on_event)
+
+    def _watch_config(self, services: Services) -> None:
+        """Who has to be told of other values, and how the cluster's come in."""
+        loop, live = asyncio.get_running_loop(), self._live
+
+        async def changed(config: BrokerConfig) -> None:
+            services.config = config
+            self._connections.apply(Limits.of_config(config))
+            await services.leadership.use_defaults(config.topic_defaults())
+
+        def overlay(image: ClusterImage) -> None:
+            told = live.overlay(image.broker_config(None), image.broker_config(services.broker_id))
+            task = loop.create_task(told)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        def soon(image: ClusterImage) -> None:
+            loop.call_soon_threadsafe(overlay, image)
+
+        live.on_change(changed)
+        services.cluster.on_change(soon)
+        overlay(services.cluster.image())
 
     def _maintain(self, services: Services, logs: LogManager) -> None:
         maintenance = Maintenance()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.live_config import LiveConfig
 from klamm.core.broker.memory import Memory
 from klamm.core.broker.metrics import BrokerMetrics
 from klamm.core.broker.partitions import LedPartition, Partitions
@@ -21,12 +22,14 @@ from klamm.core.log.manager import LogManager
 from klamm.core.records.codecs import CodecTable
 
 
-@dataclass(frozen=True)
+@dataclass
 class Services:
-    """`advertised` is this broker's own address by listener name; `clock_ms` gives ms since the epoch;
-    `third_party_codecs` are the ids (5 to 7) that are loaded here, and so may be stored."""
+    """`config` is the one in force, and changes while the broker runs (`live`); `advertised` is this broker's own
+    address by listener name; `clock_ms` gives ms since the epoch; `third_party_codecs` are the ids (5 to 7) that are
+    loaded here, and so may be stored."""
 
     config: BrokerConfig
+    live: LiveConfig
     advertised: Mapping[str, tuple[str, int]]
     cluster: Cluster
     leadership: Leadership

@@ -2,7 +2,7 @@
 
 Rules: the first SIGTERM or SIGINT asks for an orderly stop; a second one ends the process at once, with one line and
 status 128 + its number, whatever a thread is waiting for: what is acknowledged is in the log, and the next start
-checks it.
+checks it. SIGHUP asks for the configuration to be read again; several that come while it is read are one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Signals:
-    """Made on the running event loop, in the main thread. `stopped` becomes the signal that asks for the stop."""
+    """Made on the running event loop, in the main thread. `stopped` becomes the signal that asks for the stop;
+    `hangup` is set by SIGHUP."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.stopped: asyncio.Future[signal.Signals] = self._loop.create_future()
+        self.hangup = asyncio.Event()
+        self._loop.add_signal_handler(signal.SIGHUP, self.hangup.set)
         for number in _STOPPING:
             self._loop.add_signal_handler(number, self._stop, number)
 

@@ -6,25 +6,26 @@ import asyncio
 import gc
 import logging
 import signal
-import sys
 from collections.abc import Coroutine
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError
+from klamm.core.process_log import ProcessLog
+
+if TYPE_CHECKING:
+    from klamm.core.broker.server import Broker
+    from klamm.core.broker.signals import Signals
 
 log = logging.getLogger(__name__)
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-
 
 def broker(config: ConfigFile = DEFAULT_CONFIG) -> None:
-    """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop."""
+    """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop. SIGHUP reloads the file."""
     settings = load_settings(config)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=LOG_FORMAT)
-    logging.getLogger("kazoo").setLevel(logging.WARNING)
-    interrupted = _run(_serve(settings))
+    interrupted = _run(_serve(settings, config.absolute(), ProcessLog(settings.log)))
     if interrupted:
         raise KeyboardInterrupt
 
@@ -38,25 +39,37 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings) -> bool:
+async def _serve(settings: Settings, file: Path, process_log: ProcessLog) -> bool:
     """Whether it was Ctrl-C that ended it."""
     from klamm.core.broker.server import Broker
     from klamm.core.broker.signals import Signals
 
     signals = Signals()
-    server = Broker(settings)
+    server = Broker(settings, process_log)
     try:
         await server.start()
         gc.collect()
         gc.freeze()  # what is there now stays: no collection walks it again, with all requests waiting
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
+        reloads = asyncio.create_task(_reload_when_told(signals, server, file))
         by = await signals.stopped
+        reloads.cancel()
         log.info("%s: stopping; a second signal does not wait", by.name)
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error
     finally:
         await server.stop()
     return by is signal.SIGINT
+
+
+async def _reload_when_told(signals: Signals, server: Broker, file: Path) -> None:
+    while True:
+        await signals.hangup.wait()
+        signals.hangup.clear()
+        try:
+            await server.reload(file)
+        except Exception:  # it must hear of the next SIGHUP, and go on serving
+            log.exception("%s could not be reloaded", file)
 
 
 def _where(server: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -12,6 +13,7 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.choice import PluginChoice
 from klamm.core.config.section import definitions
 from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import KlammError
 
 app = typer.Typer(add_completion=False, help="Check and show the configuration.", no_args_is_help=True)
 
@@ -23,6 +25,21 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     for topic in settings.topics:
         settings.topic_format(topic)
     typer.echo(f"{config}: ok")
+
+
+@app.command()
+def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
+    """Have the broker of this file on this host read it again; say what changed, and what needs a restart."""
+    from klamm.core.cli.reloading import reload_broker
+
+    settings = load_settings(config)
+    outcome = reload_broker(settings.broker.log_dirs)
+    if Path(outcome.file) != config.absolute():
+        raise KlammError(f"the broker of {settings.broker.log_dirs} reads another file, {outcome.file}")
+    if outcome.error:
+        raise KlammError(f"{config}: {outcome.lines()[0]}")
+    for line in outcome.lines():
+        typer.echo(f"{config}: {line}")
 
 
 @app.command()
@@ -45,6 +62,7 @@ def in_force(settings: Settings) -> dict[str, Any]:
         "sinks": {name: {**_plain(sink.choice), **_plain(sink)} for name, sink in settings.sinks.items()},
         "serdes": {name: _plain(choice.config) for name, choice in settings.serdes.items()},
         "plugins": {"modules": list(settings.plugins)},
+        "log": _plain(settings.log),
     }
     if settings.audit is not None:
         shown["audit"] = _plain(settings.audit)

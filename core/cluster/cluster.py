@@ -17,6 +17,7 @@ from uuid import UUID, uuid4
 from tenacity import RetryCallState, RetryError, Retrying, sleep_using_event, stop_when_event_set, wait_exponential
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.broker_configs import Change, alter_broker_config
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
@@ -127,6 +128,12 @@ class Cluster:
             self._topics.alter_config(name, changes)
             self._read()
 
+    def alter_broker_config(self, broker_id: int | None, change: Change) -> None:
+        """Change what the cluster says of a broker's configuration; None: of all brokers'. It is in `image` when this
+        returns; the others hear of it."""
+        alter_broker_config(self._coordination, broker_id, change)
+        self._read()
+
     def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody had before or will have again."""
         return allocate_block(self._coordination, self.broker_id)
@@ -155,7 +162,8 @@ class Cluster:
     def _join(self) -> None:
         make_skeleton(self._coordination, self._new_id)
         self._cancel_watches()
-        for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION):
+        configs = (paths.broker_config(None), paths.broker_config(self.broker_id))
+        for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *configs):
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._broker_epoch = self._registration.register()
         self._settle()

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from klamm.core.cluster.paths import ALL_BROKERS
+
 NO_LEADER = -1
 
 
@@ -57,6 +59,11 @@ class ClusterImage:
     brokers: Mapping[int, BrokerNode]
     topics: Mapping[str, TopicImage]
     version: int = -1
+    broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
+        """What the cluster says of one broker's configuration; None: of all brokers'."""
+        return self.broker_configs.get(ALL_BROKERS if broker_id is None else str(broker_id), {})
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
         return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)

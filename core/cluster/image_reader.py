@@ -9,10 +9,10 @@ from klamm.core.cluster.image import BrokerNode, ClusterImage, PartitionImage, T
 from klamm.core.cluster.nodes import (
     BrokerIdNode,
     ClusterIdNode,
+    ConfigNode,
     ControllerNode,
     MetadataVersionNode,
     PartitionStateNode,
-    TopicConfigNode,
     TopicNode,
 )
 from klamm.core.seams.coordination import Coordination, NoNodeError
@@ -40,6 +40,7 @@ def read_image(coordination: Coordination, previous: ClusterImage | None = None)
         brokers=_read_brokers(coordination),
         topics=dict(sorted(topics.items())),
         version=version,
+        broker_configs=_read_broker_configs(coordination),
     )
 
 
@@ -69,6 +70,21 @@ def _read_brokers(coordination: Coordination) -> dict[int, BrokerNode]:
     return dict(sorted(brokers.items()))
 
 
+def _read_broker_configs(coordination: Coordination) -> dict[str, dict[str, str]]:
+    found = {}
+    try:
+        names = coordination.children(paths.BROKER_CONFIGS)
+    except NoNodeError:
+        return {}  # the tree of an older release
+    for name in names:
+        path = f"{paths.BROKER_CONFIGS}/{name}"
+        try:
+            found[name] = ConfigNode.decode(path, coordination.get(path)[0]).config
+        except NoNodeError:
+            continue  # gone since the listing
+    return found
+
+
 def _read_topics(coordination: Coordination, names: Iterable[str]) -> dict[str, TopicImage]:
     topics = {}
     for name in names:
@@ -84,7 +100,7 @@ def read_topic(coordination: Coordination, name: str) -> TopicImage:
     path = paths.topic(name)
     node = TopicNode.decode(path, coordination.get(path)[0])
     config_path = paths.topic_config(name)
-    config = TopicConfigNode.decode(config_path, coordination.get(config_path)[0])
+    config = ConfigNode.decode(config_path, coordination.get(config_path)[0])
     partitions = {}
     for number, replicas in sorted(node.partitions.items()):
         state_path = paths.partition_state(name, number)

@@ -89,7 +89,9 @@ class PartitionStateNode(Node):
     isr: tuple[int, ...]
 
 
-class TopicConfigNode(Node):
+class ConfigNode(Node):
+    """Of a topic, or of a broker."""
+
     version: int = 1
     config: dict[str, str] = Field(default_factory=dict)
 

@@ -10,12 +10,14 @@ TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
 TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
+ALL_BROKERS = "<default>"
 METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch sees them all."""
 
-PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, "/cluster", CONSUMERS, "/admin")
+PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, "/admin")
 """What a broker makes at its first start, as the parents of everything else."""
 
 
@@ -41,6 +43,11 @@ def partition_state(name: str, number: int) -> str:
 
 def topic_config(name: str) -> str:
     return f"{TOPIC_CONFIGS}/{name}"
+
+
+def broker_config(broker_id: int | None) -> str:
+    """What the cluster says of one broker's configuration; None: of all brokers', under Kafka's name."""
+    return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker_id is None else broker_id}"
 
 
 def group(group_id: str) -> str:

@@ -9,7 +9,7 @@ from klamm.core.cluster import paths
 from klamm.core.cluster.assignment import assign_replicas
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
-from klamm.core.cluster.nodes import PartitionStateNode, TopicConfigNode, TopicNode
+from klamm.core.cluster.nodes import ConfigNode, PartitionStateNode, TopicNode
 from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
@@ -55,7 +55,7 @@ class TopicChanges:
         node = TopicNode(topic_id=self._new_id(), partitions=assigned)
         operations: list[Operation] = [
             Create(paths.topic(name), node.encode()),
-            Create(paths.topic_config(name), TopicConfigNode(config=dict(configs)).encode()),
+            Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
             Create(paths.partitions(name)),
         ]
         for number, replicas in assigned.items():
@@ -114,13 +114,13 @@ class TopicChanges:
         self._topic(name)
         path = paths.topic_config(name)
         data, stat = self._coordination.get(path)
-        config = dict(TopicConfigNode.decode(path, data).config)
+        config = dict(ConfigNode.decode(path, data).config)
         for key, value in changes.items():
             if value is None:
                 config.pop(key, None)
             else:
                 config[key] = value
-        self._controller.write([Set(path, TopicConfigNode(config=config).encode(), stat.version)], [name])
+        self._controller.write([Set(path, ConfigNode(config=config).encode(), stat.version)], [name])
 
     def set_leaders(self, changed: Mapping[TopicPartition, PartitionImage]) -> None:
         """Write the outcome of elections, so many to a transaction."""

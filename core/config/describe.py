@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.section import ConfigType, definitions, to_string, values
+from klamm.core.config.dynamic import DEFINITIONS, DYNAMIC_KEYS
+from klamm.core.config.section import ConfigType, Definition, definitions, to_string, values
 from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
 
 
@@ -41,14 +42,26 @@ class ConfigEntry:
     synonyms: tuple[Synonym, ...]
 
 
-def describe_topic(configs: Mapping[str, str], broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every config of a topic; `configs` are those that the topic sets itself."""
+def describe_topic(
+    configs: Mapping[str, str],
+    broker: BrokerConfig,
+    for_all: Mapping[str, str] | None = None,
+    for_this: Mapping[str, str] | None = None,
+) -> list[ConfigEntry]:
+    """Every config of a topic; `configs` are those that the topic sets itself, `broker` what is in force, of which the
+    cluster says `for_all` brokers and `for_this` one."""
+
+    def source(broker_key: str) -> ConfigSource:
+        if broker_key in (for_this or {}):
+            return ConfigSource.DYNAMIC_BROKER
+        return ConfigSource.DYNAMIC_DEFAULT_BROKER if broker_key in (for_all or {}) else ConfigSource.STATIC_BROKER
+
     entries = []
     for name, definition in TOPIC_DEFINITIONS.items():
         synonyms = [Synonym(name, configs[name], ConfigSource.TOPIC)] if name in configs else []
         broker_key, value = broker.topic_default(name)
         if any(broker.is_set(candidate) for candidate, _ in BROKER_SYNONYMS[name]):
-            synonyms.append(Synonym(broker_key, to_string(value), ConfigSource.STATIC_BROKER))
+            synonyms.append(Synonym(broker_key, to_string(value), source(broker_key)))
         synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
         top = synonyms[0]
         entries.append(
@@ -57,19 +70,33 @@ def describe_topic(configs: Mapping[str, str], broker: BrokerConfig) -> list[Con
     return entries
 
 
-def describe_broker(broker: BrokerConfig) -> list[ConfigEntry]:
-    """Every config of a broker; all are read-only: they are the file's."""
+def describe_broker(
+    broker: BrokerConfig, for_all: Mapping[str, str] | None = None, for_this: Mapping[str, str] | None = None
+) -> list[ConfigEntry]:
+    """Every config of a broker: its file's, under what the cluster says of all brokers and of this one. Read-only is
+    what needs a restart."""
+    layers = ((for_this or {}, ConfigSource.DYNAMIC_BROKER), (for_all or {}, ConfigSource.DYNAMIC_DEFAULT_BROKER))
     entries, current = [], values(broker)
     for definition in definitions(BrokerConfig):
-        default = Synonym(definition.name, to_string(definition.default), ConfigSource.DEFAULT)
-        if broker.is_set(definition.name):
-            top = Synonym(definition.name, current[definition.name], ConfigSource.STATIC_BROKER)
-            synonyms: tuple[Synonym, ...] = (top, default)
-        else:
-            synonyms = (Synonym(definition.name, current[definition.name], ConfigSource.DEFAULT),)
-        entries.append(
-            ConfigEntry(
-                definition.name, synonyms[0].value, definition.type, synonyms[0].source, definition.doc, True, synonyms
-            )
-        )
+        name = definition.name
+        synonyms = [Synonym(name, layer[name], source) for layer, source in layers if name in layer]
+        if broker.is_set(name):
+            synonyms.append(Synonym(name, current[name], ConfigSource.STATIC_BROKER))
+        synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
+        entries.append(_broker_entry(definition, tuple(synonyms)))
     return entries
+
+
+def describe_all_brokers(for_all: Mapping[str, str]) -> list[ConfigEntry]:
+    """What the cluster says of all brokers."""
+    return [
+        _broker_entry(DEFINITIONS[name], (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),))
+        for name, value in sorted(for_all.items())
+        if name in DEFINITIONS
+    ]
+
+
+def _broker_entry(definition: Definition, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+    read_only = definition.name not in DYNAMIC_KEYS
+    top = synonyms[0]
+    return ConfigEntry(definition.name, top.value, definition.type, top.source, definition.doc, read_only, synonyms)

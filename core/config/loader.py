@@ -12,6 +12,7 @@ from klamm.core.config.choice import PluginChoice
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.document import Document
 from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown
+from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import BASE_DIR, definitions
 from klamm.core.config.sink import SinkSettings, own_keys
@@ -31,6 +32,7 @@ SECTIONS = (
     "sinks",
     "serdes",
     "plugins",
+    "log",
 )
 DEFAULT_SERDE = "avro"
 M = TypeVar("M", bound=BaseModel)
@@ -69,6 +71,7 @@ class SettingsLoader:
         sections["broker"] = self._broker(host)
         sections["producer"] = self._producer(host)
         sections["consumer"] = self._consumer(host)
+        sections["log"] = self._model(ProcessLogConfig, self._section(("log",)), ("log",))
         return sections
 
     def _found(self, path: Path, message: str) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import LONG_MAX, Definition, definitions, to_string
 from klamm.core.config.sink import SinkSettings
@@ -28,6 +29,7 @@ def reference(host: PluginHost) -> str:
 def _lines(host: PluginHost) -> Iterator[str]:
     yield BEGIN
     yield from _section("broker", "A broker.", BrokerConfig)
+    yield from _section("log", "What a broker's process says of itself, on stderr.", ProcessLogConfig)
     yield from _section(
         "topics.NAME", "A topic: how it is created, and how its values are written. Further keys are the serde's.",
         TopicSettings,

@@ -13,6 +13,7 @@ from klamm.core.config.choice import PluginChoice
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.document import read
 from klamm.core.config.loader import SettingsLoader
+from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.sink import SinkSettings
 from klamm.core.config.topic_settings import TopicSettings
@@ -42,6 +43,7 @@ class Settings:
     sinks: dict[str, SinkSettings] = field(default_factory=dict)
     serdes: dict[str, PluginChoice] = field(default_factory=dict)
     plugins: tuple[str, ...] = ()
+    log: ProcessLogConfig = field(default_factory=ProcessLogConfig)
     source: str = "configuration"
     base_dir: Path = field(default_factory=Path.cwd)
 

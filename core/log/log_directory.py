@@ -1,6 +1,7 @@
 """A broker's log directory as a whole: whose it is, and that only one process has it.
 
-`.lock` is held with flock while the broker lives, and lets go when it dies, however it dies. `meta.properties` names
+`.lock` is held with flock while the broker lives, and lets go when it dies, however it dies; in it is the number of its
+process. `meta.properties` names
 cluster, broker and directory, as Kafka's does; a directory of another broker or cluster is refused, never adopted.
 """
 
@@ -46,11 +47,28 @@ class DirectoryLock:
                 f"log directory {directory} is in use by another broker, which holds {path}: "
                 "stop that broker or give this one another log.dirs"
             ) from error
+        with storage(f"cannot write {path}"):
+            os.ftruncate(self._fd, 0)
+            os.write(self._fd, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def holder(directory: Path) -> int | None:
+    """The process that holds the directory's lock; None when nobody does."""
+    try:
+        with (directory / LOCK).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                text = file.read(20).strip()
+                return int(text) if text.isdigit() else None
+    except OSError:
+        return None
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,36 +1,28 @@
-"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339), for topics; a broker's are read-only: its file's."""
+"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339), for topics and brokers."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from enum import IntEnum
 from typing import Any
 
 from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.broker_configs import alter_broker, broker_entries
+from klamm.core.broker.handlers.config_changes import changed, check_named_once
 from klamm.core.broker.handlers.topics import check_topic_config, wire_error
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
-from klamm.core.config.describe import ConfigEntry, describe_broker, describe_topic
-from klamm.core.config.section import ConfigType
+from klamm.core.config.describe import ConfigEntry, describe_topic
 from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 
 log = logging.getLogger(__name__)
+_NO_CONFIGS = "resource type {}: only topics (2) and brokers (4) have configs"
 
 
 class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
-
-
-class Operation(IntEnum):
-    """What IncrementalAlterConfigs does with a key."""
-
-    SET = 0
-    DELETE = 1
-    APPEND = 2
-    SUBTRACT = 3
 
 
 def describe_configs(services: Services, request: Request) -> Any:
@@ -57,14 +49,11 @@ def describe_configs(services: Services, request: Request) -> Any:
 
 def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
     if kind == Resource.TOPIC:
-        return describe_topic(_topic(services, name).configs, services.config)
-    if kind == Resource.BROKER and name == str(services.broker_id):
-        return describe_broker(services.config)
-    if kind == Resource.BROKER and name == "":
-        return []  # defaults for all brokers, which only dynamic broker configs would fill
+        live = services.live
+        return describe_topic(_topic(services, name).configs, services.config, live.for_all, live.for_this)
     if kind == Resource.BROKER:
-        raise BrokerError(ErrorCode.invalid_request, f"ask broker {name} itself; this is broker {services.broker_id}")
-    raise BrokerError(ErrorCode.invalid_request, f"resource type {kind}: only topics (2) and brokers (4) have configs")
+        return broker_entries(services, name)
+    raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(kind))
 
 
 def _topic(services: Services, name: str) -> TopicImage:
@@ -113,14 +102,13 @@ async def incremental_alter_configs(services: Services, request: Request) -> Any
 
 
 async def _alter(services: Services, resource: Any, validate_only: bool) -> None:
+    if resource.resource_type == Resource.BROKER:
+        await alter_broker(services, resource, validate_only)
+        return
     if resource.resource_type != Resource.TOPIC:
-        raise BrokerError(
-            ErrorCode.invalid_request, "only topics can be altered; a broker's configuration is its file's"
-        )
+        raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(resource.resource_type))
     topic = _topic(services, resource.resource_name)
-    names = [change.name for change in resource.configs]
-    if len(set(names)) < len(names):
-        raise BrokerError(ErrorCode.invalid_request, f"topic {topic.name!r}: a config is named more than once")
+    check_named_once(f"topic {topic.name!r}", resource.configs)
     changes = {change.name: _changed(services, topic, change) for change in resource.configs}
     after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}
     check_topic_config(services, after)
@@ -135,22 +123,5 @@ def _changed(services: Services, topic: TopicImage, change: Any) -> str | None:
     if definition is None:
         check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
         raise AssertionError(f"{change.name} is unknown, and was accepted")
-    if change.config_operation == Operation.DELETE:
-        return None
-    if change.value is None:
-        raise BrokerError(ErrorCode.invalid_config, f"{change.name}: a value is missing")
-    if change.config_operation == Operation.SET:
-        return str(change.value)
-    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
-        raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
-    if definition.type is not ConfigType.LIST:
-        raise BrokerError(ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be added or taken away")
     current = TopicConfig.from_strings(topic.configs, services.config.topic_defaults()).to_strings()[change.name]
-    return ",".join(_combined(current.split(","), change.value.split(","), change.config_operation))
-
-
-def _combined(current: Iterable[str], given: Iterable[str], operation: int) -> list[str]:
-    parts, changed = [p.strip() for p in current if p.strip()], [p.strip() for p in given if p.strip()]
-    if operation == Operation.APPEND:
-        return list(dict.fromkeys([*parts, *changed]))
-    return [part for part in parts if part not in changed]
+    return changed(change, definition.type, current)

@@ -126,7 +126,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
                 config_source=int(entry.source),
                 is_sensitive=False,
             )
-            for entry in describe_topic(plan.configs, services.config)
+            for entry in describe_topic(plan.configs, services.config, services.live.for_all, services.live.for_this)
         )
     return request.part(
         "CreatableTopicResult",

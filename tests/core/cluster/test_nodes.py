@@ -14,7 +14,7 @@ from klamm.core.cluster.nodes import (
     ControllerNode,
     PartitionStateNode,
     ProducerIdBlockNode,
-    TopicConfigNode,
+    ConfigNode,
     TopicNode,
     decode_uuid,
     encode_uuid,
@@ -53,7 +53,7 @@ def test_the_other_nodes_of_kafkas() -> None:
     block = b'{"version":1,"broker":0,"block_start":"2000","block_end":"2999"}'
     assert json.loads(ProducerIdBlockNode.decode("/b", block).encode()) == json.loads(block)
     config = b'{"version":1,"config":{"retention.ms":"-1"}}'
-    assert json.loads(TopicConfigNode.decode("/c", config).encode()) == json.loads(config)
+    assert json.loads(ConfigNode.decode("/c", config).encode()) == json.loads(config)
 
 
 @given(st.uuids())

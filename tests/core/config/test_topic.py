@@ -6,6 +6,7 @@ import pytest
 
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.describe import ConfigSource, describe_broker, describe_topic
+from klamm.core.config.dynamic import DYNAMIC_KEYS
 from klamm.core.config.section import ConfigType, values
 from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
 from klamm.core.errors import ConfigError
@@ -108,5 +109,12 @@ def test_a_broker_described() -> None:
     found = {entry.name: entry for entry in describe_broker(broker(broker_id=3))}
     assert (found["broker.id"].value, found["broker.id"].source) == ("3", ConfigSource.STATIC_BROKER)
     assert found["num.partitions"].source == ConfigSource.DEFAULT
-    assert all(entry.read_only for entry in found.values())
+    assert {name for name, entry in found.items() if not entry.read_only} == DYNAMIC_KEYS
     assert set(found) == set(values(broker()))
+
+
+def test_a_broker_described_with_the_clusters_word() -> None:
+    shown = describe_broker(broker(max_connections=9), {"max.connections": "7"}, {"max.connections": "8"})
+    (entry,) = [entry for entry in shown if entry.name == "max.connections"]
+    assert (entry.value, entry.source) == ("8", ConfigSource.DYNAMIC_BROKER)
+    assert [synonym.value for synonym in entry.synonyms] == ["8", "7", "9", "10000"]

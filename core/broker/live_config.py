@@ -1,0 +1,109 @@
+"""The broker's configuration while it runs: what the file said last, and over it what the cluster says (KIP-226).
+
+Rules: one change at a time, whole or not at all; who has to be told is told in the order of registration, on the event
+loop, with the old and the new configuration. A reload that cannot be leaves everything as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from klamm.core.broker.connection import describe
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.dynamic import check_dynamic, differing, overlaid, taken_up
+from klamm.core.config.section import values
+from klamm.core.errors import ConfigError
+
+log = logging.getLogger(__name__)
+
+Apply = Callable[[BrokerConfig], Awaitable[None]]
+Overlay = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What a change did: new values in force by key; keys that wait for a restart; keys of the file that the cluster
+    overrides."""
+
+    applied: Mapping[str, str]
+    restart: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
+
+
+class LiveConfig:
+    """`current` is in force; `file` is the file's part of it; `for_all` and `for_this` are the cluster's."""
+
+    def __init__(self, file: BrokerConfig) -> None:
+        self.file = file
+        self.for_all: Overlay = {}
+        self.for_this: Overlay = {}
+        self.current = file
+        self._said: tuple[Overlay, Overlay] = ({}, {})
+        self._appliers: list[Apply] = []
+        self._lock = asyncio.Lock()
+
+    def on_change(self, apply: Apply) -> None:
+        self._appliers.append(apply)
+
+    def begin(self, for_all: Overlay, for_this: Overlay) -> None:
+        """What the cluster says at the start, before there is anybody to be told."""
+        self._take_over(for_all, for_this)
+        self.current = self._overlaid(self.file)
+
+    async def reload(self, wanted: BrokerConfig) -> Changed:
+        """Take up the file's new content. `ConfigError` when it cannot be; then nothing has changed."""
+        async with self._lock:
+            file, restart = taken_up(self.file, wanted)
+            overridden = tuple(k for k in differing(self.file, file) if k in {**self.for_all, **self.for_this})
+            applied = await self._apply(overlaid(file, self.for_all, self.for_this))
+            self.file = file
+            return Changed(applied, restart, overridden)
+
+    async def overlay(self, for_all: Overlay, for_this: Overlay) -> None:
+        """Take up what the cluster says now; what of it cannot be is left out, and said in one line."""
+        async with self._lock:
+            if (for_all, for_this) == self._said:
+                return
+            self._take_over(for_all, for_this)
+            applied = await self._apply(self._overlaid(self.file))
+            for name, value in applied.items():
+                log.info("%s is %s now, as the cluster says", name, value)
+
+    def _take_over(self, for_all: Overlay, for_this: Overlay) -> None:
+        self._said = (for_all, for_this)
+        self.for_all, self.for_this = _known(for_all), _known(for_this)
+
+    def _overlaid(self, file: BrokerConfig) -> BrokerConfig:
+        try:
+            return overlaid(file, self.for_all, self.for_this)
+        except ConfigError as error:
+            log.error("the cluster's configuration of this broker is left out: %s", error)
+            self.for_all, self.for_this = {}, {}
+            return file
+
+    async def _apply(self, new: BrokerConfig) -> dict[str, str]:
+        changed = differing(self.current, new)
+        self.current = new
+        if changed:
+            for apply in self._appliers:
+                try:
+                    await apply(new)
+                except Exception as error:  # the others must still be told
+                    log.error("a changed configuration could not be applied everywhere: %s", describe(error))
+        shown = values(new)
+        return {name: shown[name] for name in changed}
+
+
+def _known(overlay: Overlay) -> dict[str, str]:
+    """Without what another release may have written."""
+    found = {}
+    for name, value in overlay.items():
+        try:
+            check_dynamic(name)
+            found[name] = value
+        except ConfigError as error:
+            log.warning("the cluster's configuration of this broker: %s", error)
+    return found

@@ -1,0 +1,96 @@
+"""Reading the configuration file again while the broker runs, and saying what came of it.
+
+Rules: a file that is wrong changes nothing. What came of the last reload is said in the log, and stands in
+`reload-outcome.json` in the log directory for `klamm config reload`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from klamm.core.broker.live_config import LiveConfig
+from klamm.core.broker.workers import Workers
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import KlammError, StorageError
+from klamm.core.log.files import write_atomically
+from klamm.core.process_log import ProcessLog
+
+log = logging.getLogger(__name__)
+
+OUTCOME = "reload-outcome.json"
+_SECTIONS = ("coordination", "offsets", "audit", "plugins")
+"""Sections that a broker reads at its start only, besides `broker` and `log`."""
+
+
+@dataclass(frozen=True)
+class ReloadOutcome:
+    """`applied`: new values by key; `restart`: what differs and waits for a restart; `overridden`: keys that the
+    cluster's configuration overrides; `error`: why nothing was changed, "" otherwise."""
+
+    file: str
+    applied: dict[str, str] = field(default_factory=dict)
+    restart: tuple[str, ...] = ()
+    overridden: tuple[str, ...] = ()
+    error: str = ""
+
+    def lines(self) -> list[str]:
+        """For people."""
+        if self.error:
+            return [f"not reloaded, nothing has changed: {self.error}"]
+        said = [f"{name} is {value!r} now" for name, value in self.applied.items()]
+        if self.restart:
+            said.append(f"needs a restart: {', '.join(self.restart)}")
+        if self.overridden:
+            said.append(f"set in the cluster, which goes before the file: {', '.join(self.overridden)}")
+        return said or ["nothing has changed"]
+
+
+_CODEC = TypeAdapter(ReloadOutcome)
+
+
+def read_outcome(directory: Path) -> ReloadOutcome | None:
+    """Of the last reload; None when there was none, or it cannot be read."""
+    try:
+        return _CODEC.validate_json((directory / OUTCOME).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+class Reloader:
+    """Of a broker that was started with `settings`; `said` is the process's own log, where it has one."""
+
+    def __init__(self, settings: Settings, live: LiveConfig, workers: Workers, said: ProcessLog | None) -> None:
+        self._settings = settings
+        self._live = live
+        self._workers = workers
+        self._said = said
+
+    async def reload(self, file: Path) -> ReloadOutcome:
+        try:
+            outcome = await self._reload(file)
+        except KlammError as error:
+            outcome = ReloadOutcome(str(file), error="; ".join(str(error).splitlines()))
+        for line in outcome.lines():
+            log.log(logging.ERROR if outcome.error else logging.INFO, "%s: %s", file, line)
+        try:
+            path = self._live.current.log_dirs / OUTCOME
+            await self._workers.disk(write_atomically, path, _CODEC.dump_json(outcome), durable=False)
+        except StorageError as error:
+            log.warning("what came of the reload cannot be kept: %s", error)
+        return outcome
+
+    async def _reload(self, file: Path) -> ReloadOutcome:
+        wanted = await self._workers.disk(load_settings, file)
+        changed = await self._live.reload(wanted.broker)
+        applied = dict(changed.applied)
+        if self._said is not None and wanted.log != self._settings.log:
+            self._said.apply(wanted.log)
+            self._settings = self._settings.with_(log=wanted.log)
+            applied["log"] = wanted.log.model_dump_json()
+        sections = [name for name in _SECTIONS if getattr(wanted, name) != getattr(self._settings, name)]
+        restart = (*changed.restart, *sections)
+        return ReloadOutcome(str(file), applied, restart, changed.overridden)

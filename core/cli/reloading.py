@@ -1,0 +1,42 @@
+"""Telling a broker on this host to read its file again, and hearing what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from klamm.core.broker.reload import OUTCOME, ReloadOutcome, read_outcome
+from klamm.core.errors import KlammError
+from klamm.core.log.log_directory import holder
+
+_PATIENCE_S = 30.0
+
+
+def reload_broker(directory: Path) -> ReloadOutcome:
+    """SIGHUP to the process that holds the log directory; `KlammError` when there is none, or it does not answer."""
+    process = holder(directory)
+    if process is None:
+        raise KlammError(f"no broker runs on {directory}: there is nobody to be told")
+    before = _version(directory)
+    try:
+        os.kill(process, signal.SIGHUP)
+    except OSError as error:
+        raise KlammError(f"process {process}, the broker of {directory}, cannot be told: {error.strerror}") from error
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        if _version(directory) != before and (outcome := read_outcome(directory)) is not None:
+            return outcome
+        time.sleep(0.02)
+    raise KlammError(
+        f"the broker (process {process}) was told, and has said nothing in {_PATIENCE_S:.0f} s: see its log"
+    )
+
+
+def _version(directory: Path) -> tuple[int, int]:
+    try:
+        found = (directory / OUTCOME).stat()
+    except OSError:
+        return (0, 0)
+    return (found.st_ino, found.st_mtime_ns)

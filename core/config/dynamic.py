@@ -1,0 +1,97 @@
+"""Broker keys that a running broker takes up: from its file when that is read again, and from the cluster (KIP-226).
+
+A key that is not listed here needs a restart. What the cluster says of one broker goes before what it says of all, that
+before the file, that before the default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.problems import problems_of, unknown
+from klamm.core.config.section import definitions, dotted
+from klamm.core.config.topic import BROKER_SYNONYMS
+from klamm.core.errors import ConfigError
+
+_DEFAULTS_OF_TOPICS = frozenset(name for keys in BROKER_SYNONYMS.values() for name, _ in keys)
+_LIMITS = frozenset(
+    {
+        "connections.max.idle.ms",
+        "control.request.max.bytes",
+        "fetch.max.bytes",
+        "max.connections",
+        "max.connections.per.ip",
+        "max.connections.per.ip.overrides",
+        "offset.metadata.max.bytes",
+        "queued.max.request.bytes",
+        "queued.max.requests",
+        "queued.max.response.bytes",
+        "shutdown.drain.timeout.ms",
+        "socket.receive.timeout.ms",
+        "socket.request.max.bytes",
+        "socket.send.timeout.ms",
+    }
+)
+_CLEANER = frozenset(
+    {
+        "log.cleaner.backoff.ms",
+        "log.cleaner.dedupe.buffer.size",
+        "log.cleaner.io.max.bytes.per.second",
+        "log.cleaner.threads",
+    }
+)
+_TOPICS = frozenset(
+    {"auto.create.topics.enable", "default.replication.factor", "delete.topic.enable", "num.partitions"}
+)
+DYNAMIC_KEYS = _DEFAULTS_OF_TOPICS | _LIMITS | _CLEANER | _TOPICS
+DEFINITIONS = {definition.name: definition for definition in definitions(BrokerConfig)}
+
+
+def given(config: BrokerConfig) -> dict[str, Any]:
+    """The keys that were set, with their values."""
+    return {dotted(field): getattr(config, field) for field in config.model_fields_set}
+
+
+def overlaid(config: BrokerConfig, *layers: Mapping[str, str]) -> BrokerConfig:
+    """`config` with the layers over it, the last the strongest; `ConfigError` in one line where that cannot be."""
+    values = given(config)
+    for layer in layers:
+        values.update(layer)
+    return _validated(values)
+
+
+def taken_up(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerConfig, tuple[str, ...]]:
+    """What a running broker makes of a changed file: with the new values of its dynamic keys; and the names of the
+    other keys that differ. `ConfigError` where the old values and the new ones do not go together."""
+    old, new = given(running), given(wanted)
+    values = {name: value for name, value in old.items() if name not in DYNAMIC_KEYS}
+    values |= {name: value for name, value in new.items() if name in DYNAMIC_KEYS}
+    return _validated(values), tuple(name for name in differing(running, wanted) if name not in DYNAMIC_KEYS)
+
+
+def differing(one: BrokerConfig, other: BrokerConfig) -> list[str]:
+    """The keys whose values differ, in the order of the reference."""
+    return [name for name in DEFINITIONS if _value(one, name) != _value(other, name)]
+
+
+def check_dynamic(name: str) -> None:
+    """`ConfigError` for a key that is not known, or needs a restart."""
+    if name not in DEFINITIONS:
+        raise ConfigError(f"{name}: {unknown('broker config', name, DEFINITIONS)}")
+    if name not in DYNAMIC_KEYS:
+        raise ConfigError(f"{name} cannot be changed while the broker runs: set it in the file, and restart")
+
+
+def _value(config: BrokerConfig, name: str) -> Any:
+    return getattr(config, name.replace(".", "_"))
+
+
+def _validated(values: Mapping[str, Any]) -> BrokerConfig:
+    try:
+        return BrokerConfig.model_validate(values, by_alias=True, by_name=False)
+    except ValidationError as error:
+        raise ConfigError("; ".join(map(str, problems_of(error, BrokerConfig, values)))) from error

@@ -1,0 +1,55 @@
+"""Puts the `log` section into force: Python's logging, as lines of text or of JSON, on one stream."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+from klamm.core.config.process_log import ProcessLogConfig
+from klamm.core.records.partition import TopicPartition
+
+TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_QUIET = {"kazoo": "WARNING"}
+"""Loggers that say too much at the level of the rest, unless they are named."""
+
+
+class ProcessLog:
+    """Made once in a process; `apply` as often as the section changes."""
+
+    def __init__(self, config: ProcessLogConfig, stream: TextIO | None = None) -> None:
+        self._handler = logging.StreamHandler(stream or sys.stderr)
+        self._named: set[str] = set()
+        self.apply(config)
+        logging.getLogger().addHandler(self._handler)
+
+    def apply(self, config: ProcessLogConfig) -> None:
+        self._handler.setFormatter(_json() if config.format == "json" else logging.Formatter(TEXT_FORMAT))
+        logging.getLogger().setLevel(config.level)
+        levels = {**_QUIET, **config.levels}
+        for name in self._named - levels.keys():
+            logging.getLogger(name).setLevel(logging.NOTSET)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
+        self._named = set(levels)
+
+
+def _json() -> logging.Formatter:
+    """time (UTC), level, logger, message, what was passed as `extra`, and the first partition that is spoken of."""
+    from pythonjsonlogger.json import JsonFormatter  # only where it is wanted: every process pays for an import
+
+    class Formatter(JsonFormatter):
+        def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+            super().add_fields(log_data, record, message_dict)
+            found = record.args if isinstance(record.args, tuple) else ()
+            for argument in found:
+                if isinstance(argument, TopicPartition):
+                    log_data.setdefault("topic", argument.topic)
+                    log_data.setdefault("partition", argument.partition)
+
+    return Formatter(
+        ["levelname", "name", "message"],
+        style=",",
+        rename_fields={"levelname": "level", "name": "logger"},
+        timestamp="time",
+    )
