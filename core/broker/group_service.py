@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from klamm.core.broker.group_keeper import GroupKeeper
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.config.broker import BrokerConfig
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 R = TypeVar("R")
 _TICK_S = 0.1
 _LEAVE_ATTEMPTS = 20
+_STOP_S = 2.0
+_DOOR_RETRY_S = 0.5
 
 
 def limits_of(config: BrokerConfig) -> GroupLimits:
@@ -57,7 +60,12 @@ class GroupService:
         self._offsets = offsets
         self._workers = workers
         self._image = image
-        self.coordinator = GroupCoordinator(limits_of(config), time.monotonic, on_empty=self._emptied)
+        self.coordinator = GroupCoordinator(
+            limits_of(config), time.monotonic, on_empty=self._emptied, on_settled=self._settled
+        )
+        self._keeper = GroupKeeper(offsets, workers, self.coordinator.unsettle)
+        self._unready: ErrorCode | None = ErrorCode.coordinator_load_in_progress if self._keeper.keeps else None
+        self._loader: asyncio.Task[None] | None = None
         self._doors = ClassicDoors(coordination, config.broker_id, self.coordinator.populated)
         self._offsets_retention_ms = config.offsets_retention_minutes * 60_000
         self._populated_ms: dict[str, int] = {}
@@ -68,14 +76,19 @@ class GroupService:
 
     def start(self) -> None:
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
+        if self._keeper.keeps:
+            self._loader = asyncio.get_running_loop().create_task(self._load())
 
     async def stop(self) -> None:
-        """Answer parked members, close the doors."""
-        if self._ticker is not None:
-            self._ticker.cancel()
+        """Answer parked members, close the doors. Who asks from now on is to come back, a member still."""
+        self._unready = ErrorCode.coordinator_not_available
+        for task in (self._ticker, self._loader):
+            if task is not None:
+                task.cancel()
         self.coordinator.close()
+        await self._keeper.stop(_STOP_S)
         if self._leaving:
-            await asyncio.wait(self._leaving, timeout=2.0)
+            await asyncio.wait(self._leaving, timeout=_STOP_S)
         for task in self._leaving:
             task.cancel()  # the session's end closes what is left
 
@@ -94,8 +107,27 @@ class GroupService:
         return brokers[zlib.crc32(group.encode()) % len(brokers)] if brokers else None
 
     def not_mine(self, group: str) -> ErrorCode | None:
-        """The error for a request about a group that another broker coordinates."""
-        return None if self.coordinator_of(group) in (self._broker_id, None) else ErrorCode.not_coordinator
+        """The error for a request about a group that another broker coordinates, or this one not yet."""
+        return self._unready if self._is_mine(group) else ErrorCode.not_coordinator
+
+    def _is_mine(self, group: str) -> bool:
+        return self.coordinator_of(group) in (self._broker_id, None)
+
+    async def _load(self) -> None:
+        """Groups with members go on where the broker before stopped; who asks meanwhile is told to wait."""
+        loaded = 0
+        for group, state in (await self._keeper.load()).items():
+            if not state.members or not self._is_mine(group):
+                continue
+            while (refused := await self._enter_door(group)) is ErrorCode.coordinator_not_available:
+                await asyncio.sleep(_DOOR_RETRY_S)
+            if refused is None:
+                self.coordinator.restore({group: state})
+                loaded += 1
+                if self._doors.entered(group):
+                    self._emptied(group)
+        self._unready = None
+        log.info("%d groups with members were loaded", loaded)
 
     # -- members
 
@@ -111,7 +143,12 @@ class GroupService:
         finally:
             if request.group_id and self._doors.entered(request.group_id):
                 self._emptied(request.group_id)
-        return await done
+        result = await done
+        if result.error is ErrorCode.none and request.instance_id is not None:
+            # A static member that came back has a new id, and nothing else may have changed.
+            stored = await self._keeper.saved(request.group_id)
+            return result if stored is ErrorCode.none else JoinResult(stored, request.member_id)
+        return result
 
     async def _enter_door(self, group: str) -> ErrorCode | None:
         entering = asyncio.ensure_future(self._workers.coordination(self._doors.enter, group))
@@ -136,7 +173,9 @@ class GroupService:
             return SyncResult(refused)
         done: asyncio.Future[SyncResult] = asyncio.get_running_loop().create_future()
         self.coordinator.sync(request, _completing(done))
-        return await done
+        result = await done
+        stored = await self._keeper.saved(request.group_id) if result.error is ErrorCode.none else ErrorCode.none
+        return result if stored is ErrorCode.none else SyncResult(stored)
 
     async def delete(self, group: str) -> ErrorCode:
         """Forget an empty group and its offsets."""
@@ -149,7 +188,7 @@ class GroupService:
             stored = await self.fetch(group, None)
             code = self.coordinator.delete(group, has_offsets=bool(stored))
             if code is ErrorCode.none:
-                await self._workers.coordination(self._offsets.delete, group)
+                await self._workers.offsets(self._offsets.delete, group)
         except KlammError as error:
             return error.code
         return code
@@ -166,7 +205,7 @@ class GroupService:
                 return ErrorCode.non_empty_group
             if not await self.fetch(group, None):
                 return ErrorCode.group_id_not_found
-            await self._workers.coordination(self._offsets.delete, group, names)
+            await self._workers.offsets(self._offsets.delete, group, names)
         except KlammError as error:
             return error.code
         return ErrorCode.none
@@ -201,15 +240,15 @@ class GroupService:
     async def store(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         """`CoordinationUnavailableError`, at once where that is known, when the store is away."""
         self._check_store()
-        await self._workers.coordination(self._offsets.commit, group, offsets)
+        await self._workers.offsets(self._offsets.commit, group, offsets)
 
     async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
         self._check_store()
-        return await self._workers.coordination(self._offsets.fetch, group, names)
+        return await self._workers.offsets(self._offsets.fetch, group, names)
 
     async def with_offsets(self) -> list[str]:
         """Groups that have a stored offset."""
-        return await self._workers.coordination(self._offsets.groups)
+        return await self._workers.offsets(self._offsets.groups)
 
     async def forget_topics(self, topics: Collection[str]) -> None:
         """Forget every group's offsets of topics that are no more, live groups' too, as Kafka does: a new topic of the
@@ -218,7 +257,7 @@ class GroupService:
             for group in await self.with_offsets():
                 gone = [name for name in await self.fetch(group, None) if name.topic in topics]
                 if gone:
-                    await self._workers.coordination(self._offsets.delete, group, gone)
+                    await self._workers.offsets(self._offsets.delete, group, gone)
         except KlammError as error:
             log.warning("groups may keep offsets of deleted topics (%s): %s", ", ".join(sorted(topics)), error)
 
@@ -238,9 +277,19 @@ class GroupService:
                 continue
             stored = await self.fetch(group, None)
             if stored and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest:
-                await self._workers.coordination(self._offsets.delete, group)
+                await self._workers.offsets(self._offsets.delete, group)
                 self._populated_ms.pop(group, None)
                 log.info("the offsets of group %s have expired", group)
+        await self._expire_groups(oldest)
+
+    async def _expire_groups(self, oldest_ms: int) -> None:
+        """Forget what is stored of groups that have been without member and offset for as long."""
+        stored = await self._keeper.load()
+        with_offsets = frozenset(await self.with_offsets()) if stored else frozenset()
+        for group, state in stored.items():
+            mine = self.not_mine(group) is None and not self.coordinator.populated(group)
+            if mine and state.changed_ms < oldest_ms and group not in with_offsets:
+                await self._workers.offsets(self._offsets.delete, group)
 
     # -- the coordinator's clock, and its last members
 
@@ -248,6 +297,11 @@ class GroupService:
         while True:
             await asyncio.sleep(_TICK_S)
             self.coordinator.tick()
+
+    def _settled(self, group: str) -> None:
+        state = self.coordinator.state_to_store(group, time.time_ns() // 1_000_000)
+        if state is not None:
+            self._keeper.save(group, state)
 
     def _emptied(self, group: str) -> None:
         task = asyncio.get_running_loop().create_task(self._leave_door(group))

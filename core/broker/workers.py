@@ -1,6 +1,8 @@
 """Worker threads: where everything runs that may block, so that the event loop never does.
 
-Two pools, because a coordination that is away holds its callers for many seconds, and the disk must not wait with them.
+A pool each, because a coordination that is away holds its callers for many seconds, and the disk must not wait with
+them. An offset store may be a client of this very broker: were its calls to take the threads of the coordination, the
+topic that the first of them makes could never be made.
 """
 
 from __future__ import annotations
@@ -14,12 +16,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _COORDINATION_THREADS = 4
+_OFFSET_THREADS = 4
 
 
 class Workers:
     def __init__(self, disk_threads: int) -> None:
         self._disk = ThreadPoolExecutor(disk_threads, thread_name_prefix="klamm-disk")
         self._coordination = ThreadPoolExecutor(_COORDINATION_THREADS, thread_name_prefix="klamm-coordination")
+        self._offsets = ThreadPoolExecutor(_OFFSET_THREADS, thread_name_prefix="klamm-offsets")
 
     async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call that reads, writes or unpacks."""
@@ -29,7 +33,12 @@ class Workers:
         """The result of a call that speaks with the coordination."""
         return await asyncio.get_running_loop().run_in_executor(self._coordination, lambda: call(*args, **kwargs))
 
+    async def offsets(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call of the offset store."""
+        return await asyncio.get_running_loop().run_in_executor(self._offsets, lambda: call(*args, **kwargs))
+
     def close(self) -> None:
         """Wait for what is running."""
         self._disk.shutdown()
+        self._offsets.shutdown()
         self._coordination.shutdown()

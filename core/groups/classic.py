@@ -7,7 +7,8 @@ gives callbacks that complete its futures, and calls `tick` (every 100 ms, say, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from uuid import uuid4
 
 from klamm.core.errors import ErrorCode
@@ -25,6 +26,7 @@ from klamm.core.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from klamm.core.seams.offsets import StoredGroup
 
 MAX_ID = 255
 """Longest client or instance id kept in a member id, in characters."""
@@ -39,7 +41,8 @@ class GroupCoordinator:
     """All classic groups of one broker.
 
     `clock` gives seconds that never go back; `on_empty(group_id)` is called when a group has lost its last member
-    and promised member (the broker then leaves the group's door); callbacks must not call the coordinator.
+    and promised member (the broker then leaves the group's door); `on_settled(group_id)` when there is something new to
+    store: it became stable or empty, or a static member came back. Callbacks must not call the coordinator.
     """
 
     def __init__(
@@ -48,11 +51,13 @@ class GroupCoordinator:
         clock: Callable[[], float],
         new_member_id: Callable[[str], str] = random_member_id,
         on_empty: Callable[[str], None] = lambda _: None,
+        on_settled: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._new_id = new_member_id
         self._on_empty = on_empty
+        self._on_settled = on_settled
         self._groups: dict[str, ClassicGroup] = {}
 
     def join(self, request: JoinRequest, done: JoinDone) -> None:
@@ -66,9 +71,8 @@ class GroupCoordinator:
         if group is None:
             group = ClassicGroup(request.group_id, self._limits, self._new_id, now)
             self._groups[request.group_id] = group
-        was = group.populated
-        group.join(request, now, done)
-        self._notice(group, was)
+        with self._noticing(group):
+            group.join(request, now, done)
 
     def _join_error(self, request: JoinRequest) -> ErrorCode | None:
         limits = self._limits
@@ -89,7 +93,8 @@ class GroupCoordinator:
         group = self._groups.get(request.group_id)
         if group is None:
             done(SyncResult(_missing(request.group_id)))
-        else:
+            return
+        with self._noticing(group):
             group.sync(request, self._clock(), done)
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
@@ -103,10 +108,8 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             return [_missing(group_id)] * len(members)
-        was = group.populated
-        codes = group.leave(members, self._clock())
-        self._notice(group, was)
-        return codes
+        with self._noticing(group):
+            return group.leave(members, self._clock())
 
     def commit_error(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
         """Whether offsets may be stored: `none`, or the error for every partition of the request."""
@@ -149,6 +152,26 @@ class GroupCoordinator:
         if group is not None:
             group.close(ErrorCode.unknown_member_id)
 
+    # What outlives the broker, where the offset store keeps it
+
+    def restore(self, stored: Mapping[str, StoredGroup]) -> None:
+        """Groups as a coordinator before left them; one that is known already is not touched."""
+        now = self._clock()
+        for group_id, state in stored.items():
+            if group_id not in self._groups and len(self._groups) < self._limits.max_groups:
+                self._groups[group_id] = ClassicGroup.restored(group_id, state, self._limits, self._new_id, now)
+
+    def state_to_store(self, group_id: str, now_ms: int) -> StoredGroup | None:
+        """None for a group that is gone."""
+        group = self._groups.get(group_id)
+        return group.stored(now_ms) if group is not None else None
+
+    def unsettle(self, group_id: str, generation: int) -> None:
+        """What this generation agreed on could not be stored: its members join again."""
+        group = self._groups.get(group_id)
+        if group is not None and group.generation == generation:
+            group.unsettle(self._clock())
+
     def populated(self, group_id: str) -> bool:
         """Whether the group has members, or promised ones. Safe to call from any thread."""
         group = self._groups.get(group_id)
@@ -180,9 +203,8 @@ class GroupCoordinator:
                 del self._groups[group.group_id]
                 group.close(ErrorCode.coordinator_not_available)
                 continue
-            was = group.populated
-            group.tick(now)
-            self._notice(group, was)
+            with self._noticing(group):
+                group.tick(now)
 
     def close(self) -> None:
         """Answer every parked request: the broker is going."""
@@ -190,8 +212,13 @@ class GroupCoordinator:
             group.close(ErrorCode.coordinator_not_available)
         self._groups.clear()
 
-    def _notice(self, group: ClassicGroup, was_populated: bool) -> None:
-        if was_populated and not group.populated:
+    @contextmanager
+    def _noticing(self, group: ClassicGroup) -> Iterator[None]:
+        populated, mark = group.populated, group.mark()
+        yield
+        if group.state in (GroupState.STABLE, GroupState.EMPTY) and group.mark() != mark:
+            self._on_settled(group.group_id)
+        if populated and not group.populated:
             self._on_empty(group.group_id)
 
 

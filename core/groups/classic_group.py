@@ -23,7 +23,9 @@ Rules (Kafka's GroupCoordinator, KIP-62, KIP-345, KIP-394, KIP-559):
     Stable               join of the leader, a newcomer, or with   PreparingRebalance
                          other protocols | leave | expiry
     Stable               join, sync or heartbeat without change    same, answers the current generation
+    Stable               its state could not be stored             PreparingRebalance
     Empty                delete | forgotten                        Dead
+    (none)               restored, with members                    Stable, sessions begin anew
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ from klamm.core.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from klamm.core.seams.offsets import StoredGroup
 
 REBALANCING = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
@@ -71,6 +74,30 @@ class ClassicGroup:
         # The initial delay: seconds that it may still be extended by; None in later rebalances.
         self._initial_left: float | None = None
         self._newcomer = False
+
+    @classmethod
+    def restored(
+        cls, group_id: str, stored: StoredGroup, limits: GroupLimits, new_id: Callable[[str], str], now: float
+    ) -> ClassicGroup:
+        """As it was when it was stored: Stable with members, else Empty."""
+        group = cls(group_id, limits, new_id, now)
+        group.generation = stored.generation
+        if stored.members:
+            group.state = GroupState.STABLE
+            group.protocol_type, group.protocol, group.leader = stored.protocol_type, stored.protocol, stored.leader
+            restored = [Member.restored(member, stored.protocol or "", now) for member in stored.members]
+            group.members = {member.member_id: member for member in restored}
+            group.static = {m.instance_id: m.member_id for m in restored if m.instance_id is not None}
+        return group
+
+    def stored(self, now_ms: int) -> StoredGroup:
+        """What is to be kept of it; only a Stable or Empty group is."""
+        members = tuple(member.stored(self.protocol) for member in self.members.values())
+        return StoredGroup(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
+
+    def mark(self) -> tuple[GroupState, int, tuple[str, ...]]:
+        """Differs once there is something new to store."""
+        return self.state, self.generation, tuple(self.members)
 
     @property
     def populated(self) -> bool:
@@ -274,6 +301,11 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.protocol = self.protocol_type = self.leader = None
         self.empty_since = now
+
+    def unsettle(self, now: float) -> None:
+        """What a Stable group agreed on could not be stored: it has to agree anew."""
+        if self.state is GroupState.STABLE:
+            self._rebalance(now)
 
     # Syncing, heartbeats, leaving, commits
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from klamm.core.groups.requests import DescribedMember, JoinDone, JoinedMember, JoinRequest, SyncDone
+from klamm.core.seams.offsets import StoredMember
 
 
 @dataclass(slots=True)
@@ -40,6 +41,33 @@ class Member:
         )
         member.take(request, now)
         return member
+
+    @classmethod
+    def restored(cls, stored: StoredMember, protocol: str, now: float) -> Member:
+        """Alive for a session time-out from now, as in Kafka: nothing was heard while the coordinator was away."""
+        return cls(
+            stored.member_id,
+            stored.instance_id,
+            stored.client_id,
+            stored.client_host,
+            stored.session_timeout_ms / 1000,
+            stored.rebalance_timeout_ms / 1000,
+            ((protocol, stored.subscription),),
+            now + stored.session_timeout_ms / 1000,
+            stored.assignment,
+        )
+
+    def stored(self, protocol: str | None) -> StoredMember:
+        return StoredMember(
+            self.member_id,
+            self.instance_id,
+            self.client_id,
+            self.client_host,
+            round(self.rebalance_timeout_s * 1000),
+            round(self.session_timeout_s * 1000),
+            self.metadata(protocol),
+            self.assignment,
+        )
 
     def take(self, request: JoinRequest, now: float) -> None:
         """What a (re)join says now counts."""

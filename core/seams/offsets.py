@@ -1,13 +1,16 @@
 """The offset-store seam: where groups keep their positions; one store per cluster serves both doors (design D6).
 
 A store that raises refuses the commit or the fetch; the group goes on from its last stored offset.
+
+A store may also be a `GroupStore`: it keeps who the members of classic groups are, so that they outlive their broker's
+restart without a rebalance. Where it is none, members join anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Check
@@ -21,6 +24,34 @@ class CommittedOffset:
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMember:
+    """One member of a classic group. `subscription` is its metadata for the group's protocol; both it and
+    `assignment` are the clients' own bytes."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredGroup:
+    """A classic group as it was when it last became stable, or empty (no members). `changed_ms` since the epoch, -1
+    unknown."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None
+    leader: str | None
+    changed_ms: int = -1
+    members: tuple[StoredMember, ...] = ()
 
 
 class OffsetStore(Protocol):
@@ -43,7 +74,8 @@ class OffsetStore(Protocol):
         ...
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Forget them; `None`: the whole group. What is not there is no error."""
+        """Forget them; `None`: the whole group, and what a `GroupStore` keeps of it. What is not there is no
+        error."""
         ...
 
     def groups(self) -> list[str]:
@@ -52,4 +84,17 @@ class OffsetStore(Protocol):
 
     def close(self) -> None:
         """Let connections of its own go; the coordination is not its own."""
+        ...
+
+
+@runtime_checkable
+class GroupStore(Protocol):
+    """What an `OffsetStore` may be besides. Blocking and thread-safe."""
+
+    def save_group(self, group: str, state: StoredGroup) -> None:
+        """Store it, or raise: the group's members then get COORDINATOR_NOT_AVAILABLE and join again."""
+        ...
+
+    def load_groups(self) -> dict[str, StoredGroup]:
+        """All that are stored. A store that raises `CoordinationUnavailableError` is asked again until it answers."""
         ...

@@ -3,6 +3,7 @@
 Rules. A commit is one batch, to the partition that the group's hash says, acknowledged by all in-sync replicas: whole
 or not at all. The store speaks to the brokers as any client does, in a broker's process too; their addresses come from
 the coordination. The first commit makes the topic. A fetch reads what was appended since the last one (`TopicView`).
+Who the members of classic groups are is kept in the same partitions, as in Kafka.
 
 Guards are paths of the coordination, and no transaction spans it and a log. They are checked right before the append
 and, once it is stored, again: a commit whose guard had gone meanwhile is refused to its caller though it was stored.
@@ -24,9 +25,10 @@ from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Check, Coordination, CoordinationUnavailableError
-from klamm.core.seams.offsets import CommittedOffset
+from klamm.core.seams.offsets import CommittedOffset, StoredGroup
 from klamm.plugins.codecs import klamm_codecs
-from klamm.plugins.offsets.kafka_format import OffsetKey, encode_key, encode_value, partition_for
+from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
+from klamm.plugins.offsets.kafka_groups import encode_group
 from klamm.plugins.offsets.topic_config import TopicOffsetStoreConfig
 from klamm.plugins.offsets.topic_view import TopicView
 
@@ -35,7 +37,7 @@ _PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_a
 
 
 class TopicOffsetStore:
-    """See the seam, `klamm.core.seams.offsets.OffsetStore`."""
+    """See the seam, `klamm.core.seams.offsets.OffsetStore` and `GroupStore`."""
 
     needs_coordination = False  # but for the brokers' addresses, once
 
@@ -80,12 +82,31 @@ class TopicOffsetStore:
         return stored if partitions is None else {tp: stored[tp] for tp in partitions if tp in stored}
 
     def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
-        gone = self.fetch(group, partitions)
-        if not gone:
-            return
         with self._reaching():
             count = self._partitions()
-            self._append(partition_for(group, count), [(encode_key(OffsetKey(group, tp)), None) for tp in gone])
+            if not count:
+                return
+            number = partition_for(group, count)
+            view, end = self._look(number), self._appended.get(number, 0)
+            stored = view.offsets(group, end)
+            chosen = stored if partitions is None else [tp for tp in partitions if tp in stored]
+            gone = [encode_key(OffsetKey(group, tp)) for tp in chosen]
+            if partitions is None and group in view.states(end):
+                gone.append(encode_key(GroupKey(group)))
+            if gone:
+                self._append(number, [(key, None) for key in gone])
+
+    def save_group(self, group: str, state: StoredGroup) -> None:
+        with self._reaching():
+            count = self._partitions() or self._create()
+            self._append(partition_for(group, count), [(encode_key(GroupKey(group)), encode_group(state))])
+
+    def load_groups(self) -> dict[str, StoredGroup]:
+        found: dict[str, StoredGroup] = {}
+        with self._reaching():
+            for number in range(self._partitions()):
+                found.update(self._look(number).states(self._appended.get(number, 0)))
+        return found
 
     def groups(self) -> list[str]:
         with self._reaching():

@@ -20,8 +20,9 @@ from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.offsets.kafka_format import decode_key, decode_value
+from klamm.core.seams.offsets import CommittedOffset, StoredGroup
+from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, decode_key, decode_value
+from klamm.plugins.offsets.kafka_groups import decode_group
 
 EARLIEST: Final = -2
 _FRESH_S: Final = 3600.0
@@ -47,6 +48,7 @@ class TopicView:
         self._position = -1
         self._looked_at = 0.0
         self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._states: dict[str, StoredGroup] = {}
 
     def offsets(self, group: str, at_least: int = 0) -> dict[TopicPartition, CommittedOffset]:
         """As of now; `at_least` is where an append of one's own ended."""
@@ -58,6 +60,12 @@ class TopicView:
         with self._lock:
             self._catch_up(at_least)
             return list(self._groups)
+
+    def states(self, at_least: int = 0) -> dict[str, StoredGroup]:
+        """Of classic groups, by name."""
+        with self._lock:
+            self._catch_up(at_least)
+            return dict(self._states)
 
     def _catch_up(self, at_least: int) -> None:
         if self._position >= 0 and self._clock() - self._looked_at > _FRESH_S:
@@ -76,7 +84,7 @@ class TopicView:
 
     def _read_to_end(self, at_least: int) -> None:
         if self._position < 0:
-            self._groups = {}
+            self._groups, self._states = {}, {}
             self._position = self._client.list_offsets({self._tp: EARLIEST}, timeout_s=self._timeout_s)[self._tp][0]
         deadline = self._clock() + self._timeout_s
         while not self._read_some(at_least):
@@ -113,13 +121,19 @@ class TopicView:
     def _apply(self, offset: int, key: bytes | None, value: bytes | None) -> None:
         try:
             found = decode_key(key) if key is not None else None
-            if found is None:
-                return
-            if value is not None:
-                self._groups.setdefault(found.group, {})[found.partition] = decode_value(value)
-                return
+            if isinstance(found, OffsetKey):
+                self._apply_offset(found, value)
+            elif isinstance(found, GroupKey) and value is not None:
+                self._states[found.group] = decode_group(value)
+            elif isinstance(found, GroupKey):
+                self._states.pop(found.group, None)
         except CorruptRecordError as error:
             raise CorruptRecordError(f"{self._tp} offset {offset}: {error}") from error
+
+    def _apply_offset(self, found: OffsetKey, value: bytes | None) -> None:
+        if value is not None:
+            self._groups.setdefault(found.group, {})[found.partition] = decode_value(value)
+            return
         stored = self._groups.get(found.group)
         if stored is not None:
             stored.pop(found.partition, None)

@@ -15,7 +15,7 @@ from klamm.core.errors import CoordinationError
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import BadVersionError, Check, Coordination, NoNodeError
-from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klamm.core.seams.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember
 from klammtest.inprocess import broker_thread
 from klammtest.zookeeper import CoordinationCase
 
@@ -32,7 +32,7 @@ def make_store(
 ) -> Iterator[MakeStore]:
     """Each store, as the plugin host makes it; the one that keeps offsets in a topic has a broker on the same tree."""
     made: list[OffsetStore] = []
-    keys = {"offsets.topic.num.partitions": 3} if request.param == "topic" else {}
+    keys = {"offsets.topic.num.partitions": 3, "offsets.commit.timeout.ms": 60_000} if request.param == "topic" else {}
 
     def make(coordination: Coordination) -> OffsetStore:
         made.append(plugin_host().offset_stores.create(request.param, keys, coordination))
@@ -175,6 +175,28 @@ def test_commits_of_many_threads(coordination_case: CoordinationCase, make_store
         thread.join()
     assert errors == []
     assert set(stores[0].fetch("g")) == {TopicPartition("t", p) for p in (*range(6), 99)}
+
+
+def test_groups_members_are_kept_where_the_store_keeps_them(
+    coordination_case: CoordinationCase, make_store: MakeStore
+) -> None:
+    one, other = (make_store(coordination_case.open()) for _ in range(2))
+    if not isinstance(one, GroupStore) or not isinstance(other, GroupStore):
+        assert not hasattr(one, "save_group")
+        return
+    assert one.load_groups() == {}
+    member = StoredMember("m-1", None, "m", "/127.0.0.1", 60_000, 10_000, b"topics", b"share")
+    states = {name: StoredGroup("consumer", 4, "range", "m-1", 5, (member,)) for name in ("g", "größe")}
+    for name, state in states.items():
+        one.save_group(name, StoredGroup("consumer", 3, None, None))
+        one.save_group(name, state)
+    assert other.load_groups() == states
+    assert one.groups() == []
+    one.commit("g", {A0: FULL})
+    one.delete("g", [A0])
+    assert set(other.load_groups()) == {"g", "größe"}
+    one.delete("g")
+    assert other.load_groups() == {"größe": states["größe"]}
 
 
 def test_what_the_coordination_store_writes(coordination: Coordination) -> None:

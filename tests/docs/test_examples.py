@@ -15,6 +15,7 @@ PAGES = [
     "docs/audit.md",
     "docs/consumer.md",
     "docs/coordination.md",
+    "docs/offsets.md",
     "docs/plugins.md",
     "docs/producer.md",
     "docs/schemas.md",

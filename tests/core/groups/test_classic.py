@@ -18,6 +18,7 @@ from klamm.core.groups.requests import (
     SyncRequest,
     SyncResult,
 )
+from klamm.core.seams.offsets import StoredGroup
 
 LIMITS = GroupLimits(initial_rebalance_delay_ms=3_000, empty_retention_ms=60_000, max_size=4)
 RANGE = (("range", b"r"),)
@@ -30,10 +31,13 @@ class World:
     limits: GroupLimits = LIMITS
     now: float = 100.0
     emptied: list[str] = field(default_factory=list)
+    settled: list[str] = field(default_factory=list)
     ids: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        self.groups = GroupCoordinator(self.limits, lambda: self.now, self._new_id, self.emptied.append)
+        self.groups = GroupCoordinator(
+            self.limits, lambda: self.now, self._new_id, self.emptied.append, self.settled.append
+        )
 
     def _new_id(self, prefix: str) -> str:
         self.ids[prefix] += 1
@@ -437,3 +441,82 @@ def test_close_answers_what_is_parked() -> None:
     parked = world.join("a")
     world.groups.close()
     assert only(parked) is ErrorCode.coordinator_not_available
+
+
+def stored_by(world: World) -> StoredGroup:
+    state = world.groups.state_to_store("g", 5)
+    assert state is not None
+    return state
+
+
+def test_what_is_to_be_stored_is_told_once() -> None:
+    world = World()
+    a, b = world.stable("a", "b")
+    assert world.settled == ["g"]
+    world.beat(a, 1)
+    world.join("a", a, protocols=RANGE, member_id_required=True)
+    world.pass_time(1)
+    state = stored_by(world)
+    assert (state.protocol_type, state.generation, state.protocol, state.leader, state.changed_ms) == (
+        "consumer", 1, "range", a, 5,
+    )  # fmt: skip
+    assert [(m.member_id, m.subscription, m.assignment) for m in state.members] == [
+        (a, b"r", a.encode()),
+        (b, b"r", b.encode()),
+    ]
+
+
+def test_an_empty_group_and_a_static_member_that_came_back_are_stored() -> None:
+    world = World()
+    (a,) = world.stable("a", instance_id="pod")
+    again = world.join("a", instance_id="pod")[0].member_id
+    assert world.settled == ["g", "g"]
+    assert [m.member_id for m in stored_by(world).members] == [again] != [a]
+    world.groups.leave("g", [MemberIdentity(again)])
+    assert world.settled == ["g"] * 3
+    assert stored_by(world) == StoredGroup("", 2, None, None, 5)
+
+
+def test_a_restored_group_goes_on_and_its_sessions_begin_anew() -> None:
+    before = World()
+    a, b = before.stable("a", "b", instance_id=None)
+    world = World(now=9_000.0)
+    world.groups.restore({"g": stored_by(before)})
+    assert world.state is GroupState.STABLE
+    assert world.settled == []
+    world.pass_time(9)
+    assert world.beat(a, 1) is ErrorCode.none
+    assert world.beat(a, 0) is ErrorCode.illegal_generation
+    assert only(world.sync(a, 1)) is ErrorCode.none
+    world.pass_time(2)
+    assert world.beat(b, 1) is ErrorCode.unknown_member_id
+    assert world.beat(a, 1) is ErrorCode.rebalance_in_progress
+    rejoined = world.join("a", a)
+    assert (rejoined[0].generation, rejoined[0].leader) == (2, a)
+
+
+def test_a_restored_static_member_is_fenced_as_before() -> None:
+    before = World()
+    (a,) = before.stable("a", instance_id="pod")
+    world = World()
+    world.groups.restore({"g": stored_by(before)})
+    assert world.beat("other", 1, "pod") is ErrorCode.fenced_instance_id
+    assert world.beat(a, 1, "pod") is ErrorCode.none
+
+
+def test_a_group_that_is_there_is_not_restored_over() -> None:
+    world = World()
+    (a,) = world.stable("a")
+    world.groups.restore({"g": StoredGroup("consumer", 9, "range", "x")})
+    assert world.beat(a, 1) is ErrorCode.none
+
+
+def test_what_could_not_be_stored_is_agreed_on_again() -> None:
+    world = World()
+    (a,) = world.stable("a")
+    world.groups.unsettle("g", 0)
+    world.groups.unsettle("other", 1)
+    assert world.state is GroupState.STABLE
+    world.groups.unsettle("g", 1)
+    assert world.beat(a, 1) is ErrorCode.rebalance_in_progress
+    assert world.join("a", a)[0].generation == 2

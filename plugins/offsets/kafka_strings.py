@@ -1,0 +1,105 @@
+"""Kafka's primitive types in the records of `__consumer_offsets`: big-endian integers, strings and bytes.
+
+A plain string is its length (int16, -1 for null) and UTF-8, plain bytes have an int32 length. In flexible versions both
+are compact: the length + 1 as an unsigned varint, 0 for null; and tagged fields (KIP-482) end each structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from struct import Struct
+from struct import error as StructError
+from typing import Final, TypeVar
+
+from klamm.core.errors import CorruptRecordError
+
+INT16: Final = Struct(">h")
+INT32: Final = Struct(">i")
+INT64: Final = Struct(">q")
+T = TypeVar("T")
+
+
+def string(text: str | None) -> bytes:
+    if text is None:
+        return INT16.pack(-1)
+    raw = text.encode()
+    return INT16.pack(len(raw)) + raw
+
+
+def blob(raw: bytes) -> bytes:
+    return INT32.pack(len(raw)) + raw
+
+
+class Reader:
+    """Reads one value after the other; a `struct.error` where the data end too early (see `reading`)."""
+
+    def __init__(self, data: bytes) -> None:
+        self.flexible = False
+        self._data = data
+        self._pos = 0
+
+    def int16(self) -> int:
+        return self._fixed(INT16)
+
+    def int32(self) -> int:
+        return self._fixed(INT32)
+
+    def int64(self) -> int:
+        return self._fixed(INT64)
+
+    def nullable_string(self) -> str | None:
+        size = self._varint() - 1 if self.flexible else self.int16()
+        return None if size < 0 else self._take(size).decode()
+
+    def string(self) -> str:
+        """Null is read as empty."""
+        return self.nullable_string() or ""
+
+    def blob(self) -> bytes:
+        """Null is read as empty."""
+        size = self._varint() - 1 if self.flexible else self.int32()
+        return self._take(max(size, 0))
+
+    def array(self, element: Callable[[], T]) -> tuple[T, ...]:
+        """Null is read as empty."""
+        size = self._varint() - 1 if self.flexible else self.int32()
+        if size > len(self._data) - self._pos:
+            raise StructError(f"{size} elements, {len(self._data) - self._pos} bytes are left")
+        return tuple(element() for _ in range(size))
+
+    def tagged(self) -> None:
+        """Pass over tagged fields, where the version has them."""
+        if self.flexible:
+            for _ in range(self._varint()):
+                self._varint()
+                self._take(self._varint())
+
+    def _fixed(self, kind: Struct) -> int:
+        (value,) = kind.unpack(self._take(kind.size))
+        return int(value)
+
+    def _take(self, size: int) -> bytes:
+        end = self._pos + size
+        if end > len(self._data):
+            raise StructError(f"{size} bytes, {len(self._data) - self._pos} are left")
+        taken, self._pos = self._data[self._pos : end], end
+        return taken
+
+    def _varint(self) -> int:
+        value = 0
+        for shift in range(0, 35, 7):
+            (byte,) = self._take(1)
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise StructError("a varint of more than 5 bytes")
+
+
+@contextmanager
+def reading(what: str) -> Iterator[None]:
+    """`CorruptRecordError` for what cannot be read."""
+    try:
+        yield
+    except (StructError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"the {what} record cannot be read: {error}") from error

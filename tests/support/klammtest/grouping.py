@@ -1,0 +1,90 @@
+"""What a member of a classic group, or its administrator, sends over a raw socket."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol.apis import ApiKey
+from klammtest.wire import WireClient, part
+
+SESSION = timedelta(seconds=10)
+
+
+def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", instance_id: str | None = None) -> Any:
+    protocol = part(ApiKey.JOIN_GROUP, version, "JoinGroupRequestProtocol", name="range", metadata=b"topics")
+    return wire.call(
+        ApiKey.JOIN_GROUP, version, group_id=group, session_timeout=SESSION, rebalance_timeout=SESSION,
+        member_id=member_id, group_instance_id=instance_id, protocol_type="consumer", protocols=(protocol,),
+    )  # fmt: skip
+
+
+def joined(wire: WireClient, group: str, version: int = 7) -> Any:
+    answer = join(wire, group, version)
+    if answer.error_code is ErrorCode.member_id_required:
+        answer = join(wire, group, version, answer.member_id)
+    assert answer.error_code is ErrorCode.none
+    return answer
+
+
+def sync(wire: WireClient, group: str, member: Any, version: int = 5) -> Any:
+    mine = part(ApiKey.SYNC_GROUP, version, "SyncGroupRequestAssignment", member_id=member.member_id, assignment=b"all")
+    return wire.call(
+        ApiKey.SYNC_GROUP, version, group_id=group, generation_id=member.generation_id, member_id=member.member_id,
+        protocol_type="consumer", protocol_name="range", assignments=(mine,),
+    )  # fmt: skip
+
+
+def heartbeat(wire: WireClient, group: str, member: Any, version: int = 4) -> ErrorCode:
+    who = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id}
+    code = wire.call(ApiKey.HEARTBEAT, version, **who).error_code
+    assert isinstance(code, ErrorCode)
+    return code
+
+
+def leave(wire: WireClient, group: str, member_id: str, version: int = 4) -> Any:
+    members = (part(ApiKey.LEAVE_GROUP, version, "MemberIdentity", member_id=member_id),) if version >= 3 else ()
+    return wire.call(ApiKey.LEAVE_GROUP, version, group_id=group, member_id=member_id, members=members)
+
+
+def commit(
+    wire: WireClient,
+    group: str,
+    offsets: dict[tuple[str, int], int],
+    member: Any = None,
+    version: int = 8,
+    metadata: str = "",
+) -> dict[tuple[str, int], ErrorCode]:
+    topics: dict[str, list[Any]] = {}
+    for (topic, partition), offset in offsets.items():
+        asked = part(
+            ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestPartition",
+            partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=metadata,
+        )  # fmt: skip
+        topics.setdefault(topic, []).append(asked)
+    answer = wire.call(
+        ApiKey.OFFSET_COMMIT, version, group_id=group,
+        generation_id_or_member_epoch=member.generation_id if member else -1,
+        member_id=member.member_id if member else "",
+        topics=tuple(
+            part(ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestTopic", name=topic, partitions=tuple(parts))
+            for topic, parts in topics.items()
+        ),
+    )  # fmt: skip
+    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+
+
+def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:
+    if version >= 8:
+        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopics", name=topic, partition_indexes=partitions)
+        one = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestGroup", group_id=group, topics=(asked,))
+        answer = wire.call(ApiKey.OFFSET_FETCH, version, groups=(one,)).groups[0]
+    else:
+        asked = part(ApiKey.OFFSET_FETCH, version, "OffsetFetchRequestTopic", name=topic, partition_indexes=partitions)
+        answer = wire.call(ApiKey.OFFSET_FETCH, version, group_id=group, topics=(asked,))
+    return {p.partition_index: p for t in answer.topics for p in t.partitions}
+
+
+def describe(wire: WireClient, group: str, version: int = 5) -> Any:
+    return wire.call(ApiKey.DESCRIBE_GROUPS, version, groups=(group,), include_authorized_operations=False).groups[0]
