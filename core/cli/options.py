@@ -1,4 +1,7 @@
-"""What the commands share: the `--config` option, tables, a client to the cluster."""
+"""What the commands share: the `--config` option, tables, a client to the cluster.
+
+What only some of them need is imported by these: a broker has neither tables nor a client in memory.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from klamm.core.config.settings import Settings, load_settings
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from klamm.core.client.cluster_client import ClusterClient
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
@@ -29,11 +33,15 @@ TIMEOUT_S = 10.0
 
 def console() -> Console:
     """To stdout; wide where it is no terminal, so that nothing is cut off in a pipe."""
+    from rich.console import Console
+
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     """Without boxes, so that it can be read by eye and by `awk`."""
+    from rich.table import Table
+
     made = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")

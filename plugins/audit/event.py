@@ -6,6 +6,7 @@ a crash may end elsewhere and fall into other windows, and its new event has to 
 Key: JSON of [tier, owner, topic, partition, from, replay], so that any tool can read it. `replay` is part of it:
 a replay may begin exactly where a counted range began, and must not take its place.
 Value: Avro single-object encoding (C3 01, CRC-64-AVRO of the schema, body), so that an event names its own schema.
+fastavro is imported with the first event: a process that audits nothing does without.
 """
 
 from __future__ import annotations
@@ -16,9 +17,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
-
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
-from fastavro.schema import fingerprint, to_parsing_canonical_form
 
 from klamm.core.errors import SchemaError
 
@@ -71,6 +69,8 @@ class AuditEvent:
 
     def encode(self) -> tuple[bytes, bytes]:
         """The key and the value of the record in the audit topic."""
+        from fastavro import schemaless_writer
+
         schema, prefix = _schema()
         out = io.BytesIO()
         out.write(prefix)
@@ -93,6 +93,8 @@ _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes")
 
 def decode_event(value: bytes | None) -> AuditEvent:
     """`SchemaError` in one line when the bytes are no audit event of this version."""
+    from fastavro import schemaless_reader
+
     schema, prefix = _schema()
     if not value or value[: len(prefix)] != prefix:
         raise SchemaError(f"not an audit event: expected bytes that begin with {prefix.hex()}")
@@ -111,6 +113,9 @@ def decode_event(value: bytes | None) -> AuditEvent:
 @cache
 def _schema() -> tuple[Any, bytes]:
     """The parsed schema, and what every value begins with."""
+    from fastavro import parse_schema
+    from fastavro.schema import fingerprint, to_parsing_canonical_form
+
     text = resources.files(__package__).joinpath("event.avsc").read_text()
     raw = json.loads(text)
     digest = bytes.fromhex(fingerprint(to_parsing_canonical_form(raw), "CRC-64-AVRO"))

@@ -1,10 +1,12 @@
-"""lz4 (id 3): frames of independent 64 KiB blocks, as Kafka's clients write them; linked blocks are read too."""
+"""lz4 (id 3): frames of independent 64 KiB blocks, as Kafka's clients write them; linked blocks are read too.
+
+The package is imported on first use: a broker opens few batches or none.
+"""
 
 from __future__ import annotations
 
 from typing import cast
 
-import lz4.frame  # type: ignore[import-untyped]  # ships no stubs
 from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.errors import CorruptRecordError
@@ -20,6 +22,8 @@ class Lz4Config(BaseModel):
 
 
 def _frame() -> MemberDecoder:
+    import lz4.frame  # type: ignore[import-untyped]  # ships no stubs
+
     return cast(MemberDecoder, lz4.frame.LZ4FrameDecompressor())
 
 
@@ -31,6 +35,8 @@ class Lz4Codec:
         self._level = config.level
 
     def compress(self, data: Buffer) -> bytes:
+        import lz4.frame
+
         # Linked blocks, the package's default, are refused by Java's reader.
         return cast(
             bytes,

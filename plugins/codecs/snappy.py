@@ -1,15 +1,14 @@
 """snappy (id 2): raw blocks (librdkafka) and snappy-java's "xerial" framing (others) are read, xerial is written.
 
 Xerial: the 8-byte magic, version and lowest compatible version (int32 each), then for each block its compressed length
-(int32, big-endian) and the raw snappy block. Streams may be concatenated, magic and all.
+(int32, big-endian) and the raw snappy block. Streams may be concatenated, magic and all. The package is imported on
+first use: a broker opens few batches or none.
 """
 
 from __future__ import annotations
 
 from struct import Struct
 from typing import Final
-
-import cramjam
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.seams.codec import Buffer
@@ -28,6 +27,8 @@ class SnappyCodec:
     codec_id = 2
 
     def compress(self, data: Buffer) -> bytes:
+        import cramjam
+
         view = memoryview(data)
         out = [_HEADER]
         for start in range(0, len(view), _BLOCK):
@@ -63,6 +64,8 @@ def _decompress_block(block: bytes, room: int, max_size: int) -> bytes:
     """One raw block; its claimed length is checked before anything of that size is allocated."""
     if _claimed_length(block) > room:
         raise bomb(max_size)
+    import cramjam
+
     try:
         return bytes(cramjam.snappy.decompress_raw(block))
     except (cramjam.DecompressionError, ValueError) as error:

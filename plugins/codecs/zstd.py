@@ -1,8 +1,13 @@
-"""zstd (id 4). Frames without a content size and several frames in a row are read, as other clients write them."""
+"""zstd (id 4). Frames without a content size and several frames in a row are read, as other clients write them.
+
+The package is imported on first use: a broker opens few batches or none.
+"""
 
 from __future__ import annotations
 
 import sys
+from types import ModuleType
+from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,10 +15,13 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.seams.codec import Buffer
 from klamm.plugins.codecs.bounded import drain_members
 
-if sys.version_info >= (3, 14):
-    from compression import zstd
-else:
-    from backports import zstd
+
+def _zstd() -> ModuleType:
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd
 
 
 class ZstdConfig(BaseModel):
@@ -31,9 +39,10 @@ class ZstdCodec:
         self._level = config.level
 
     def compress(self, data: Buffer) -> bytes:
-        return zstd.compress(data, self._level)
+        return cast(bytes, _zstd().compress(data, self._level))
 
     def decompress(self, data: Buffer, max_size: int) -> bytes:
+        zstd = _zstd()
         try:
             return drain_members(zstd.ZstdDecompressor, data, max_size)
         except zstd.ZstdError as error:

@@ -1,4 +1,7 @@
-"""Built-in coordination: `zookeeper` (the default) and `embedded`, and the command `klamm zookeeper`."""
+"""Built-in coordination: `zookeeper` (the default) and `embedded`, and the command `klamm zookeeper`.
+
+Only what is chosen is imported: a broker has kazoo or SQLite in memory, not both.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,27 @@ from klamm.core.hookspecs import hookimpl
 from klamm.core.seams.command import Command
 from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.provider import Provider
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
-from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
+from klamm.plugins.coordination.embedded_config import EmbeddedConfig
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
+
+
+def _zookeeper(config: ZooKeeperConfig) -> Coordination:
+    from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
+
+    return ZooKeeperCoordination(config)
+
+
+def _embedded(config: EmbeddedConfig) -> Coordination:
+    from klamm.plugins.coordination.embedded import EmbeddedCoordination
+
+    return EmbeddedCoordination(config)
 
 
 @hookimpl
 def klamm_coordinations() -> Iterable[Provider[Coordination]]:
     return [
-        Provider("zookeeper", ZooKeeperCoordination, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
-        Provider(
-            "embedded", EmbeddedCoordination, EmbeddedConfig, "an SQLite file shared by the processes of one host"
-        ),
+        Provider("zookeeper", _zookeeper, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
+        Provider("embedded", _embedded, EmbeddedConfig, "an SQLite file shared by the processes of one host"),
     ]
 
 

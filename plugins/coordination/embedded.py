@@ -12,11 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from klamm.core.config.section import ConfigPath
 from klamm.core.errors import CoordinationError
 from klamm.core.seams.coordination import (
     ANY_VERSION,
@@ -28,20 +24,14 @@ from klamm.core.seams.coordination import (
     Stat,
     Watch,
 )
+from klamm.plugins.coordination.embedded_config import EmbeddedConfig
 from klamm.plugins.coordination.embedded_tree import EmbeddedTree, WriteTransaction
 from klamm.plugins.coordination.embedded_watches import ChangeFollower, wake_followers
 from klamm.plugins.coordination.tree_paths import check_operations, check_path, check_size
 
+__all__ = ["EmbeddedConfig", "EmbeddedCoordination"]
+
 _log = logging.getLogger(__name__)
-
-
-class EmbeddedConfig(BaseModel):
-    """`path`: the file, made where it is not there; a local disk, no network file system."""
-
-    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
-
-    path: ConfigPath = Field(default=Path("klamm-coordination.db"), validate_default=True)
-    session_timeout_ms: int = Field(default=6000, alias="session.timeout.ms", ge=100, le=600_000)
 
 
 class _State(Enum):

@@ -1,0 +1,18 @@
+"""The configuration of `embedded`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from klamm.core.config.section import ConfigPath
+
+
+class EmbeddedConfig(BaseModel):
+    """`path`: the file, made where it is not there; a local disk, no network file system."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
+
+    path: ConfigPath = Field(default=Path("klamm-coordination.db"), validate_default=True)
+    session_timeout_ms: int = Field(default=6000, alias="session.timeout.ms", ge=100, le=600_000)
