@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from klamm.core.config.section import LONG_MAX
 from klamm.core.errors import StorageError
+from klamm.core.faults import fault_point
 from klamm.core.log.files import OpenFile, storage, sync_directory
 from klamm.core.log.parts import LogParts
 from klamm.core.log.segment import Segment
@@ -75,6 +76,7 @@ class Flushing(LogParts):
                     sync_directory(self.directory)
                     self._directory_dirty = False
                 for file in files:
+                    fault_point("log.flush")
                     file.sync()
         except StorageError as error:
             with self._lock:
