@@ -2,7 +2,8 @@
 
 Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once; one without
 traffic for `connections.max.idle.ms`, one whose request does not come to its end and one whose peer does not read what
-it asked for are closed by a sweep. What is refused again and again is said once a second.
+it asked for are closed by a sweep. Over `max.connection.creation.rate` new ones wait outside. What happens again and
+again is said once a second. Memory of responses that were read goes back to the system once it is calm.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from klamm.core.broker import descriptors
+from klamm.core.broker import allocator, descriptors
 from klamm.core.broker.creation_rate import CreationRate
 from klamm.core.broker.limits import Limits
 from klamm.core.broker.memory import Memory
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 _SWEEP_MAX_S: Final = 5.0
 _SAID_EVERY_S: Final = 1.0
+_WORTH_TRIMMING: Final = 16 * 1024 * 1024
+"""Bytes of responses that were freed, from which on it is seen to that the system gets them back."""
 _SLICE: Final = 500
 """Connections looked at in one go, before others get their turn."""
 
@@ -65,6 +68,7 @@ class Connections:
         self.creation = CreationRate(limits.creation_rate, clock)
         self._unsaid: Counter[str] = Counter()
         self._said_at: dict[str, float] = {}
+        self._freed_then = 0
 
     @property
     def limits(self) -> Limits:
@@ -167,3 +171,12 @@ class Connections:
                     member.expel(reason)
                 if number % _SLICE == 0:
                     await asyncio.sleep(0)
+            await self._trim()
+
+    async def _trim(self) -> None:
+        """Give freed memory back once it is calm: while responses come and go they use it again."""
+        freed = self.memory.freed
+        if freed >= _WORTH_TRIMMING and freed == self._freed_then:
+            self.memory.freed = 0
+            await asyncio.to_thread(allocator.trim)
+        self._freed_then = self.memory.freed

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from klamm.core.broker import allocator
 from klamm.core.broker.connection import Connection
 from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import ConnectionContext
@@ -319,3 +320,25 @@ def test_other_limits_apply_from_now_on() -> None:
     assert not house.connect()[1].open
     house.connections.apply(Limits(max_connections=2))
     assert house.connect()[1].open
+
+
+def test_freed_memory_goes_back_once_it_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:
+    trimmed: list[int] = []
+    monkeypatch.setattr(allocator, "trim", lambda: trimmed.append(memory.freed))
+    house = House()
+    memory = house.connections.memory
+
+    async def sweeps(freed: int) -> int:
+        memory.unread += freed
+        memory.responses_gone(freed)
+        await house.connections._trim()
+        return len(trimmed)
+
+    async def main() -> list[int]:
+        return [await sweeps(freed) for freed in (0, 10 << 20, 0, 10 << 20, 10 << 20, 0, 0)]
+
+    assert asyncio.run(main()) == [0, 0, 0, 0, 0, 1, 1]
+
+
+def test_the_c_library_is_asked() -> None:
+    assert allocator.trim() in (True, False)

@@ -1,0 +1,15 @@
+"""Memory that was freed, given back to the system.
+
+glibc keeps what large responses have left behind, up to 32 MiB a piece and in an arena for each thread, because it may
+be wanted again; after a crowd of slow readers that is as much as they held.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+
+def trim() -> bool:
+    """Blocking, some ms for each 100 MiB; whether anything was given back. False where the C library cannot."""
+    call = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return bool(call(0)) if call is not None else False
