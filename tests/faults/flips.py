@@ -1,12 +1,27 @@
-"""What the three campaigns of flipped bits share."""
+"""What the campaigns share that damage a copy of a log, again and again: by flipped bits, or by a cut."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import Result
+from harness import Result, Run
+from template import Template
+
+FULL, QUICK, PLANTED = 1_000, 60, 10
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One injection: `folder` holds a copy of `template`, to be damaged by `chance`."""
+
+    number: int
+    chance: random.Random
+    template: Template
+    folder: Path
+    plant: bool
 
 
 @dataclass(frozen=True)
@@ -37,3 +52,16 @@ def verdict(i: int, flip: Flip, detected: bool, total: Result) -> None:
     if not detected:
         total.count("undetected")
         total.wrong(i, f"{flip}: nothing noticed it")
+
+
+def damage_each(
+    run: Run, templates: int, one: Callable[[Damage, Result], None], *, clean: Callable[[int], bool]
+) -> Result:
+    """`one` for each injection, on so many templates by turns; those of which `clean` says so were stopped in order."""
+    total = Result(wanted=QUICK if run.quick else FULL)
+    made = [Template(run.folder / f"t{n}", run.chance(f"template {n}"), clean=clean(n)) for n in range(templates)]
+    for i, chance in run.injections(QUICK, FULL):
+        template = made[i % templates]
+        with template.copy(run.folder / f"i{i}") as folder:
+            one(Damage(i, chance, template, folder, run.plant and i < PLANTED), total)
+    return total

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
-from flips import Flip, choose, verdict
+from flips import Damage, Flip, choose, damage_each, verdict
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
@@ -14,7 +13,6 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.header import BatchHeader
 from template import IDEMPOTENT, TOPIC_IDS, Template, Written, closing, consume, open_manager
 
-PLANTED = 10
 ENDINGS = ("-checkpoint", ".snapshot", META, PARTITION_METADATA, CLEAN_SHUTDOWN)
 
 
@@ -32,16 +30,11 @@ class BitFlipCheckpoint:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        total = Result(wanted=60 if run.quick else 1_000)
-        templates = [Template(run.folder / f"t{i}", run.chance(f"template {i}"), clean=i % 2 == 0) for i in range(4)]
-        for i, chance in run.injections(60, 1_000):
-            template = templates[i % 4]
-            with template.copy(run.folder / f"i{i}") as folder:
-                _inject(i, chance, template, folder, total, plant=run.plant and i < PLANTED)
-        return total
+        return damage_each(run, 4, _inject, clean=lambda n: n % 2 == 0)
 
 
-def _inject(i: int, chance: random.Random, template: Template, folder: Path, total: Result, *, plant: bool) -> None:
+def _inject(damage: Damage, total: Result) -> None:
+    i, chance, template, folder = damage.number, damage.chance, damage.template, damage.folder
     flip = choose(template.folder, _used(template), chance)
     flip.apply(folder)
     total.acknowledged += template.records
@@ -61,7 +54,7 @@ def _inject(i: int, chance: random.Random, template: Template, folder: Path, tot
                     total.count("set-aside-by-the-broker")  # it knows the topic ids: `LogManager.create` sees this one
                     said.append("another topic's id")
                     continue
-                _check(i, flip, log, written[1:] if plant else written, written, total)
+                _check(i, flip, log, written[1:] if damage.plant else written, written, total)
     healed = (folder / flip.path).is_file() and (folder / flip.path).read_bytes() == (
         template.folder / flip.path
     ).read_bytes()

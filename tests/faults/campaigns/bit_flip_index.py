@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
-from flips import choose, verdict
+from flips import Damage, choose, damage_each, verdict
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import ReadIsolation
 from template import Template, closing, consume, fetch_once, open_manager, truth_by_time
 
-PLANTED = 10
 LOOKUPS = 12
 
 
@@ -26,16 +24,11 @@ class BitFlipIndex:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        total = Result(wanted=60 if run.quick else 1_000)
-        templates = [Template(run.folder / f"t{i}", run.chance(f"template {i}"), clean=i % 3 > 0) for i in range(3)]
-        for i, chance in run.injections(60, 1_000):
-            template = templates[i % 3]
-            with template.copy(run.folder / f"i{i}") as folder:
-                _inject(i, chance, template, folder, total, shift=1 if run.plant and i < PLANTED else 0)
-        return total
+        return damage_each(run, 3, _inject, clean=lambda n: n % 3 > 0)
 
 
-def _inject(i: int, chance: random.Random, template: Template, folder: Path, total: Result, *, shift: int) -> None:
+def _inject(damage: Damage, total: Result) -> None:
+    i, chance, template, folder = damage.number, damage.chance, damage.template, damage.folder
     flip = choose(template.folder, template.files(".index", ".timeindex"), chance)
     flip.apply(folder)
     total.acknowledged += template.records
@@ -46,7 +39,7 @@ def _inject(i: int, chance: random.Random, template: Template, folder: Path, tot
             total.lose(i, f"{flip}: the log does not open: {error}", template.records)
             return
         with closing(manager):
-            _look_up(i, chance, manager, template, total, shift)
+            _look_up(i, chance, manager, template, total, 1 if damage.plant else 0)
             for tp, written in template.content.items():
                 served = consume(manager.logs()[tp], written)
                 for what in served.corrupt:

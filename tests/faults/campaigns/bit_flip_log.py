@@ -5,14 +5,13 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from flips import Flip, verdict
+from flips import Damage, Flip, damage_each, verdict
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
 from klamm.core.log.manager import LogManager
 from klamm.core.records.header import CRC_FROM, BatchHeader, crc_of, iter_headers, set_crc
 from template import Template, closing, consume, open_manager, partition_of
 
-PLANTED = 10
 UNCOVERED = CRC_FROM
 """Bytes of a batch in front of what its CRC covers, the CRC included."""
 
@@ -30,28 +29,23 @@ class BitFlipLog:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        total = Result(wanted=60 if run.quick else 1_000)
-        templates = [Template(run.folder / f"t{i}", run.chance(f"template {i}"), clean=i % 2 == 0) for i in range(4)]
-        for i, chance in run.injections(60, 1_000):
-            template = templates[i % 4]
-            with template.copy(run.folder / f"i{i}") as folder:
-                _inject(i, chance, template, folder, total, plant=run.plant and i < PLANTED)
-        return total
+        return damage_each(run, 4, _inject, clean=lambda n: n % 2 == 0)
 
 
-def _inject(i: int, chance: random.Random, template: Template, folder: Path, total: Result, *, plant: bool) -> None:
-    flip, batch = _choose(chance, template, covered=plant)
+def _inject(damage: Damage, total: Result) -> None:
+    i, chance, template, folder = damage.number, damage.chance, damage.template, damage.folder
+    flip, batch = _choose(chance, template, covered=damage.plant)
     live = chance.random() < 0.4
     total.acknowledged += template.records
 
-    def damage() -> None:
+    def inject() -> None:
         flip.apply(folder)
-        if plant:
+        if damage.plant:
             _make_crc_right(folder / flip.path, batch)
 
     with heard() as said:
         if not live:
-            damage()
+            inject()
         try:
             manager = open_manager(folder)
         except KlammError as error:
@@ -61,7 +55,7 @@ def _inject(i: int, chance: random.Random, template: Template, folder: Path, tot
             return
         with closing(manager):
             if live:
-                damage()
+                inject()
             _check(i, flip, manager, template, said, total)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
 from harness import Result, Run, heard
+from killing import EACH, Kill, kill_everywhere, rehearse
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import KlammError
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
@@ -24,7 +24,7 @@ from template import CLUSTER, CODECS, closing
 
 TP = TopicPartition("keyed", 0)
 TOPIC_ID = UUID(int=31)
-SCRIPTS, STEPS, KEYS, PLANTED = 4, 120, 25, 10
+SCRIPTS, STEPS, KEYS = 4, 120, 25
 CONFIG = TopicConfig.model_validate(
     {"cleanup_policy": "compact", "segment_bytes": 1_500, "min_cleanable_dirty_ratio": 0.1,
      "delete_retention_ms": 5_000, "max_message_bytes": 1_000, "file_delete_delay_ms": 0},
@@ -44,24 +44,30 @@ class CompactionKill:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        each = 2 if run.quick else 50
-        passes = [_rehearse(run, script) for script in range(SCRIPTS)]
-        points = sorted(set().union(*passes))
-        total = Result(wanted=each * len(points), figures={"points": len(points)})
-        if not any(point.startswith("compaction") for point in points):
-            total.wrong("all", "nothing was compacted")
-        for i, chance in run.injections(each * len(points), each * len(points)):
-            point = points[i % len(points)]
-            script = chance.choice([s for s, passed in enumerate(passes) if point in passed])
-            nth = chance.randint(1, passes[script][point])
-            folder, account = run.folder / f"i{i}", Account()
-            total.injected += fork(Work(folder, run.chance(f"script {script}")), f"{point}@{nth}=kill", account.hear)
+        def live(folder: Path, script: int) -> dict[str, int]:
+            account = Account()
+            fork(Work(folder, run.chance(f"script {script}")), "", account.hear)
+            return account.passed
+
+        def kill_one(kill: Kill, total: Result) -> None:
+            account = Account()
+            work = Work(kill.folder, run.chance(f"script {kill.script}"))
+            total.injected += fork(work, kill.rules, account.hear)
             total.acknowledged += len(account.acknowledged)
+            if kill.point.startswith("compaction"):  # what it left is being put right, and that is killed too
+                again = fork(lambda _: _recover(kill.folder), f"compaction.recover@{kill.nth % 3 + 1}=kill", _ignore)
+                total.count("killed-recovering", again)
             with heard():
-                if run.plant and i < PLANTED:
-                    _cut(folder)
-                _judge(f"{i} ({point}@{nth})", account, folder, total)
-            shutil.rmtree(folder)
+                if kill.plant:
+                    _cut(kill.folder)
+                _judge(str(kill), account, kill.folder, total)
+
+        passes = rehearse(run, SCRIPTS, live)
+        total = kill_everywhere(run, passes, kill_one)
+        if not any(point.startswith("compaction") for passed in passes for point in passed):
+            total.wrong("all", "nothing was compacted")
+        if run.only is None and total.figures.get("killed-recovering", 0) < (1 if run.quick else EACH):
+            total.wrong("all", f"killed {total.figures.get('killed-recovering', 0)} times at compaction.recover only")
         return total
 
 
@@ -126,11 +132,12 @@ def _open(folder: Path, clock: ManualClock) -> LogManager:
     return LogManager(folder, broker_id=0, cluster_id=CLUSTER, codecs=CODECS, config_for=lambda _: CONFIG, clock=clock)
 
 
-def _rehearse(run: Run, script: int) -> dict[str, int]:
-    folder, account = run.folder / f"rehearsal-{script}", Account()
-    fork(Work(folder, run.chance(f"script {script}")), "", account.hear)
-    shutil.rmtree(folder)
-    return account.passed
+def _recover(folder: Path) -> None:
+    _open(folder, ManualClock(START_MS + 200_000)).close(clean=False)
+
+
+def _ignore(_: bytes) -> None:
+    """What it says was said by the life before it."""
 
 
 def _judge(at: str, account: Account, folder: Path, total: Result) -> None:

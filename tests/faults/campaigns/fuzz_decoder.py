@@ -19,7 +19,7 @@ TARGET = Path(__file__).parents[1] / "decoder_target.py"
 FULL, QUICK = 10_000_000, 20_000
 MOST_MEMORY_MB = 1_024
 LONGEST_INPUT = 1_024
-LIMIT_S = 840.0
+LIMIT_S = 1_800.0
 _DONE = re.compile(r"^#(\d+)\s+DONE", re.MULTILINE)
 _RUNS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
 _PEAK = re.compile(r"stat::peak_rss_mb:\s+(\d+)")
@@ -47,10 +47,17 @@ class FuzzDecoder:
         peak = _PEAK.search(said)
         result.figures["peak-rss-mb"] = int(peak[1]) if peak else -1
         if status != 0:
-            result.wrong("all", " | ".join(said.strip().splitlines()[-12:])[-1_500:])
+            result.wrong("all", _why(said))
             for kept in sorted(run.folder.glob("found-*")):
                 result.wrong("all", f"the input: {kept.read_bytes().hex()}")
         return result
+
+
+def _why(said: str) -> str:
+    """The Python exception or the sanitizer's verdict, else the last that was said."""
+    lines = said.strip().splitlines()
+    first = next((n for n, line in enumerate(lines) if "Uncaught Python exception" in line or "ERROR: " in line), -12)
+    return " | ".join(lines[first:])[:1_500]
 
 
 def _fuzz(run: Run, seeds: Path, runs: int) -> tuple[str, int]:

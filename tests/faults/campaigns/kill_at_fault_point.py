@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import random
-import shutil
 from pathlib import Path
 
 from harness import Result, Run, heard
+from killing import Kill, kill_everywhere, rehearse
 from klamm.core.errors import KlammError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
@@ -16,7 +15,6 @@ from lives import PARTITIONS, Account, as_stored, config_for, fork_life, mark
 from template import CLUSTER, CODECS, closing
 
 SCRIPTS = 6
-PLANTED = 10
 
 
 class KillAtFaultPoint:
@@ -33,33 +31,16 @@ class KillAtFaultPoint:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        each = 2 if run.quick else 50
-        passes = [_rehearse(run, script) for script in range(SCRIPTS)]
-        points = sorted(set().union(*passes))
-        total = Result(wanted=each * len(points), figures={"points": len(points)})
-        for i, chance in run.injections(each * len(points), each * len(points)):
-            point = points[i % len(points)]
-            script = chance.choice([s for s, passed in enumerate(passes) if point in passed])
-            nth = chance.randint(1, passes[script][point])
-            folder = run.folder / f"i{i}"
-            account, killed = fork_life(folder, _script(run, script), f"{point}@{nth}=kill")
+        def live(folder: Path, script: int) -> dict[str, int]:
+            return fork_life(folder, run.chance(f"script {script}"), "")[0].passed
+
+        def kill_one(kill: Kill, total: Result) -> None:
+            account, killed = fork_life(kill.folder, run.chance(f"script {kill.script}"), kill.rules)
             total.injected += killed
             total.acknowledged += account.acknowledged
-            _judge(f"{i} ({point}@{nth})", account, folder, total, plant=run.plant and i < PLANTED)
-            shutil.rmtree(folder)
-        return total
+            _judge(str(kill), account, kill.folder, total, plant=kill.plant)
 
-
-def _script(run: Run, script: int) -> random.Random:
-    return run.chance(f"script {script}")
-
-
-def _rehearse(run: Run, script: int) -> dict[str, int]:
-    """How often each point is passed where nothing is injected."""
-    folder = run.folder / f"rehearsal-{script}"
-    account, _ = fork_life(folder, _script(run, script), "")
-    shutil.rmtree(folder)
-    return account.passed
+        return kill_everywhere(run, rehearse(run, SCRIPTS, live), kill_one)
 
 
 def _judge(at: str, account: Account, folder: Path, total: Result, *, plant: bool) -> None:

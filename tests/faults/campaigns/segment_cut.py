@@ -6,12 +6,11 @@ import os
 import random
 from pathlib import Path
 
+from flips import Damage, damage_each
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
 from klamm.core.log.naming import parse_segment_file
 from template import Content, Template, Written, check_appends, closing, consume, open_manager, partition_of
-
-PLANTED = 10
 
 
 class SegmentCut:
@@ -22,23 +21,20 @@ class SegmentCut:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        total = Result(wanted=60 if run.quick else 1_000)
-        templates = [Template(run.folder / f"t{i}", run.chance(f"template {i}"), clean=i % 2 == 0) for i in range(4)]
-        for i, chance in run.injections(60, 1_000):
-            _inject(i, chance, templates[i % 4], run, total)
-        return total
+        return damage_each(run, 4, _inject, clean=lambda n: n % 2 == 0)
 
 
-def _inject(i: int, chance: random.Random, template: Template, run: Run, total: Result) -> None:
-    path = _choose(template, chance)
+def _inject(damage: Damage, total: Result) -> None:
+    i, template = damage.number, damage.template
+    path = _choose(template, damage.chance)
     tp = partition_of(path)
-    size = chance.randrange((template.folder / path).stat().st_size)
-    with template.copy(run.folder / f"i{i}") as folder:
-        os.truncate(folder / path, 0 if run.plant and i < PLANTED else size)
-        total.injected += 1
-        with heard() as said:
-            _check(i, folder, {**template.content, tp: _before(template.content[tp], path, size)}, template, total)
-        total.count("noticed", bool(said))
+    size = damage.chance.randrange((template.folder / path).stat().st_size)
+    os.truncate(damage.folder / path, 0 if damage.plant else size)
+    total.injected += 1
+    with heard() as said:
+        expected = {**template.content, tp: _before(template.content[tp], path, size)}
+        _check(i, damage.folder, expected, template, total)
+    total.count("noticed", bool(said))
 
 
 def _check(i: int, folder: Path, expected: Content, template: Template, total: Result) -> None:

@@ -1,0 +1,57 @@
+"""What the campaigns share that kill a process at each fault point: which point, in which pass of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import Result, Run
+
+PLANTED = 10
+EACH, EACH_QUICK = 50, 2
+
+
+@dataclass(frozen=True)
+class Kill:
+    """The `nth` pass of a point, in the life that is scripted by `script`; what it leaves is in `folder`."""
+
+    number: int
+    script: int
+    point: str
+    nth: int
+    folder: Path
+    plant: bool
+
+    @property
+    def rules(self) -> str:
+        return f"{self.point}@{self.nth}=kill"
+
+    def __str__(self) -> str:
+        return f"{self.number} ({self.point}@{self.nth})"
+
+
+def rehearse(run: Run, scripts: int, live: Callable[[Path, int], dict[str, int]]) -> list[dict[str, int]]:
+    """How often each life passes each point where nothing is injected."""
+    passes = []
+    for script in range(scripts):
+        folder = run.folder / f"rehearsal-{script}"
+        passes.append(live(folder, script))
+        shutil.rmtree(folder)
+    return passes
+
+
+def kill_everywhere(run: Run, passes: list[dict[str, int]], one: Callable[[Kill, Result], None]) -> Result:
+    """Each point as often as every other; its pass and the life by chance, among those that come to it."""
+    points = sorted(set().union(*passes))
+    number = len(points) * (EACH_QUICK if run.quick else EACH)
+    total = Result(wanted=number, figures={"points": len(points)})
+    for i, chance in run.injections(number, number):
+        point = points[i % len(points)]
+        script = chance.choice([s for s, passed in enumerate(passes) if point in passed])
+        nth = chance.randint(1, passes[script][point])
+        kill = Kill(i, script, point, nth, run.folder / f"i{i}", run.plant and i < PLANTED)
+        one(kill, total)
+        shutil.rmtree(kill.folder)
+    return total
