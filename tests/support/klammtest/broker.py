@@ -55,7 +55,7 @@ class RunningBroker:
         self.log_dir = folder / "data"
         self.output = folder / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
-        self._environment = {**ENVIRONMENT, **(environment or {})}
+        self.environment = dict(environment or {})  # of its next start, on top of `ENVIRONMENT`
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
 
     @property
@@ -69,7 +69,8 @@ class RunningBroker:
             begin = out.tell()
             self._process = subprocess.Popen(
                 [KLAMM, "broker", "--config", str(self.config_path)],
-                cwd=self.folder, env=self._environment, stdout=out, stderr=subprocess.STDOUT,
+                cwd=self.folder, env={**ENVIRONMENT, **self.environment},
+                stdout=out, stderr=subprocess.STDOUT,
             )  # fmt: skip
         deadline = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < deadline:
@@ -81,6 +82,16 @@ class RunningBroker:
             time.sleep(0.01)
         self.kill()
         raise RuntimeError(f"the broker did not get ready:\n{self.output.read_bytes()[begin:].decode()}")
+
+    def died(self, within_s: float = 0.0) -> bool:
+        """Whether it ended by itself, waited for."""
+        if self._process is None:
+            return True
+        try:
+            self._process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
     def kill(self) -> None:
         """As with kill -9."""
