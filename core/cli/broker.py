@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import signal
+import sys
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from klamm.core.broker.signals import Signals
 
 log = logging.getLogger(__name__)
+
+_SWITCH_S = 0.0005
+"""How long a worker thread may run Python while the event loop waits for it, with all requests; Python has 5 ms."""
 
 
 def broker(config: ConfigFile = DEFAULT_CONFIG) -> None:
@@ -50,6 +54,7 @@ async def _serve(settings: Settings, file: Path, process_log: ProcessLog) -> boo
         await server.start()
         gc.collect()
         gc.freeze()  # what is there now stays: no collection walks it again, with all requests waiting
+        sys.setswitchinterval(_SWITCH_S)
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
         reloads = asyncio.create_task(_reload_when_told(signals, server, file))
         by = await signals.stopped

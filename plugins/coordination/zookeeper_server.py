@@ -25,11 +25,11 @@ TICK_MS = 500
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM = (
     # The heap begins small and is given back; it may still grow to its limit.
-    "-Xmx256m", "-Xms4m", "-Xmn2m", "-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20",
+    "-Xmx256m", "-Xms4m", "-Xmn1m", "-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20",
     # Only what runs often is compiled: each method's compilation leaves memory behind, 6 MB in all.
     "-XX:TieredStopAtLevel=1", "-XX:Tier3InvocationThreshold=2000", "-XX:Tier3MinInvocationThreshold=1000",
-    "-XX:Tier3CompileThreshold=4000", "-XX:ReservedCodeCacheSize=16m",
-    "-Xss256k", "-XX:-UsePerfData", "-Dslf4j.internal.verbosity=ERROR",
+    "-XX:Tier3CompileThreshold=4000", "-XX:ReservedCodeCacheSize=16m", "-XX:CICompilerCount=1",
+    "-Xss256k", "-XX:StringTableSize=4096", "-XX:-UsePerfData", "-Dslf4j.internal.verbosity=ERROR",
 )  # fmt: skip
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
@@ -113,8 +113,9 @@ class ZooKeeperServer:
         self.stop()
 
     def _properties(self) -> list[str]:
-        # 64 MB, the default, of each log file are written when it is begun.
-        return ["-Dzookeeper.preAllocSize=4096", "-Djava.net.preferIPv4Stack=true"]
+        # 64 MB, the default, of each log file are written when it is begun. A thread is enough for a few connections.
+        threads = ["-Dzookeeper.nio.numSelectorThreads=1", "-Dzookeeper.nio.numWorkerThreads=1"]
+        return [*threads, "-Dzookeeper.preAllocSize=4096", "-Djava.net.preferIPv4Stack=true"]
 
     def _check_port(self) -> None:
         with socket.socket() as probe:
