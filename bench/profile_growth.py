@@ -1,10 +1,12 @@
 """Shape (g) in small, for looking into it: CPU of a 64 KB batch at a fixed rate, thread by thread, cells in turn.
 
-    python bench/profile_growth.py [--cells 1:1,1:2000,100:0] [--rounds 5] [--seconds 2] [--rate 500]
+    python bench/profile_growth.py [--cells 1:1,1:2000,100:0] [--rounds 5] [--seconds 2] [--rate 500] [--touch 0]
 
 A cell is PARTITIONS:MEGABYTES that its topic holds beforehand. All topics are filled first, and written to the disk,
 so that the cells differ in nothing but what they are named for; each round measures all of them. Prints, for each cell,
 the median (minimum to maximum) of the µs of CPU for a batch, the share of the kernel, and which threads used them.
+`--touch MB` writes and removes a file before each measurement: on a virtual machine that gives its free pages back to
+the host, a page that is new to the guest costs several times the copying into it, and who gets one is chance.
 """
 
 from __future__ import annotations
@@ -52,6 +54,15 @@ def fill(bootstrap: str, topic: str, partitions: int, size: float) -> None:
         done += drive(bootstrap, topic, partitions, _BATCH, load).all_bytes
 
 
+def touch(folder: Path, megabytes: int) -> None:
+    """Have the kernel's next free pages backed by the host: a file is written and removed."""
+    scratch = folder / "scratch"
+    with scratch.open("wb") as file:
+        for _ in range(megabytes):
+            file.write(bytes(1_000_000))
+    scratch.unlink()
+
+
 class Cell:
     def __init__(self, number: int, text: str) -> None:
         partitions, megabytes = text.split(":")
@@ -92,6 +103,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rate", type=float, default=500.0)
+    parser.add_argument("--touch", type=int, default=0)
     options = parser.parse_args()
     cells = [Cell(number, text) for number, text in enumerate(options.cells.split(","))]
     with tempfile.TemporaryDirectory() as folder:
@@ -105,6 +117,7 @@ def main() -> None:
             pid = broker.pids()[0]
             for _ in range(options.rounds):
                 for cell in cells:
+                    touch(Path(folder), options.touch)
                     cell.measure(broker.bootstrap, pid, options)
         finally:
             broker.stop()
