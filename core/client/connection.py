@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from klamm.core.client.memory import unwritten
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
@@ -71,7 +72,7 @@ class ClientConnection:
         self._client_id = client_id
         self._software_version = software_version
         self._max_in_flight = max_in_flight
-        self._splitter = FrameSplitter(max_response_bytes)
+        self._splitter = FrameSplitter(max_response_bytes, reserve=unwritten)
         self._next_id = 0
         self._waiting: deque[tuple[int, ApiKey, int]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}

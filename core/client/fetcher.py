@@ -237,24 +237,29 @@ class NodeFetcher(threading.Thread):
             partition_max_bytes=config.max_partition_fetch_bytes,
             isolation_level=self._isolation,
         )
-        for partition, answer in answers.items():
-            if partition in wanted:
-                self._take(*wanted[partition], answer)
+        taken = [
+            (*wanted[partition], answer, chunk_of(partition, wanted[partition][2], answer.records))
+            for partition, answer in answers.items()
+            if partition in wanted
+        ]
+        with self._positions.changing():  # once for all of them: whoever waits is woken once
+            for one in taken:
+                self._take(*one)
 
-    def _take(self, state: PartitionState, version: int, offset: int, answer: FetchedPartition) -> None:
-        chunk = chunk_of(state.partition, offset, answer.records) if answer.error is ErrorCode.none else None
-        with self._positions.lock:
-            if state.gone or state.version != version:
-                return  # moved or taken away while the answer was on its way
-            state.high_watermark = max(state.high_watermark, answer.high_watermark)
-            if chunk is not None:
-                state.chunks.append(chunk)
-                state.fetch_from = chunk.end
-                if chunk.error is not None:
-                    state.retry_at = float("inf")  # until a seek: nothing behind it can be reached
-            elif answer.error is not ErrorCode.none:
-                self._refused(state, offset, answer.error)
-            self._positions.lock.notify_all()
+    def _take(
+        self, state: PartitionState, version: int, offset: int, answer: FetchedPartition, chunk: Chunk | None
+    ) -> None:
+        """Under the lock."""
+        if state.gone or state.version != version:
+            return  # moved or taken away while the answer was on its way
+        state.high_watermark = max(state.high_watermark, answer.high_watermark)
+        if answer.error is not ErrorCode.none:
+            self._refused(state, offset, answer.error)
+        elif chunk is not None:
+            state.chunks.append(chunk)
+            state.fetch_from = chunk.end
+            if chunk.error is not None:
+                state.retry_at = float("inf")  # until a seek: nothing behind it can be reached
 
     def _refused(self, state: PartitionState, offset: int, error: ErrorCode) -> None:
         state.retry_at = time.monotonic() + RETRY_S

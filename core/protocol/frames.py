@@ -3,7 +3,7 @@
 Rules: a frame is a big-endian int32 length and that many bytes; a negative length, or one over the limit, is a
 `ProtocolError`, after which the splitter is of no more use and the connection is to be closed. Memory is taken as bytes
 arrive (at most four times as much), never on the word of the length alone. Each frame is a `bytearray` of its own, so
-that the broker may rewrite a record batch in place.
+that the broker may rewrite a record batch in place. A client that asked for what comes may `reserve` a frame whole.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from klamm.core.errors import ProtocolError
 READ_SIZE = 64 * 1024
 """Bytes of one network read; larger ones let a bulk producer starve the others (measured, design D4)."""
 
+_LARGE_READ = 1024 * 1024
+_MOST_RESERVED = 64 * 1024 * 1024
 _SMALL = 512 * 1024
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
@@ -26,15 +28,22 @@ class FrameSplitter:
 
     `limit_by_key`, for a server, maps the frame's first int16 (the API key) to a limit of its own. `chunk`, of
     `READ_SIZE` bytes, may be shared by splitters whose `get_buffer` and `received` always come in pairs, as on
-    one event loop: ten thousand idle connections then hold no buffers.
+    one event loop: ten thousand idle connections then hold no buffers. `reserve`, for a client, gives memory that
+    costs nothing before it is written: frames of up to 64 MB are made whole, and read in 1 MB.
     """
 
     def __init__(
-        self, limit: int, limit_by_key: Callable[[int], int] | None = None, chunk: bytearray | None = None
+        self,
+        limit: int,
+        limit_by_key: Callable[[int], int] | None = None,
+        chunk: bytearray | None = None,
+        reserve: Callable[[int], bytearray] | None = None,
     ) -> None:
         self._limit = limit
         self._limit_by_key = limit_by_key
         self._chunk = bytearray(READ_SIZE) if chunk is None else chunk
+        self._reserve = reserve
+        self._read_size = READ_SIZE if reserve is None else _LARGE_READ
         self.held = 0
         """Bytes of memory taken for the frame under way."""
         self._kept = b""  # the start of a frame whose length is not known yet
@@ -43,13 +52,14 @@ class FrameSplitter:
         self._size = 0
 
     def get_buffer(self) -> memoryview:
-        """Where the next bytes go: straight into a large frame under way, else into a chunk; never over 64 KB."""
+        """Where the next bytes go: straight into a large frame under way, else into a chunk; never over 64 KB (1 MB
+        with `reserve`)."""
         if self._frame is None:
             return memoryview(self._chunk)
         if self._filled == len(self._frame):
             grown = len(self._frame) * (4 if len(self._frame) < _SMALL else 2)
             self._grow(min(self._size, grown))
-        return memoryview(self._frame)[self._filled : self._filled + READ_SIZE]
+        return memoryview(self._frame)[self._filled : self._filled + self._read_size]
 
     def received(self, count: int) -> list[bytearray]:
         """The frames that are whole now that `count` bytes were written into the buffer."""
@@ -118,9 +128,13 @@ class FrameSplitter:
     def _begin(self, size: int, start: memoryview) -> None:
         self._size = size
         self._filled = len(start)
-        # a length alone takes no memory: never more than twice what has come; the frame grows when more does
-        self.held = size if size <= 2 * self._filled else self._filled
-        self._frame = bytearray(self.held)
+        if self._reserve is not None and size <= _MOST_RESERVED:
+            self.held = size
+            self._frame = self._reserve(size)
+        else:
+            # a length alone takes no memory: never more than twice what has come; the frame grows when more does
+            self.held = size if size <= 2 * self._filled else self._filled
+            self._frame = bytearray(self.held)
         self._frame[: self._filled] = start
 
     def _grow(self, size: int) -> None:

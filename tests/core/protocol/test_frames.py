@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from klamm.core.client.memory import unwritten
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import READ_SIZE, FrameSplitter
@@ -37,6 +38,21 @@ def test_large_frames_are_put_together(size: int) -> None:
     frames = splitter.feed(framed(b"ab", body[:size], b"cd"))
     assert [len(frame) for frame in frames] == [2, size, 2]
     assert frames[1] == body[:size]
+
+
+@pytest.mark.parametrize("size", [READ_SIZE, 5_000_000])
+def test_a_client_reserves_a_frame_whole(size: int) -> None:
+    body = bytes(range(256)) * (size // 256 + 1)
+    splitter = FrameSplitter(LIMIT, reserve=unwritten)
+    assert splitter.feed(framed(body[:size])[:-1]) == []
+    assert splitter.held == size
+    assert splitter.feed(body[size - 1 : size]) == [body[:size]]
+
+
+def test_what_is_reserved_is_bounded() -> None:
+    splitter = FrameSplitter(2**30, reserve=unwritten)
+    splitter.feed(struct.pack(">i", 2**29) + b"abc")
+    assert splitter.held < 100
 
 
 def test_one_read_is_never_larger_than_64_kb() -> None:
