@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from klammbench.drivers.raw import Batch, Load, drive
 from klammbench.drivers.topics import make_topic
@@ -23,6 +24,8 @@ _RATE = 500.0
 _STEP_BYTES = 1_000_000_000
 _FREE_BYTES = 8_000_000_000
 """That the disk should have left when a log is filled."""
+_TOUCHED_BYTES, _PIECE_BYTES = 200_000_000, 1_000_000
+"""More than is written while it is measured."""
 SYSTEMS: Sequence[str] = ("klamm", "kafka-tuned")
 
 
@@ -122,12 +125,23 @@ class Growth:
 def _cost_us(cell: GrowthCell, system: System, topic: str) -> float:
     """Of one batch."""
     pids = system.pids()
+    _touch(system.data_dir.parent)
     before = cpu_exact(pids)
     got = drive(system.bootstrap, topic, cell.partitions, _BATCH, Load(2, warm_s=0, measure_s=cell.seconds, rate=_RATE))
     spent = cpu_exact(pids) - before
     if got.requests < 0.9 * _RATE * cell.seconds:
         raise RuntimeError(f"the rate was not kept: {got.requests} batches in {got.seconds:.1f} s")
     return spent / got.requests * 1e6
+
+
+def _touch(folder: Path) -> None:
+    """Have the kernel's next free pages backed by the host. Where a virtual machine gives its free pages back to the host
+    the first copy into each costs several times as much, and which cell pays depends on what anybody freed before."""
+    scratch = folder / "scratch"
+    with scratch.open("wb") as file:
+        for _ in range(_TOUCHED_BYTES // _PIECE_BYTES):
+            file.write(bytes(_PIECE_BYTES))
+    scratch.unlink()
 
 
 def _fill(cell: GrowthCell, system: System, topic: str) -> None:
