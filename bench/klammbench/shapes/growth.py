@@ -135,7 +135,7 @@ def _cost_us(cell: GrowthCell, system: System, topic: str) -> float:
 
 
 def _touch(folder: Path) -> None:
-    """Have the kernel's next free pages backed by the host. Where a virtual machine gives its free pages back to the host
+    """Have the kernel's next free pages backed by the host. Where a virtual machine gives its free pages back to it,
     the first copy into each costs several times as much, and which cell pays depends on what anybody freed before."""
     scratch = folder / "scratch"
     with scratch.open("wb") as file:
