@@ -6,9 +6,15 @@ does.
 
 from __future__ import annotations
 
+import logging
 import resource
 
 _LEAST_OTHERS = 256
+_OTHERS = 128
+_LEAST_SEGMENTS = 64
+_MOST_SEGMENTS = 16_384
+_FEW = 1_024
+_log = logging.getLogger(__name__)
 
 
 def take_all() -> None:
@@ -22,3 +28,14 @@ def for_connections() -> int:
     """Three quarters of what there may be, at least 256 being left for logs and all else."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(hard - max(hard // 4, _LEAST_OTHERS), 1) if hard != resource.RLIM_INFINITY else 2**31 - 1
+
+
+def for_logs() -> int:
+    """Segment files that all logs together may have open: what connections leave, less 128 for all else; at least 64,
+    and no more than 16,384."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        return _MOST_SEGMENTS
+    if hard < _FEW:
+        _log.warning("the limit of open files (ulimit -Hn) is %d: connections and segment files have to share it", hard)
+    return min(max(hard // 4 - _OTHERS, _LEAST_SEGMENTS), _MOST_SEGMENTS)

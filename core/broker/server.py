@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
+from klamm.core.broker import descriptors
 from klamm.core.broker.addresses import advertised
 from klamm.core.broker.audit_logs import LocalLogs
 from klamm.core.broker.connections import Connections
@@ -46,6 +47,7 @@ from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager, LogTuning
+from klamm.core.log.scrubber import Scrubber, ScrubConfig
 from klamm.core.process_log import ProcessLog
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.seams.coordination import Coordination, SessionEvent
@@ -160,7 +162,15 @@ class Broker:
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:
             await self._start_cleaner(workers, logs)
+        if self._config.log_scrub_bytes_per_second:
+            await self._start_scrubber(workers, logs)
         return logs
+
+    async def _start_scrubber(self, workers: Workers, logs: LogManager) -> None:
+        config = ScrubConfig(self._config.log_scrub_bytes_per_second, self._config.log_scrub_interval_ms)
+        scrubber = await workers.disk(Scrubber, logs, config, _clock_ms)
+        scrubber.start()
+        self._stack.push_async_callback(workers.disk, scrubber.stop)
 
     async def _start_cleaner(self, workers: Workers, logs: LogManager) -> None:
         cleaner = await workers.disk(Cleaner, logs, self._codecs, _cleaner_config(self._config), _clock_ms)
@@ -188,7 +198,10 @@ class Broker:
             clock=_clock_ms,
             producer_id_expiration_ms=self._config.producer_id_expiration_ms,
             tuning=LogTuning(
-                self._config.num_recovery_threads_per_data_dir, self._config.log_flush_offset_checkpoint_interval_ms
+                self._config.num_recovery_threads_per_data_dir,
+                self._config.log_flush_offset_checkpoint_interval_ms,
+                self._config.log_verify_on_read,
+                descriptors.for_logs(),
             ),
         )
 

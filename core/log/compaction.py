@@ -157,7 +157,7 @@ class _Group:
         modified_ms = self._segments[-1].modified_ms()
         with storage(f"cannot set the time of {path}"):  # retention goes by it where records have no timestamps
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-        cleaned = Segment(directory, base, self._log.config, self._now_ms, CLEANED)
+        cleaned = Segment(directory, base, self._log.config, self._now_ms, self._log.files, CLEANED)
         cleaned.rebuild()
         cleaned.seal()
         if not self._log.swap(self._segments, cleaned):

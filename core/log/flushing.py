@@ -37,12 +37,9 @@ class Flushing(LogParts):
                 self._check_open()
                 target, directory = self._end, self._directory_dirty
                 segments = [s for s in self._segments if s.next_offset > self._flushed]
-                files = [s.file for s in segments]
-                for segment in segments:
-                    self._used(segment)
                 place = self._place() if keep_place else None
             if target > self._flushed or directory:
-                self._sync(files, directory)
+                self._sync(segments, directory)
             with self._lock:
                 before = self.high_watermark
                 self._flushed = max(self._flushed, min(target, self._end))
@@ -69,19 +66,26 @@ class Flushing(LogParts):
         except StorageError as error:
             _log.warning("%s; a start after a crash reads more for it", error)
 
-    def _sync(self, files: list[OpenFile], directory: bool) -> None:
+    def _sync(self, segments: list[Segment], directory: bool) -> None:
         try:
             with storage(f"cannot flush {self.tp}"):
                 if directory:
                     sync_directory(self.directory)
                     self._directory_dirty = False
-                for file in files:
-                    fault_point("log.flush")
-                    file.sync()
+                for segment in segments:
+                    file = self._file_to_flush(segment)
+                    if file is not None:
+                        fault_point("log.flush")
+                        file.sync()
         except StorageError as error:
             with self._lock:
                 self._fail(f"a flush failed ({error})")
             raise
+
+    def _file_to_flush(self, segment: Segment) -> OpenFile | None:
+        """One at a time, so that few are open; None when retention has taken the segment meanwhile."""
+        with self._lock:
+            return segment.file if segment in self._segments else None
 
     @property
     def last_flush_ms(self) -> int:

@@ -27,6 +27,7 @@ from klamm.core.log.naming import (
     TIME_INDEX,
     parse_segment_file,
 )
+from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.producer_state import ProducerState
 from klamm.core.log.segment import Checked, Segment
 from klamm.core.log.snapshots import Snapshots
@@ -60,12 +61,12 @@ class LoadedLog:
     snapshots: Snapshots
 
 
-def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int) -> LoadedLog:
+def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, files: OpenFiles) -> LoadedLog:
     recover_swaps(directory)
     bases = _sweep(directory)
-    segments = [Segment(directory, base, config, now_ms) for base in bases]
+    segments = [Segment(directory, base, config, now_ms, files) for base in bases]
     if not segments:
-        segments = [Segment(directory, known.log_start_offset, config, now_ms)]
+        segments = [Segment(directory, known.log_start_offset, config, now_ms, files)]
     dense = not (directory / HOLES).exists()
     for segment in segments:
         segment.dense = dense

@@ -32,6 +32,7 @@ from klamm.core.log.files import rename, storage, sync_directory
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
 from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
+from klamm.core.log.open_files import DEFAULT_LIMIT, OpenFiles
 from klamm.core.log.opening import Opening, open_all
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.topic_id import read_topic_id
@@ -49,11 +50,12 @@ ConfigFor = Callable[[str], TopicConfig]
 class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
     recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
-    read checks CRCs."""
+    read checks CRCs; `open_files`: segment files open at a time."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
     verify_on_read: bool = False
+    open_files: int = DEFAULT_LIMIT
 
 
 @dataclass(slots=True)
@@ -93,6 +95,7 @@ class LogManager:
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
         self._tuning = tuning
+        self._files = OpenFiles(tuning.open_files)
         self._lock = Lock()
         self._checkpoint_lock = Lock()
         self._logs: dict[TopicPartition, PartitionLog] = {}
@@ -137,7 +140,10 @@ class LogManager:
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
-        log = PartitionLog.open(directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known)
+        log = PartitionLog.open(
+            directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known,
+            files=self._files,
+        )  # fmt: skip
         log.on_visible = self._on_visible
         log.verify_on_read = self._tuning.verify_on_read
         return log

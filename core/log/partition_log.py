@@ -28,6 +28,7 @@ from klamm.core.log.files import remove, storage, write_atomically
 from klamm.core.log.flushing import Flushing
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
 from klamm.core.log.naming import HOLES
+from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
 from klamm.core.log.retention import expired
 from klamm.core.log.scan import NotCachedError
@@ -43,7 +44,6 @@ from klamm.core.records.recompress import recompress
 
 _log = logging.getLogger(__name__)
 _NO_TIME: Final = NO_TIMESTAMP
-_MAX_OPEN: Final = 8
 _MAX_DAMAGED: Final = 1000
 
 
@@ -85,8 +85,10 @@ class PartitionLog(Shortening, Flushing):
         known: OpenFrom,
         clock: Clock,
         codecs: CodecTable,
+        files: OpenFiles,
     ) -> None:
         """Use `open`."""
+        self.files = files
         self.directory = directory
         self.tp = tp
         self.topic_id = topic_id
@@ -114,7 +116,6 @@ class PartitionLog(Shortening, Flushing):
         self._replicated = min(max(known.high_watermark, self._start), self._end)
         self._last_flush_ms = clock()
         self._directory_dirty = True
-        self._open_files: dict[int, Segment] = {}
         self._removed: list[tuple[int, Path]] = []
         self._set_config(config)
 
@@ -129,12 +130,14 @@ class PartitionLog(Shortening, Flushing):
         *,
         codecs: CodecTable,
         known: OpenFrom | None = None,
+        files: OpenFiles | None = None,
     ) -> PartitionLog:
-        """Open or create; checks and repairs as `loader` says. `StorageError` when the directory is another topic's."""
-        known = known or OpenFrom()
+        """Open or create; checks and repairs as `loader` says. `StorageError` when the directory is another topic's.
+        `files` bounds the open files of all logs that share it."""
+        known, files = known or OpenFrom(), OpenFiles() if files is None else files
         claim_directory(directory, topic_partition, topic_id)
-        loaded = load(directory, config, known, clock())
-        log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs)
+        loaded = load(directory, config, known, clock(), files)
+        log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files)
         if log._held_back and log._end > log._flushed:
             log.flush()  # what a crash left unflushed has been checked, and may be seen
         return log
@@ -331,10 +334,10 @@ class PartitionLog(Shortening, Flushing):
         sealed = self._segments[-1]
         sealed.seal()
         self._snapshots.write(self._producers, base_offset, durable=False)
-        segment = Segment(self.directory, base_offset, self._config, now_ms)
+        segment = Segment(self.directory, base_offset, self._config, now_ms, self.files)
         segment.dense = self._dense
         self._segments.append(segment)
-        self._used(sealed)
+        sealed.used()
         self._bases.append(base_offset)
         self._directory_dirty = True
         return segment
@@ -417,7 +420,7 @@ class PartitionLog(Shortening, Flushing):
                     end = segment.locate(bound, cached_only=cached_only)
                 if end > start:
                     extents.append(segment.extent(start, end, expected))
-                    self._used(segment)
+                    segment.used()
                     wanted += end - start
                 index += 1
                 if index < len(self._segments) and self._ends_early(segment, self._bases[index], bool(extents)):
@@ -436,14 +439,6 @@ class PartitionLog(Shortening, Flushing):
         broken = BrokenChainError(segment.path, segment.size, missing)
         self.report(broken)
         raise broken
-
-    def _used(self, segment: Segment) -> None:
-        """Of the segments that are only read, keep few files open: the last ones used."""
-        if segment is not self._segments[-1]:
-            self._open_files.pop(segment.base_offset, None)
-            self._open_files[segment.base_offset] = segment
-            if len(self._open_files) > _MAX_OPEN:
-                self._open_files.pop(next(iter(self._open_files))).let_go()
 
     def _bound(self, isolation: ReadIsolation) -> int:
         if isolation is ReadIsolation.LOG_END:
@@ -482,7 +477,7 @@ class PartitionLog(Shortening, Flushing):
             with self._lock:
                 batch = next(found, None)
                 if batch:
-                    self._used(batch.segment)
+                    batch.segment.used()
             if batch is None:
                 return None
             record = first_record_since(batch, timestamp_ms, start, bound, self._codecs, self.tp)
@@ -500,7 +495,6 @@ class PartitionLog(Shortening, Flushing):
             if count == len(self._segments):
                 self._roll(self._end, now_ms)
             for segment in self._segments[:count]:
-                self._open_files.pop(segment.base_offset, None)
                 due = now_ms + self._config.file_delete_delay_ms
                 self._removed += [(due, path) for path in segment.mark_removed()]
             if count:
@@ -533,9 +527,8 @@ class PartitionLog(Shortening, Flushing):
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
             while len(self._segments) > 1 and self._bases[-1] >= offset:
-                self._open_files.pop(self._bases.pop(), None)
+                self._bases.pop()
                 self._segments.pop().discard()
-            self._open_files.pop(self._bases[-1], None)
             self._segments[-1].truncate_to(offset)
             self._end = self._segments[-1].next_offset
             self._flushed = min(self._flushed, self._end)

@@ -36,7 +36,6 @@ class LogParts(ABC):
     _epochs: LeaderEpochs
     _producers: ProducerState
     _snapshots: Snapshots
-    _open_files: dict[int, Segment]
     _removed: list[tuple[int, Path]]
 
     @property
@@ -51,10 +50,6 @@ class LogParts(ABC):
     @abstractmethod
     def _fail(self, why: str) -> None:
         """Take the log offline."""
-
-    @abstractmethod
-    def _used(self, segment: Segment) -> None:
-        """The segment's file is in use."""
 
     @abstractmethod
     def _roll(self, base_offset: int, now_ms: int) -> Segment:

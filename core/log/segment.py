@@ -6,6 +6,7 @@ the last segment of a log grows. Not thread-safe: the log's lock guards all but 
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from klamm.core.log.files import OpenFile, remove, rename, storage
 from klamm.core.log.index_file import SegmentState
 from klamm.core.log.naming import LOG, OFFSET_INDEX, REMOVED, TIME_INDEX, segment_file
 from klamm.core.log.offset_index import MAX_RELATIVE, OffsetIndex
+from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.reading import MAX_HINTS, Extent
 from klamm.core.log.salvage import find_whole, scan_past_damage
 from klamm.core.log.scan import NotCachedError, scan
@@ -44,13 +46,22 @@ class Checked:
 
 
 class Segment:
-    def __init__(self, directory: Path, base_offset: int, config: TopicConfig, now_ms: int, suffix: str = "") -> None:
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        config: TopicConfig,
+        now_ms: int,
+        files: OpenFiles,
+        suffix: str = "",
+    ) -> None:
         """Opens or creates the files. `load` or `rebuild` must follow where the file was there before. `suffix` ends
         the names of files that are not yet the log's."""
         self.base_offset = base_offset
         self.path = segment_file(directory, base_offset, LOG + suffix)
-        self._file: OpenFile | None = OpenFile(self.path)
-        self.size = self._file.size()
+        self._files = files
+        self._file: OpenFile | None = None
+        self.size = self.file.size()
         self.next_offset = base_offset
         self.created_ms = now_ms
         self.dense = False
@@ -69,10 +80,26 @@ class Segment:
 
     @property
     def file(self) -> OpenFile:
-        """Hold the object, not its number, while reading without the log's lock."""
-        if self._file is None:
-            self._file = OpenFile(self.path)
-        return self._file
+        """Hold the object, not its number, while using it: `OpenFiles` may close it here at any time."""
+        return self._file or self._open()
+
+    def _open(self) -> OpenFile:
+        try:
+            file = OpenFile(self.path)
+        except StorageError as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            if not self._files.close_some():
+                raise
+            file = OpenFile(self.path)
+        self._file = file
+        self._files.used(self)
+        return file
+
+    def used(self) -> None:
+        """Its file is closed after those of all others."""
+        self._files.used(self)
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
@@ -261,7 +288,8 @@ class Segment:
 
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
-            os.ftruncate(self.file.fd, position)
+            file = self.file
+            os.ftruncate(file.fd, position)
         if self._refused_at != position:  # once, not for every batch that comes while the disk is full
             self._refused_at = position
             _log.error("cannot write %s: %s; batches are refused until a write succeeds", self.path, error.strerror)
@@ -452,7 +480,7 @@ class Segment:
         self.path, self._offsets.path, self._times.path = (
             path.with_name(path.name + suffix) for path in (self.path, self._offsets.path, self._times.path)
         )
-        self._file = None
+        self.let_go()
         return moved
 
     def take_names(self, directory: Path, log_file: Path) -> None:
@@ -467,7 +495,7 @@ class Segment:
 
     def discard(self) -> None:
         """Remove the files now."""
-        self._file = None
+        self.let_go()
         with storage(f"cannot remove {self.path}"):
             remove(self.path)
             self._offsets.remove()
@@ -484,3 +512,4 @@ class Segment:
     def let_go(self) -> None:
         """Close the log file, once its last reader is done; the next use opens it."""
         self._file = None
+        self._files.closed(self)

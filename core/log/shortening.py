@@ -37,7 +37,7 @@ class Shortening(LogParts):
         """To be read without the lock."""
         with self._lock:
             self._check_open()
-            self._used(segment)
+            segment.used()
             return segment.file
 
     def last_offsets_of_producers(self) -> dict[int, int]:
@@ -69,9 +69,7 @@ class Shortening(LogParts):
             self._removed += [(due, path) for path in moved]
             self._segments[first:last] = [cleaned]
             self._bases[first:last] = [cleaned.base_offset]
-            for segment in old:
-                self._open_files.pop(segment.base_offset, None)
-            self._used(cleaned)
+            cleaned.used()
             return True
 
     # -- DeleteRecords -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import OffsetOutOfRangeError
+from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.encode import encode_batch
@@ -147,7 +148,7 @@ def test_cached_reads_follow_a_reader_through_old_segments(tmp_path: Path) -> No
 
 
 def test_few_files_are_open_however_many_segments(tmp_path: Path) -> None:
-    log = open_log(tmp_path, segment_bytes=300)
+    log = open_log(tmp_path, segment_bytes=300, files=OpenFiles(9))
     for n in range(60):
         append(log, batch([b"x" * 100], timestamp_ms=START_MS + n))
     assert log.segment_count >= 30

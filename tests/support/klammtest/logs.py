@@ -8,6 +8,7 @@ from uuid import UUID
 
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.loader import OpenFrom
+from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
@@ -62,13 +63,13 @@ def open_log(
     *,
     known: OpenFrom | None = None,
     codecs: CodecTable | None = None,
+    files: OpenFiles | None = None,
     **config: object,
 ) -> PartitionLog:
     """The log of `TP` in `directory/events-0`; `config` by Python names."""
     topic = TopicConfig.model_validate(config, by_name=True)
-    return PartitionLog.open(
-        directory / str(TP), TP, TOPIC_ID, topic, clock or ManualClock(), codecs=codecs or codec_table(), known=known
-    )
+    clock, codecs = clock or ManualClock(), codecs or codec_table()
+    return PartitionLog.open(directory / str(TP), TP, TOPIC_ID, topic, clock, codecs=codecs, known=known, files=files)
 
 
 def clean_start(log: PartitionLog) -> OpenFrom:
