@@ -1,0 +1,28 @@
+"""A broker's memory is mostly what it has imported: nothing of what only others need."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_ONLY_OTHERS = (
+    "cramjam", "fastavro", "kazoo", "klamm.core.client", "klamm.schemas.parsing", "lz4", "prometheus_client", "pyarrow",
+    "pyruhvro", "rich", "sqlite3", "zstd", "backports.zstd",
+)  # fmt: skip
+_SCRIPT = """
+import sys
+sys.modules["hypothesis"] = None  # kio registers test strategies where it is installed; a broker's own place has none
+import klamm.core.cli.broker, klamm.core.broker.server
+from klamm.core.config.settings import load_settings
+settings = load_settings({})
+settings.codec_table()
+print(*sorted(sys.modules))
+"""
+
+
+def test_a_broker_imports_nothing_that_only_clients_codecs_and_other_commands_need() -> None:
+    done = subprocess.run([sys.executable, "-c", _SCRIPT], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    imported = set(done.stdout.split())
+    assert "klamm.core.broker.server" in imported
+    assert sorted(imported & set(_ONLY_OTHERS)) == []
