@@ -60,6 +60,13 @@ DEFINITIONS = (
                "Milliseconds from taking a request up to its response being ready, waiting included; `_count`: how "
                "many there were. Two buckets per power of two.",
                "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=* (and RequestsPerSec)"),
+    Definition("network_requestmetrics_totaltimems_recent", _G, ("request", "quantile"),
+               "The same as quantiles (0.5, 0.95, 0.99, 0.999) of the last 2.5 to 5 minutes.",
+               "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=* (50thPercentile and so on)"),
+    Definition("network_requestmetrics_remotetimems", Kind.HISTOGRAM, ("request",),
+               "Milliseconds of these in which a Fetch waited for records to come; the rest is the broker's own "
+               "(Kafka's LocalTimeMs).",
+               "kafka.network:type=RequestMetrics,name=RemoteTimeMs,request=*"),
     Definition("network_requestmetrics_errors", _C, ("request", "error"),
                "Errors in responses, each topic's and partition's counted; answers without error are not.",
                "kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*"),

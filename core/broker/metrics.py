@@ -73,6 +73,8 @@ class BrokerMetrics:
     def __init__(self) -> None:
         self.topics: dict[str, TopicTraffic] = {}
         self.requests: dict[ApiKey, RequestTimes] = {api: RequestTimes() for api in ApiKey}
+        self.waits: dict[ApiKey, RequestTimes] = {ApiKey.FETCH: RequestTimes()}
+        """How long requests waited for others: a Fetch for records to come."""
         self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
         """Errors that were answered, each topic's and partition's counted."""
         self.connections_accepted = 0

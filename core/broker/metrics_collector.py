@@ -25,6 +25,7 @@ from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.metric_definitions import DEFINITIONS, Definition, Kind
 from klamm.core.broker.metrics import RequestTimes
 from klamm.core.broker.partitions import Partitions
+from klamm.core.broker.recent_times import QUANTILES, RecentTimes
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.log.manager import LogManager
 
@@ -49,7 +50,14 @@ class BrokerCollector(Collector):
     """Yields every metric of `DEFINITIONS`, in its order, those without a sample included."""
 
     def __init__(self, watched: Watched) -> None:
+        metrics = watched.connections.metrics
+        self._times = {
+            "network_requestmetrics_totaltimems": metrics.requests,
+            "network_requestmetrics_remotetimems": metrics.waits,
+        }
+        self._recent = RecentTimes(metrics.requests)
         self._samples = _samples(watched)
+        self._samples["network_requestmetrics_totaltimems_recent"] = self._quantiles
         self._watched = watched
 
     def collect(self) -> Iterator[Metric]:
@@ -70,12 +78,17 @@ class BrokerCollector(Collector):
 
     def _request_times(self, definition: Definition) -> Metric:
         family = HistogramMetricFamily(definition.shown, definition.doc, labels=definition.labels)
-        for api, times in self._watched.connections.metrics.requests.items():
+        for api, times in self._times[definition.name].items():
             counts = list(times.buckets)
             if any(counts):
                 total_ms = times.total_ns / _NS_PER_MS
                 family.add_metric((_api_name(api.name),), list(_cumulative(counts)), sum_value=total_ms)
         return family
+
+    def _quantiles(self) -> Iterable[Sample]:
+        for api, found in self._recent.quantiles_ns().items():
+            for quantile, ns in zip(QUANTILES, found, strict=True):
+                yield (_api_name(api.name), repr(quantile)), ns / _NS_PER_MS
 
 
 def _family(definition: Definition, samples: Iterable[Sample]) -> Metric:
@@ -132,7 +145,8 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         "log_log_corruptbatches": per_log("corrupt_batches"),
         "log_scrubber_bytes": one(lambda: watched.logs.scrubbed.bytes),
         "log_scrubber_corrupt": lambda: [
-            (("batch",), watched.logs.scrubbed.corrupt_batches), (("index",), watched.logs.scrubbed.corrupt_indexes)
+            (("batch",), watched.logs.scrubbed.corrupt_batches),
+            (("index",), watched.logs.scrubbed.corrupt_indexes),
         ],
         "log_scrubber_passes": one(lambda: watched.logs.scrubbed.passes),
         "network_requestmetrics_errors": lambda: [

@@ -23,6 +23,7 @@ _LIMITS = frozenset(
         "connections.max.idle.ms",
         "control.request.max.bytes",
         "fetch.max.bytes",
+        "max.connection.creation.rate",
         "max.connections",
         "max.connections.per.ip",
         "max.connections.per.ip.overrides",

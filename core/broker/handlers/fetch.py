@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic_ns
 from typing import Any
 
 from klamm.core.broker.context import Request
@@ -87,7 +88,9 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
         for led in places:
             led.park(parked)
         try:
+            begun = monotonic_ns()
             await parked.wait(left)
+            services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - begun)
         finally:
             for led in places:
                 led.unpark(parked)

@@ -13,6 +13,7 @@ from prometheus_client.samples import Sample
 from klamm.core.broker.metric_definitions import DEFINITIONS, PROCESS, Kind
 from klamm.core.broker.metrics import RequestTimes, _lists_of
 from klamm.core.broker.metrics_reference import BEGIN, reference
+from klamm.core.broker.recent_times import WINDOW_S, RecentTimes
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.messages import response
@@ -106,6 +107,7 @@ def test_traffic_is_counted_by_topic(watched: tuple[RunningBroker, str]) -> None
     assert grown(f"{times}_count", request="Produce") == 6
     assert grown(f"{times}_bucket", request="Produce", le="+Inf") == 6
     assert grown(f"{times}_sum", request="Fetch") > 0
+    assert value(after, f"{times}_recent", request="Fetch", quantile="0.99") > 0
     errors = "klamm_network_requestmetrics_errors_total"
     assert grown(errors, request="Fetch", error="OFFSET_OUT_OF_RANGE") == 1
     assert grown(errors, request="Produce", error="UNKNOWN_TOPIC_OR_PARTITION") == 1
@@ -155,6 +157,24 @@ def test_times_fall_into_their_buckets() -> None:
         below = RequestTimes.upper_bound_ns(index - 1) if index > 4 else 0
         assert below <= elapsed < RequestTimes.upper_bound_ns(index) or elapsed < 2
     assert sum(times.buckets) == 8
+
+
+def test_quantiles_are_of_the_last_minutes() -> None:
+    now = [0.0]
+    times = {ApiKey.FETCH: RequestTimes(), ApiKey.PRODUCE: RequestTimes()}
+    recent = RecentTimes(times, clock=lambda: now[0])
+    for _ in range(99):
+        times[ApiKey.FETCH].add(1_000_000)
+    times[ApiKey.FETCH].add(2**50)
+    (found,) = recent.quantiles_ns().values()
+    assert all(786_432 <= value <= 1_048_576 for value in found[:3])
+    assert found[3] == RequestTimes.upper_bound_ns(len(times[ApiKey.FETCH].buckets) - 2)
+    for _ in range(2):
+        now[0] += WINDOW_S
+        recent.quantiles_ns()
+    assert recent.quantiles_ns() == {}
+    times[ApiKey.PRODUCE].add(1_000_000_000)
+    assert set(recent.quantiles_ns()) == {ApiKey.PRODUCE}
 
 
 def test_a_metrics_port_in_use_is_one_line(watched: tuple[RunningBroker, str], tmp_path: Path) -> None:
