@@ -48,6 +48,7 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager, LogTuning
 from klamm.core.log.scrubber import Scrubber, ScrubConfig
+from klamm.core.log.steady_clock import elapsed_ms
 from klamm.core.process_log import ProcessLog
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.seams.coordination import Coordination, SessionEvent
@@ -203,6 +204,7 @@ class Broker:
                 self._config.log_verify_on_read,
                 descriptors.for_logs(),
             ),
+            elapsed=elapsed_ms,
         )
 
     async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:

@@ -35,6 +35,7 @@ from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partiti
 from klamm.core.log.open_files import DEFAULT_LIMIT, OpenFiles
 from klamm.core.log.opening import Opening, open_all
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.steady_clock import SteadyClock
 from klamm.core.log.topic_id import read_topic_id
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
@@ -84,14 +85,17 @@ class LogManager:
         producer_id_expiration_ms: int = _DAY_MS,
         on_visible: Callable[[TopicPartition], None] | None = None,
         tuning: LogTuning = LogTuning(),
+        elapsed: Clock | None = None,
     ) -> None:
         """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
 
+        `elapsed`: ms that pass evenly whatever `clock` is set to; with it a clock that was set ahead deletes nothing.
         `on_visible` is called when consumers of a partition can see more; it must return at once.
         """
         self.directory = Path(log_dir).absolute()
         self._codecs = codecs
         self._clock = clock
+        self._steady = SteadyClock(clock, elapsed) if elapsed else None
         self._producer_id_expiration_ms = producer_id_expiration_ms
         self._on_visible = on_visible
         self._tuning = tuning
@@ -222,7 +226,7 @@ class LogManager:
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
             self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})
-        log.apply_retention(self._clock())
+        log.apply_retention(self._for_deleting(self._clock()))
         return start
 
     # -- upkeep --------------------------------------------------------------------------------------------------
@@ -232,25 +236,30 @@ class LogManager:
 
         To be called every few seconds from one worker thread. A partition that fails is logged; the others go on.
         """
+        deleting_ms = self._for_deleting(now_ms)
         for tp, log in self.logs().items():
             if log.offline is not None:
                 continue
             try:
-                self._maintain(log, now_ms)
+                self._maintain(log, now_ms, deleting_ms)
             except KlammError as error:
                 _log.error("maintenance of %s: %s", tp, error)
         self._move_recovery_points(now_ms)
         self._remove_deleted(now_ms)
         self.write_checkpoints()
 
-    def _maintain(self, log: PartitionLog, now_ms: int) -> None:
+    def _for_deleting(self, now_ms: int) -> int:
+        with self._lock:
+            return self._steady.for_deleting(now_ms) if self._steady else now_ms
+
+    def _maintain(self, log: PartitionLog, now_ms: int, deleting_ms: int) -> None:
         if log.flush_is_due(now_ms):
             log.flush()
-        count = log.apply_retention(now_ms)
+        count = log.apply_retention(deleting_ms)
         if count:
             _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
-        log.remove_expired_files(now_ms)
-        log.expire_producers(now_ms, self._producer_id_expiration_ms)
+        log.remove_expired_files(deleting_ms)
+        log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written

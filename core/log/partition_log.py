@@ -111,6 +111,11 @@ class PartitionLog(Shortening, Flushing):
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._end = loaded.segments[-1].next_offset
+        if known.log_start_offset > self._end:
+            _log.error(
+                "%s: the log ends at %d, before its start %d in the checkpoint: what lay there is lost",
+                tp, self._end, known.log_start_offset,
+            )  # fmt: skip
         self._start = min(max(known.log_start_offset, self._bases[0]), self._end)
         self._flushed = min(max(known.recovery_point, self._start), self._end) if not known.clean else self._end
         self._replicated = min(max(known.high_watermark, self._start), self._end)
