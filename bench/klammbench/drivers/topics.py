@@ -53,7 +53,7 @@ def _admin(system: System) -> AdminClient:
 
 def _await_leaders(admin: AdminClient, name: str, partitions: int) -> None:
     """Until each partition's leader answers for it; Kafka's metadata name it a little earlier."""
-    deadline = time.monotonic() + _TIMEOUT_S
+    deadline = time.monotonic() + _CREATION_S
     wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
     while True:
         try:

@@ -70,6 +70,8 @@ class Growth:
         self._cells: Sequence[GrowthCell] = ()
         self._filled: dict[str, int] = {}
         """By system, the process that has all logs: one that was started anew is empty."""
+        self._unfilled: dict[tuple[str, str], str] = {}
+        """By system and cell, why its log is not there."""
 
     def cells(self, quick: bool) -> Sequence[GrowthCell]:
         seconds = 1.5 if quick else 2.5
@@ -102,16 +104,26 @@ class Growth:
             system.start()
             self.warm(system)
         if self._filled.get(system.name) != (first := system.pids()[0]):
-            for other in self._cells:
-                if system.name in other.systems and not other.small:
-                    _fill(other, system, other.topic)
-            os.sync()
+            self._fill_all(system)
             self._filled[system.name] = first
+        if why := self._unfilled.get((system.name, cell.name)):
+            raise RuntimeError(why)
         topic = cell.topic
         if cell.small:
             topic = f"{topic}-{number}"
             _fill(cell, system, topic)
         return {"cpu": _cost_us(cell, system, topic)}
+
+    def _fill_all(self, system: System) -> None:
+        """One that cannot be filled fails alone."""
+        for cell in self._cells:
+            if system.name in cell.systems and not cell.small:
+                self._unfilled.pop((system.name, cell.name), None)
+                try:
+                    _fill(cell, system, cell.topic)
+                except Exception as error:
+                    self._unfilled[system.name, cell.name] = f"its log was not filled: {error}"
+        os.sync()
 
     def targets(self, table: Table) -> Sequence[Target]:
         """Each cell against the smallest log of the same round; the worst of them."""
