@@ -71,15 +71,19 @@ def _read_compact(frame: bytearray, at: int, correlation_id: int) -> OneBatch | 
     topic_at = at + _COMPACT_BEFORE_TOPIC.size
     topic_end = topic_at + name - 1
     partitions, partition = _COMPACT_AFTER_TOPIC.unpack_from(frame, topic_end)
-    size, start = read_uvarint(frame, topic_end + _COMPACT_AFTER_TOPIC.size)
+    start = topic_end + _COMPACT_AFTER_TOPIC.size
+    size, more = frame[start], frame[start + 1]
+    if size >= 128 > more:  # two bytes: a batch of 128 B to 16 KB, which is what comes most
+        size, start = size & 127 | more << 7, start + 2
+    else:
+        size, start = read_uvarint(frame, start)
     end = start + size - 1
     plain = tags == transactional == 0 and acks in (1, -1) and topics == partitions == _ONE
     if not plain or not 1 < name <= _LONGEST_COMPACT + 1 or not size or frame[end : end + 3] != _NO_TAGS:
         return None
-    view = memoryview(frame)
-    str(view[_HEADER.size : at], "utf-8")
-    topic = str(view[topic_at:topic_end], "utf-8")
-    return OneBatch(_FLEXIBLE, correlation_id, acks, topic, partition, view[start:end])
+    frame[_HEADER.size : at].decode()  # a client id that is not text is refused
+    topic = frame[topic_at:topic_end].decode()
+    return OneBatch(_FLEXIBLE, correlation_id, acks, topic, partition, memoryview(frame)[start:end])
 
 
 def write_one_produced(
