@@ -234,7 +234,7 @@ def _discard(directory: Path, base: int) -> None:
     for suffix in (LOG, OFFSET_INDEX, TIME_INDEX):
         path = segment_file(directory, base, suffix + CLEANED)
         try:
-            path.unlink(missing_ok=True)
+            remove(path)
         except OSError as error:  # the next start removes it
             _log.warning("cannot remove %s: %s", path, error.strerror)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -132,6 +133,12 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
 def rename(source: Path, target: Path) -> None:
     fault_point("files.rename")
     source.rename(target)
+
+
+def remove_tree(path: Path) -> None:
+    """A directory and all that is in it."""
+    fault_point("files.rmtree")
+    shutil.rmtree(path)
 
 
 def remove(path: Path) -> None:

@@ -7,7 +7,6 @@ A directory that the cluster does not know is set aside (`….<uuid>-stray`), ne
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from uuid import UUID, uuid4
 
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import KlammError, StorageError
-from klamm.core.faults import fault_point
 from klamm.core.log.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -28,7 +26,7 @@ from klamm.core.log.checkpoints import (
     OffsetCheckpoint,
 )
 from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.files import rename, storage, sync_directory
+from klamm.core.log.files import remove_tree, rename, storage, sync_directory
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
 from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
@@ -281,8 +279,7 @@ class LogManager:
         for path in due:
             try:
                 with storage(f"cannot remove {path}"):
-                    fault_point("files.unlink")
-                    shutil.rmtree(path)
+                    remove_tree(path)
             except StorageError as error:
                 _log.error("%s; it is tried again at the next start", error)
 

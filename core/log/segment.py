@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -288,8 +287,7 @@ class Segment:
 
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
-            file = self.file
-            os.ftruncate(file.fd, position)
+            self.file.truncate(position)
         if self._refused_at != position:  # once, not for every batch that comes while the disk is full
             self._refused_at = position
             _log.error("cannot write %s: %s; batches are refused until a write succeeds", self.path, error.strerror)
@@ -472,9 +470,8 @@ class Segment:
         for path in (self.path, self._offsets.path, self._times.path):
             target = path.with_name(path.name + suffix)
             with storage(f"cannot rename {path}"):
-                fault_point("files.rename")
                 if path.exists():
-                    path.rename(target)
+                    rename(path, target)
                     moved.append(target)
         # A walk that began before goes on in these files, not in new ones of the old names.
         self.path, self._offsets.path, self._times.path = (

@@ -67,7 +67,7 @@ def _recover(directory: Path, path: Path) -> None:
     except CorruptRecordError as error:
         aside = path.with_name(f"{path.name}{CORRUPT}")
         _log.error("%s, written by compaction, is damaged (%s): set aside as %s", path, error, aside.name)
-        path.rename(aside)
+        rename(path, aside)
         return
     for other in list(directory.iterdir()):
         found = parse_segment_file(other.name)

@@ -185,3 +185,18 @@ def test_a_broker_compacts_while_it_is_written_and_read(tmp_path: Path) -> None:
         assert found == {b"key-%d" % (n % 10): b"%d" % n for n in range(2990, 3000)}
         assert seen == sorted(set(seen))
         assert "Traceback" not in broker.log()
+
+
+def test_a_topic_created_anew_is_not_given_the_old_ones_place(disk: Disk) -> None:
+    """Deleted and made again, and the broker killed before the cleaner wrote anything of it."""
+    log = disk.table("t")
+    fill(log, 20)
+    assert disk.cleaner.run_once()
+    disk.logs.remove(log.tp)
+    fill(disk.table("t"), 20)
+    disk.logs.close(clean=False)
+    disk.open()
+    again = disk.logs.logs()[log.tp]
+    again.advance_high_watermark(again.log_end_offset)
+    assert disk.cleaner.compacted_to(again) == 0
+    assert disk.cleaner.run_once()
