@@ -31,6 +31,9 @@ from klamm.core.protocol.apis import ApiKey
 _READS_PER_EVENT = 16
 """So that one broker's answers do not hold up the others'."""
 
+_MOST_UNSENT = 1 << 20
+"""Bytes that wait for the kernel's buffer, from which on no request is added."""
+
 
 class ChannelState(Enum):
     DOWN = "down"
@@ -75,7 +78,12 @@ class Channel:
 
     @property
     def can_send(self) -> bool:
-        return self.state is ChannelState.UP and self._protocol.can_send
+        return self.state is ChannelState.UP and len(self._unsent) < _MOST_UNSENT and self._protocol.can_send
+
+    @property
+    def written(self) -> bool:
+        """The kernel has all that was sent."""
+        return not self._unsent
 
     @property
     def negotiating_since_s(self) -> float | None:

@@ -71,6 +71,8 @@ class _Sent:
 
     batches: dict[TopicPartition, tuple[PartitionQueue, ProducerBatch]]
     deadline_s: float
+    answered: bool
+    """False for acks=0: settled once its last byte is the kernel's."""
 
 
 @dataclass(slots=True)
@@ -247,7 +249,7 @@ class Sender:
     ) -> None:
         batches = {tp: batch.encode(self._options.codec) for tp, (_, batch) in taken.items()}
         timeout_s = self._options.request_timeout_s
-        sent = _Sent(taken, now + timeout_s)
+        sent = _Sent(taken, now + timeout_s, answered=acks != 0)
         try:
             correlation_id = broker.channel.send(
                 ApiKey.PRODUCE,
@@ -261,11 +263,8 @@ class Sender:
             for queue, batch in taken.values():
                 self._fail(queue, batch, self._delivery_error(batch, str(error)), error)
             return
-        if acks == 0:
-            for queue, batch in taken.values():
-                self._store(queue, batch, ProducedBatch(-1))
-        else:
-            broker.sent[correlation_id] = sent
+        broker.sent[correlation_id] = sent
+        self._settle_unanswered(broker)
 
     def _read(self, broker: _Broker, mask: int) -> None:
         try:
@@ -276,6 +275,16 @@ class Sender:
         for response in responses:
             self.problem = None
             self._answered(broker, response)
+        self._settle_unanswered(broker)
+
+    def _settle_unanswered(self, broker: _Broker) -> None:
+        """Not before they are written: a producer that is flushed and closed would take them with it."""
+        if not broker.channel.written:
+            return
+        for correlation_id in [number for number, sent in broker.sent.items() if not sent.answered]:
+            for queue, batch in broker.sent.pop(correlation_id).batches.values():
+                if not batch.settled:
+                    self._store(queue, batch, ProducedBatch(-1))
 
     def _answered(self, broker: _Broker, response: Response) -> None:
         sent = broker.sent.pop(response.correlation_id, None)

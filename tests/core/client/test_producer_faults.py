@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
@@ -193,6 +194,22 @@ def test_acks_0_is_done_when_it_is_written(broker: ScriptedBroker) -> None:
     with producer(broker, acks=0) as target:
         assert target.send("t", b"x").result(10).offset == -1
         assert target.send("t", b"y").result(10).offset == -1
+
+
+def test_acks_0_waits_for_the_kernel_to_have_it_all(broker: ScriptedBroker) -> None:
+    def dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        opened = socket.create_connection(address, timeout_s)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that most waits in the producer
+        return opened
+
+    with producer(broker, Network(dial=dial), acks=0, batch_size=100_000) as target:
+        for _ in range(100):
+            target.send("t", b"x" * 90_000)
+        target.flush(60)
+    deadline = time.monotonic() + 60
+    while len(broker.values("t")) < 100 and time.monotonic() < deadline:
+        time.sleep(0.01)  # the scripted broker is still reading
+    assert len(broker.values("t")) == 100
 
 
 def test_closing_in_a_hurry_fails_what_is_left(broker: ScriptedBroker) -> None:
