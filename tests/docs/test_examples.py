@@ -16,6 +16,7 @@ PAGES = [
     "docs/consumer.md",
     "docs/coordination.md",
     "docs/offsets.md",
+    "docs/operations.md",
     "docs/plugins.md",
     "docs/producer.md",
     "docs/schemas.md",

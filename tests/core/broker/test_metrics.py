@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
@@ -157,6 +159,14 @@ def test_times_fall_into_their_buckets() -> None:
         below = RequestTimes.upper_bound_ns(index - 1) if index > 4 else 0
         assert below <= elapsed < RequestTimes.upper_bound_ns(index) or elapsed < 2
     assert sum(times.buckets) == 8
+
+
+def test_the_alert_rules_ask_for_metrics_that_are_there() -> None:
+    rules = yaml.safe_load((PAGE.parents[1] / "examples" / "alerts.yaml").read_text())["groups"][0]["rules"]
+    asked = {name for rule in rules for name in re.findall(r"\b(?:klamm|process)_\w+", rule["expr"])}
+    there = {d.shown for d in DEFINITIONS} | {d.shown.removeprefix("klamm_") for d in PROCESS}
+    assert asked <= there
+    assert len(asked) > 5
 
 
 def test_quantiles_are_of_the_last_minutes() -> None:

@@ -115,6 +115,7 @@ class Reader:
                 seen.append(line)
                 if pattern.search(line):
                     ready.set()
+            process.wait()  # so that the page may wait for it to be gone
 
         threading.Thread(target=drain, daemon=True).start()
         deadline = time.monotonic() + 60
