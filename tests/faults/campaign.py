@@ -38,13 +38,15 @@ ALONE = ("connections",)
 
 
 def in_this_process(campaign: Campaign, run: Run) -> Result:
-    """A campaign that cannot go on has failed."""
+    """A campaign that cannot go on has failed. Of a replay one injection is wanted."""
     try:
-        return campaign.run(run)
+        result = campaign.run(run)
     except Exception:
         result = Result(wanted=1)
         result.break_off(traceback.format_exc())
-        return result
+    if run.only is not None:
+        result.wanted = min(result.wanted, 1)
+    return result
 
 
 def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
