@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastavro import schemaless_reader, schemaless_writer
 from fastavro.read import SchemaResolutionError
+from fastavro.validation import ValidationError, validate
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import SchemaError
@@ -144,7 +145,20 @@ def _writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
 def _why(error: Exception, tree: Any, value: Any) -> str:
     if isinstance(tree, dict) and tree["type"] == "record" and not isinstance(value, dict):
         return f"expected a dict or a dataclass, got {type(value).__name__}"
-    return " ".join(str(error).split()) or type(error).__name__
+    said, field = " ".join(str(error).split()) or type(error).__name__, _misfit(tree, value)
+    return said if field is None or field.rpartition(".")[2] in said else f"field {field}: {said}"
+
+
+def _misfit(tree: Any, value: Any) -> str | None:
+    """The field that fastavro finds fault with, less the name of the whole; its writer does not always say."""
+    try:
+        validate(value, tree, raise_errors=True)
+    except ValidationError as error:
+        found = [one.field for one in error.errors if getattr(one, "field", None)]
+        return str(found[-1]).removeprefix(f"{tree.get('name', '')}." if isinstance(tree, dict) else "") if found else None
+    except _MISFITS:  # what it was not made to look at
+        pass
+    return None
 
 
 class _Reader:
