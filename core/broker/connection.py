@@ -39,6 +39,8 @@ _LEAST_PROGRESS = 64 * 1024  # bytes of an unfinished request in one period
 _TIGHT_SEND_S = 10.0  # how long nothing may be read when too much waits in all
 _READ_WHILE_CROWDED = 4 * 1024
 _BURST = 16  # requests handled before other connections get their turn
+_SMALL = 16 * 1024  # bytes of answers that go out without waiting for their turn
+_FETCH = 1  # the second byte of a Fetch: of its API key
 _GATHERED = 64 * 1024  # bytes of answers that may wait for the next one
 
 
@@ -70,6 +72,9 @@ class Connection(asyncio.BufferedProtocol):
         self._gathered_bytes = 0
         self._reading_paused = False
         self._writing_paused = False
+        self._full = False  # the system takes no more
+        self._awaits_turn = self._has_turn = False
+        self._turn_bytes = 0
         self._draining = False
         self._handled = 0  # bytes of the request that a task is at
         self._held = 0  # bytes of requests that the house counts for this connection
@@ -119,18 +124,18 @@ class Connection(asyncio.BufferedProtocol):
             self.review_reading()
 
     def pause_writing(self) -> None:
+        self._full = True
         self._count_unread()
 
     def resume_writing(self) -> None:
-        self._memory.responses_gone(self._unread)
-        self._unread = self._written = self._largest = 0
-        self._writing_paused = False
-        self._unread_progress = None
+        self._full = False
+        self._all_sent()
         self._pump()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._transport = None
         self._requests.clear()
+        self._gathered, self._gathered_bytes = [], 0
         if self._task is not None:
             self._task.cancel()
         self._memory.responses_gone(self._unread)
@@ -176,7 +181,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _stands_still(self, now: float, patience: float) -> bool:
         assert self._transport is not None
-        unread = self._transport.get_write_buffer_size()
+        unread = self._transport.get_write_buffer_size() + self._gathered_bytes
         since, unread_then = self._unread_progress or (now, unread)
         if unread < unread_then:
             since = now
@@ -193,7 +198,9 @@ class Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def close(self) -> None:
+        """Once all that was answered is sent."""
         if self._transport is not None:
+            self._write()
             self._transport.close()
 
     def abort(self) -> None:
@@ -205,7 +212,11 @@ class Connection(asyncio.BufferedProtocol):
     def _pump(self) -> None:
         """Handle what is waiting, until something has to be waited for."""
         for _ in range(_BURST):
-            if self._transport is None or self._task is not None or self._writing_paused or not self._requests:
+            if self._transport is None or self._task is not None or not self._requests or self._cannot_write:
+                break
+            if self._house.turns.over and self._requests[0][1] == _FETCH and not self._may_fetch:
+                self._awaits_turn = True
+                self._house.turns.wait(self)
                 break
             self._handle(self._requests.popleft())
         else:
@@ -216,6 +227,15 @@ class Connection(asyncio.BufferedProtocol):
         elif self._held or self._queued or self._reading_paused:
             self._account()
             self.review_reading()
+
+    @property
+    def _cannot_write(self) -> bool:
+        return self._writing_paused or self._awaits_turn
+
+    @property
+    def _may_fetch(self) -> bool:
+        """It is its turn, and it has had nothing yet."""
+        return self._has_turn and not self._turn_bytes and not self._gathered_bytes
 
     def _handle(self, frame: bytearray) -> None:
         try:
@@ -258,16 +278,49 @@ class Connection(asyncio.BufferedProtocol):
             self._send()
 
     def _send(self) -> None:
-        """Write what was gathered; may call `pause_writing`."""
-        if self._gathered:
-            pieces, size = self._gathered, self._gathered_bytes
-            self._gathered, self._gathered_bytes = [], 0
-            if self._transport is not None:
-                self._written = self._written + size if self._unread else size
-                self._largest = max(self._largest, size) if self._unread else size
-                self._transport.writelines(pieces)
-                if self._unread:
-                    self._count_unread()
+        """Write what was gathered, a large answer when it is its turn; may call `pause_writing`."""
+        if not self._gathered or self._awaits_turn:
+            return
+        size = self._gathered_bytes
+        if size < _SMALL or (self._has_turn and not self._turn_bytes) or self._house.turns.take(self, size):
+            self._write()
+        else:
+            self._awaits_turn = True
+            self._count_unread()
+
+    def have_turn(self) -> int:
+        self._awaits_turn = False
+        if self._transport is None:
+            return 0
+        self._has_turn, self._turn_bytes = True, 0
+        try:
+            self._write()
+            if not self._full:
+                self._all_sent()
+            self._pump()
+        finally:
+            self._has_turn = False
+        return self._turn_bytes
+
+    def _write(self) -> None:
+        pieces, size = self._gathered, self._gathered_bytes
+        self._gathered, self._gathered_bytes = [], 0
+        self._turn_bytes += size
+        if pieces and self._transport is not None:
+            self._written = self._written + size if self._full else size
+            self._largest = max(self._largest, size) if self._full else size
+            self._transport.writelines(pieces)
+            if self._unread:
+                self._count_unread()
+
+    def _all_sent(self) -> None:
+        """The system has all that was written."""
+        self._memory.responses_gone(self._unread)
+        self._unread = self._written = self._largest = 0
+        self._writing_paused = False
+        self._unread_progress = None
+        if self._awaits_turn:
+            self._count_unread()
 
     def _refuse(self, error: BaseException) -> None:
         """Close, once what is answered is sent, and say why in one line."""
@@ -299,7 +352,7 @@ class Connection(asyncio.BufferedProtocol):
     def _count_unread(self) -> None:
         """A write is held as a whole until its last byte is sent, so that is what it counts for."""
         if self._transport is not None:
-            left = self._transport.get_write_buffer_size()
+            left = self._transport.get_write_buffer_size() + self._gathered_bytes
             unread = max(left, min(self._written, left + self._largest))
             self._memory.unread += unread - self._unread
             self._unread = unread

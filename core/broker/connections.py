@@ -21,6 +21,7 @@ from klamm.core.broker.creation_rate import CreationRate
 from klamm.core.broker.limits import Limits
 from klamm.core.broker.memory import Memory
 from klamm.core.broker.metrics import BrokerMetrics
+from klamm.core.broker.turns import Turns
 from klamm.core.protocol.frames import READ_SIZE
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Connections:
         self, limits: Limits, metrics: BrokerMetrics | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.memory = Memory(limits)
+        self.turns = Turns()
         self.metrics = metrics or BrokerMetrics()
         self.clock = clock
         self.chunk = bytearray(READ_SIZE)

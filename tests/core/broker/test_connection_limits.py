@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ class Wire(asyncio.Transport):
         super().__init__()
         self.address = address
         self.reading, self.open, self.unread = True, True, 0
-        self.sends = 1 << 30
+        self.sends, self.written = 1 << 30, 0
         self.protocol: Connection | None = None
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
@@ -40,6 +41,7 @@ class Wire(asyncio.Transport):
 
     def writelines(self, list_of_data: Any) -> None:
         """The system takes `sends` bytes at once, the rest waits."""
+        self.written += 1
         left = sum(map(len, list_of_data)) - self.sends
         if left > 0:
             self.unread += left
@@ -183,7 +185,19 @@ def test_responses_have_less_room_the_more_waits() -> None:
     assert house.connections.memory.room() == 250 * KIB
 
 
-def test_a_write_counts_as_a_whole_until_its_last_byte_is_sent() -> None:
+def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def main() -> None:
+            await test()
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+@on_a_loop
+async def test_a_write_counts_as_a_whole_until_its_last_byte_is_sent() -> None:
     house = House()
     connection, wire = house.connect()
     wire.sends = 100 * KIB
@@ -196,6 +210,57 @@ def test_a_write_counts_as_a_whole_until_its_last_byte_is_sent() -> None:
     connection.resume_writing()
     assert house.connections.memory.unread == 0
     assert house.connections.memory.freed == 470 * KIB
+
+
+@on_a_loop
+async def test_large_answers_take_turns_and_count_while_they_wait() -> None:
+    house = House(Limits())
+    memory = house.connections.memory
+    pairs = [house.connect() for _ in range(4)]
+    for connection, _ in pairs:
+        connection._gather([bytes(1536 * KIB)])
+    assert [wire.written for _, wire in pairs] == [1, 1, 0, 0]
+    assert memory.unread == 2 * 1536 * KIB
+    arrive(pairs[3][0], begun(4, 0) + b"next")
+    pairs[0][0]._gather([b"small"])
+    pairs[0][0]._send()
+    assert pairs[0][1].written == 2, "a small answer does not ask"
+    pairs[2][0].connection_lost(None)
+    assert memory.unread == 1536 * KIB
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert [wire.written for _, wire in pairs] == [2, 1, 0, 2], "the answer that waited, then that to the next request"
+    assert memory.unread == 0
+
+
+@on_a_loop
+async def test_what_waits_for_its_turn_is_sent_before_its_connection_closes() -> None:
+    house = House(Limits())
+    pairs = [house.connect() for _ in range(3)]
+    for connection, _ in pairs:
+        connection._gather([bytes(1536 * KIB)])
+    pairs[2][0].drain()
+    assert pairs[2][1].written == 1
+    assert not pairs[2][1].open
+
+
+@on_a_loop
+async def test_the_system_s_reading_on_does_not_jump_the_queue() -> None:
+    house = House(Limits())
+    pairs = [house.connect() for _ in range(3)]
+    first, wire = pairs[2]
+    wire.sends = 0
+    first._gather([bytes(100 * KIB)])
+    for connection, _ in pairs[:2]:
+        connection._gather([bytes(1536 * KIB)])
+    first._gather([bytes(200 * KIB)])
+    wire.unread = 0
+    first.resume_writing()
+    assert wire.written == 1
+    assert house.connections.memory.unread == 200 * KIB, "what waits for its turn"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert wire.written == 2
 
 
 def test_room_is_taken_while_a_response_is_made() -> None:
