@@ -154,8 +154,9 @@ def _misfit(tree: Any, value: Any) -> str | None:
     try:
         validate(value, tree, raise_errors=True)
     except ValidationError as error:
-        found = [one.field for one in error.errors if getattr(one, "field", None)]
-        return str(found[-1]).removeprefix(f"{tree.get('name', '')}." if isinstance(tree, dict) else "") if found else None
+        fields = [str(one.field) for one in error.errors if getattr(one, "field", None)]
+        whole = tree.get("name", "") if isinstance(tree, dict) else ""
+        return fields[-1].removeprefix(f"{whole}.") if fields else None
     except _MISFITS:  # what it was not made to look at
         pass
     return None
