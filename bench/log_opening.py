@@ -1,6 +1,6 @@
-"""How long a log directory takes to open: after an orderly stop, and after a kill with all or none of it flushed.
+"""How long a log directory takes to open: after an orderly stop, and after a kill with all, most or none of it flushed.
 
-`python bench/log_opening.py --gib 10 --partitions 200` writes real batches (no holes in the files), opens them three
+`python bench/log_opening.py --gib 10 --partitions 200` writes real batches (no holes in the files), opens them four
 times in processes of their own, prints a line each and removes them.
 """
 
@@ -23,7 +23,9 @@ from klamm.core.records.partition import TopicPartition
 
 RECORD = 1_000
 RECORDS = 64
-STOPS = ("clean", "killed", "unflushed")
+STOPS = ("clean", "killed", "tail", "unflushed")
+"""After an orderly stop; killed when all had been flushed, as `log.flush.offset.checkpoint.interval.ms` sees to it;
+killed with the last hundredth written after that; killed with nothing flushed at all."""
 
 
 def manager(folder: Path) -> LogManager:
@@ -31,17 +33,20 @@ def manager(folder: Path) -> LogManager:
 
 
 def fill(folder: Path, size: int, partitions: int, stop: str) -> None:
-    """`stop`: `clean`, `killed` (flushed before) or `unflushed`."""
+    """`stop`: one of `STOPS`."""
     logs = manager(folder)
     value = os.urandom(RECORD)
     batch = bytearray(encode_batch([(1_700_000_000_000, None, value, ())] * RECORDS))
-    for number in range(partitions):
-        log = logs.create(TopicPartition("bench", number), UUID(int=1), TopicConfig())
-        for _ in range(size // partitions // len(batch)):
+    for partition in range(partitions):
+        log = logs.create(TopicPartition("bench", partition), UUID(int=1), TopicConfig())
+        count = size // partitions // len(batch)
+        for number in range(count):
+            if number == count - count // 100 and stop == "tail":
+                log.flush(keep_place=True)
             log.append(batch)
         log.advance_high_watermark(log.log_end_offset)
         if stop == "killed":
-            log.flush()
+            log.flush(keep_place=True)
     logs.write_checkpoints()
     logs.close(clean=stop == "clean")
 
