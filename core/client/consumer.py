@@ -242,8 +242,8 @@ class Consumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at this offset."""
-        if offset < 0:
-            raise KlammError(f"cannot seek {partition} to {offset}: offsets begin at 0")
+        if not isinstance(offset, int) or offset < 0:
+            raise KlammError(f"cannot seek {partition} to {offset!r}: offsets are numbers that begin at 0")
         with self._positions.changing():
             state = self._positions.state(partition)
             known = state.position is not None

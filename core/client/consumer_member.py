@@ -7,13 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.typed import SharedCoordination
+from klamm.core.cluster import paths
+from klamm.core.cluster.nodes import ClusterIdNode
 from klamm.core.config.settings import Settings
-from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 from klamm.core.groups.classic_calls import ClassicSettings
 from klamm.core.groups.classic_member import ClassicMember
 from klamm.core.groups.member import GroupMember, LostOwnershipError, MemberListener, Owned
 from klamm.core.groups.registry import RegistryMember, RegistrySettings
 from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import Coordination, NoNodeError
 from klamm.core.seams.offsets import CommittedOffset
 
 REGISTRY_COORDINATIONS = {"zookeeper", "embedded"}
@@ -49,6 +52,7 @@ def make_member(
     config = settings.consumer
     if uses_registry(settings):
         opened = coordination()
+        _check_cluster(settings, client, opened)
         return RegistryMember(
             opened,
             settings.make_offset_store(opened),
@@ -69,6 +73,21 @@ def make_member(
         return {topic: _numbers(client, topic) for topic in topics}
 
     return ClassicMember(client, classic, listener, partitions, idle_s=idle_s)
+
+
+def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordination) -> None:
+    """A member of one cluster's registry would wait for ever for partitions of another's topics."""
+    brokers = client.cluster.view.cluster_id
+    try:
+        found = ClusterIdNode.decode(paths.CLUSTER_ID, opened.get(paths.CLUSTER_ID)[0]).id
+    except NoNodeError:
+        found = None
+    if brokers is not None and found != brokers:
+        raise ConfigError(
+            f"the coordination {settings.coordination.plugin!r} is of {f'cluster {found}' if found else 'no cluster'}, "
+            f"but the brokers at {settings.consumer.bootstrap_servers} are of cluster {brokers}: give the coordination "
+            "that they have, or set consumer.group.protocol: classic"
+        )
 
 
 def _numbers(client: ClusterClient, topic: str) -> list[int]:

@@ -64,9 +64,12 @@ class TopicWriter:
         """Where the record goes; `size` is its estimated bytes."""
         queues = self._queues
         if partition is not None:
-            if not 0 <= partition < len(queues):
-                raise UnknownTopicError(f"topic {self.topic!r} has {len(queues)} partitions; there is no {partition}")
-            return queues[partition]
+            try:
+                if 0 <= partition < len(queues):
+                    return queues[partition]
+            except TypeError:  # it is no number, which the line below shows
+                pass
+            raise UnknownTopicError(f"topic {self.topic!r} has {len(queues)} partitions; there is no {partition!r}")
         if self._partitioner is not None:
             return self._custom(self._partitioner, key, value)
         if key is not None:

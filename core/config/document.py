@@ -44,8 +44,10 @@ def read(source: str | Path | Mapping[str, Any], environ: Mapping[str, str] = os
     """A file, or a mapping that stands for one (relative paths are then taken from the working directory)."""
     if isinstance(source, Mapping):
         document = Document("configuration", Path.cwd(), dict(source))
-    else:
+    elif isinstance(source, str | Path):
         document = _load(Path(source))
+    else:
+        raise ConfigError(f"a configuration is a file's path or a mapping of the same shape, not {source!r}")
     document.tree = _filled(document.tree, (), document.problems, environ)
     return document
 

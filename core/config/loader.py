@@ -122,6 +122,9 @@ class SettingsLoader:
         self, path: Path, providers: Providers[Any], name: Any, section: Mapping[str, Any], named: Path | None = None
     ) -> PluginChoice | None:
         """`named` is the path of the key that holds the name, `path.plugin` when not given."""
+        if name in ("", None):
+            self._found(named or (*path, "plugin"), f"is missing; it names one of: {', '.join(providers.names())}")
+            return None
         try:
             provider = providers.get(str(name))
         except PluginError as error:

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 from klamm.core.errors import SchemaError
+from klamm.core.seams.audit import AuditIdentity
 
 PRODUCER, BROKER, CONSUMER, MIRROR, HADOOP = TIERS = ("producer", "broker", "consumer", "mirror", "hadoop")
 
@@ -86,6 +88,48 @@ class AuditEvent:
             "windows": [dict(zip(_WINDOW_FIELDS, window, strict=True)) for window in self.windows],
             "time": self.time_ms,
         }
+
+
+class EventSource:
+    """Makes the events of one tier in one process, each with the next sequence number; not thread-safe."""
+
+    def __init__(self, who: AuditIdentity, window_ms: int, clock_ms: Callable[[], int]) -> None:
+        self.who = who
+        self.window_ms = window_ms
+        self._clock_ms = clock_ms
+        self._made = 0
+
+    def event(
+        self,
+        place: tuple[str, int | None],
+        span: tuple[int, int],
+        windows: Iterable[EventWindow],
+        *,
+        replay: bool = False,
+        lossy: bool = False,
+        final: bool = False,
+        interval_ms: int = 0,
+    ) -> AuditEvent:
+        """`place`: topic and partition; `span`: [from, to)."""
+        self._made += 1
+        return AuditEvent(
+            tier=self.who.tier,
+            owner=self.who.owner,
+            host=self.who.host,
+            application=self.who.application,
+            topic=place[0],
+            partition=place[1],
+            from_offset=span[0],
+            to_offset=span[1],
+            window_ms=self.window_ms,
+            windows=tuple(windows),
+            replay=replay,
+            lossy=lossy,
+            final=final,
+            interval_ms=interval_ms,
+            sequence=self._made - 1,
+            time_ms=self._clock_ms(),
+        )
 
 
 _WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes")

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from klamm.core.errors import DeliveryError
 from klamm.core.seams.audit import NO_WINDOW, AuditIdentity, Publish
-from klamm.plugins.audit.event import AuditEvent, EventWindow
+from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow
 
 log = logging.getLogger(__name__)
 
@@ -81,11 +81,9 @@ class KlammProducerAudit:
         clock_ms: Callable[[], int],
         store_timeout_s: float = 30.0,
     ) -> None:
-        self._identity = identity
+        self._source = EventSource(identity, window_ms, clock_ms)
         self._publish = publish
-        self._window_ms = window_ms
         self._interval_s = interval_s
-        self._clock_ms = clock_ms
         self._store_timeout_s = store_timeout_s
         self._records: deque[tuple[str, int, int, int, int]] = deque()
         self._topics: dict[str, _Topic] = {}
@@ -93,7 +91,6 @@ class KlammProducerAudit:
         self._publishing = threading.Lock()
         self._wake = threading.Event()
         self._closed = False
-        self._sequence = 0
         self._thread: threading.Thread | None = None
         self.failures = 0
         """Publications that did not succeed; they are tried again."""
@@ -146,7 +143,7 @@ class KlammProducerAudit:
 
     def _count(self) -> None:
         with self._counting:
-            records, topics, window_ms = self._records, self._topics, self._window_ms
+            records, topics, window_ms = self._records, self._topics, self._source.window_ms
             for _ in range(len(records)):
                 topic, timestamp, column, size, count = records.popleft()
                 start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
@@ -167,7 +164,7 @@ class KlammProducerAudit:
             if error is not None:
                 self.failures += 1
                 raise DeliveryError(
-                    f"audit counts of {self._identity.owner} were not stored, they go with the next: {error}"
+                    f"audit counts of {self._source.who.owner} were not stored, they go with the next: {error}"
                 ) from error
 
     def _take(self, final: bool, heartbeat: bool) -> tuple[list[_Taken], bool]:
@@ -192,24 +189,9 @@ class KlammProducerAudit:
             return refused
 
     def _event(self, topic: str, number: int, counts: Counts, final: bool) -> AuditEvent:
-        self._sequence += 1
-        who = self._identity
-        return AuditEvent(
-            tier=who.tier,
-            owner=who.owner,
-            host=who.host,
-            application=who.application,
-            topic=topic,
-            partition=None,
-            from_offset=number,
-            to_offset=number + 1,
-            window_ms=self._window_ms,
-            windows=tuple(EventWindow(start, *cell) for start, cell in sorted(counts.items())),
-            final=final,
-            interval_ms=round(self._interval_s * 1000),
-            sequence=self._sequence - 1,
-            time_ms=self._clock_ms(),
-        )
+        windows = (EventWindow(start, *cell) for start, cell in sorted(counts.items()))
+        interval_ms = round(self._interval_s * 1000)
+        return self._source.event((topic, None), (number, number + 1), windows, final=final, interval_ms=interval_ms)
 
     def _settle(self, sent: list[_Taken]) -> Exception | None:
         """Wait for each; what was not stored goes back to be sent under the same number."""

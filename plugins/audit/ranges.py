@@ -21,7 +21,7 @@ from typing import Final
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import AuditIdentity, Publish, RangeCount
-from klamm.plugins.audit.event import AuditEvent, EventWindow
+from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow
 from klamm.plugins.audit.windows import tally
 
 MAX_RECORDS: Final = 2_000_000
@@ -109,14 +109,11 @@ class KlammRangeAudit:
         store_timeout_s: float = 30.0,
         max_records: int = MAX_RECORDS,
     ) -> None:
-        self._identity = identity
+        self._source = EventSource(identity, window_ms, clock_ms)
         self._publish = publish
-        self._window_ms = window_ms
-        self._clock_ms = clock_ms
         self._store_timeout_s = store_timeout_s
         self._max_records = max_records
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._sequence = 0
 
     def start(self, partition: TopicPartition, committed: int) -> None:
         self._partitions[partition] = _Partition(committed)
@@ -174,8 +171,8 @@ class KlammRangeAudit:
         for held in ranges:
             if held.from_offset == held.to_offset:
                 continue  # its key is that of the next range, whose counts it must not replace
-            windows = tuple(EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
-            events.append(self._event(held.partition, held.from_offset, held.to_offset, windows))
+            windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
+            events.append(self._source.event(held.partition, (held.from_offset, held.to_offset), windows))
         self._store(events)
 
     def close(self) -> None:
@@ -186,44 +183,15 @@ class KlammRangeAudit:
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
         """At most one for what is read again (below the last commit) and one for what is new."""
-        events = []
+        events, window_ms = [], self._source.window_ms
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)
-            windows = state.replayed.windows(end, self._window_ms)
-            events.append(self._event(partition, state.replay, end, windows, replay=True))
+            windows = state.replayed.windows(end, window_ms)
+            events.append(self._source.event(partition, (state.replay, end), windows, replay=True))
         if to > state.begin:
-            windows, lossy = state.records.windows(to, self._window_ms), state.begin < state.lossy
-            events.append(self._event(partition, state.begin, to, windows, lossy=lossy))
+            windows, lossy = state.records.windows(to, window_ms), state.begin < state.lossy
+            events.append(self._source.event(partition, (state.begin, to), windows, lossy=lossy))
         return events
-
-    def _event(
-        self,
-        partition: TopicPartition,
-        begin: int,
-        to: int,
-        windows: tuple[EventWindow, ...],
-        *,
-        replay: bool = False,
-        lossy: bool = False,
-    ) -> AuditEvent:
-        self._sequence += 1
-        who = self._identity
-        return AuditEvent(
-            tier=who.tier,
-            owner=who.owner,
-            host=who.host,
-            application=who.application,
-            topic=partition.topic,
-            partition=partition.partition,
-            from_offset=begin,
-            to_offset=to,
-            window_ms=self._window_ms,
-            windows=windows,
-            replay=replay,
-            lossy=lossy,
-            sequence=self._sequence - 1,
-            time_ms=self._clock_ms(),
-        )
 
     def _store(self, events: Sequence[AuditEvent]) -> None:
         stored: list[Future[None]] = []
@@ -232,4 +200,4 @@ class KlammRangeAudit:
             for future in stored:
                 future.result(self._store_timeout_s)
         except Exception as error:  # whatever the publisher meets: the counts are kept
-            raise DeliveryError(f"audit events of {self._identity.owner} were not stored: {error}") from error
+            raise DeliveryError(f"audit events of {self._source.who.owner} were not stored: {error}") from error

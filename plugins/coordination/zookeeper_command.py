@@ -23,7 +23,7 @@ def zookeeper(
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, _request_stop)
     signal.signal(signal.SIGINT, _request_stop)
-    server = ZooKeeperServer(data_dir, port)
+    server = ZooKeeperServer(data_dir, port, ends_with_parent=True)
     try:
         server.start()
         typer.echo(f"klamm zookeeper ready: {server.connect}, data in {data_dir} (pid {server.pid}); Ctrl-C stops it")

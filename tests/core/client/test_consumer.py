@@ -57,6 +57,13 @@ def config(broker: RunningBroker) -> dict[str, Any]:
     return client_config(broker, group_id=f"group-{next(NUMBER)}")
 
 
+def test_a_coordination_of_another_cluster_is_told(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
+    """Its registry knows no partition of these brokers, so a member would wait for ever."""
+    other = {**config, "coordination": {"plugin": "embedded", "path": str(tmp_path / "other.db")}}
+    with pytest.raises(ConfigError, match=r"'embedded' is of no cluster, but the brokers at 127\.0\.0\.1:\d+ are of"):
+        klamm.Consumer(other, topics=[topic])
+
+
 def change(config: dict[str, Any], **consumer: Any) -> dict[str, Any]:
     keys = {key.replace("_", "."): value for key, value in consumer.items()}
     return {**config, "consumer": {**config["consumer"], **keys}}
@@ -145,8 +152,9 @@ def test_seek_rewinds_and_pause_holds_back(config: dict[str, Any], topic: str) -
         assert [r.offset for r in read(consumer, 10)] == list(range(10))
         with pytest.raises(KlammError, match="is not assigned to this consumer"):
             consumer.seek(TopicPartition(topic, 9), 0)
-        with pytest.raises(KlammError, match="offsets begin at 0"):
-            consumer.seek(first, -1)
+        for offset in (-1, "a", 1.0, None):
+            with pytest.raises(KlammError, match=f"to {offset!r}: offsets are numbers that begin at 0"):
+                consumer.seek(first, offset)
 
 
 def test_a_position_out_of_range_is_reset(config: dict[str, Any], topic: str) -> None:

@@ -123,6 +123,9 @@ def test_an_unknown_topic_is_told_at_once(broker: RunningBroker, topic: str) -> 
             producer.send(topic + "x", b"v")
         with pytest.raises(UnknownTopicError, match="has 3 partitions; there is no 3"):
             producer.send(topic, b"v", partition=3)
+        for wrong in ("1", 1.0):
+            with pytest.raises(UnknownTopicError, match=f"there is no {wrong!r}"):
+                producer.send(topic, b"v", partition=wrong)  # type: ignore[arg-type]
 
 
 def test_an_unreachable_cluster_is_told_after_max_block() -> None:

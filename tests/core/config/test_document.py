@@ -98,3 +98,9 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 def test_an_empty_file_has_no_sections(tmp_path: Path) -> None:
     assert read(write(tmp_path, "# nothing\n")).tree == {}
+
+
+@pytest.mark.parametrize("source", [None, 5, ["a"], b"klamm.yaml"])
+def test_what_is_no_configuration(source: object) -> None:
+    with pytest.raises(ConfigError, match="a configuration is a file's path or a mapping of the same shape, not"):
+        read(source)  # type: ignore[arg-type]

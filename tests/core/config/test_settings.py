@@ -146,6 +146,7 @@ WRONG = [
     ("audit: {}", "audit: needs `plugin:` (there are: klamm"),
     ("audit: {plugin: klamm, window.minutes: 0}", "audit.window.minutes: should be greater than or equal to 1"),
     ("sinks: {s: {plugin: fils, topics: [t]}}", "sinks.s.plugin: unknown sink 'fils'; did you mean 'files'?"),
+    ("sinks: {s: {topics: [t]}}", "sinks.s.plugin: is missing; it names one of: files, hadoop"),
     ("sinks: {s: {plugin: files, path: p}}", "sinks.s.topics: is required and missing"),
     ("sinks: {s: {plugin: files, topics: [t]}}", "sinks.s.path: is required and missing"),
     ("plugins: {modules: no}", "plugins.modules: expected a list of module names"),

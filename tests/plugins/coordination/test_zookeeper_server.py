@@ -15,7 +15,7 @@ import pytest
 from klamm.core.errors import ConfigError, CoordinationError
 from klamm.plugins.coordination import zookeeper_jars
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer, answers
-from klammtest.zookeeper import free_port
+from klammtest.broker import free_port
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 
@@ -36,6 +36,20 @@ def test_the_command_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) 
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (0, "ZooKeeper has stopped\n", "")
     assert not answers("127.0.0.1", port)
+
+
+def test_no_server_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [*KLAMM, "zookeeper", "--port", str(free_port()), "--data-dir", str(tmp_path / "data")],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert "ready" in process.stdout.readline()
+    (server,) = psutil.Process(process.pid).children()
+    process.kill()
+    process.communicate(timeout=30)
+    assert psutil.wait_procs([server], timeout=30)[1] == []
 
 
 def test_the_command_says_that_java_is_missing(tmp_path: Path) -> None:

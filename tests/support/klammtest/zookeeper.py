@@ -23,20 +23,7 @@ from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordina
 from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-
-FIRST_PORT, LAST_PORT = 20_000, 32_000
-
-
-def free_port() -> int:
-    """A free one below the range that the kernel gives to clients, which could take it between a kill and a restart."""
-    for port in range(FIRST_PORT + hash(uuid4()) % 10_000, LAST_PORT):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError(f"no free port up to {LAST_PORT}")
+from klammtest.broker import free_port
 
 
 def eventually(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
