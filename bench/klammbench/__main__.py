@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import fcntl
+import importlib.metadata
 import math
 import os
 import platform
@@ -15,6 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from klamm.plugins.coordination.zookeeper_jars import find_java
 from klammbench import report
 from klammbench.paths import DOCS, RESULTS, ROOT, SYSTEM_DATA, VAR
 from klammbench.pool import Pool
@@ -27,6 +29,7 @@ from klammbench.systems.base import remove
 ROUNDS, QUICK_ROUNDS = 5, 2
 MINUTES, QUICK_MINUTES = 54, 8.5
 """That a run of all shapes plans for: on a machine where it would take longer, shapes get fewer rounds, and say so."""
+_CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka", "pyarrow")
 
 
 def main() -> int:
@@ -100,11 +103,13 @@ def _about(*, quick: bool) -> dict[str, object]:
 
 
 def machine() -> str:
-    """Cores, processor, memory, kernel and Python in a line."""
+    """Cores, processor, memory, kernel, Python, Java and the client libraries in a line."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    software = f"Linux {platform.release()}, Python {platform.python_version()}"
+    java = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
+    software = f"Linux {platform.release()}, Python {platform.python_version()}, {java[0] if java else 'no Java'}, "
+    software += ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _CLIENTS)
     return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {software}"
 
 

@@ -44,7 +44,9 @@ def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
         axis.set_xlim(_LEAST, _MOST)
         axis.set_xticks([0.1, 0.25, 0.5, 1, 2, 4, 10], ["0.1", "0.25", "0.5", "1", "2", "4", "10"])
         axis.minorticks_off()
-        axis.set_title(f"({shape.NAME}) {shape.TITLE}: {_charted(shape)[1].unit}", loc="left", fontsize=9)
+        axis.set_title(
+            f"({shape.NAME}) {shape.TITLE.partition(':')[0]}: {_charted(shape)[1].unit}", loc="left", fontsize=9
+        )
     figure.suptitle("Klamm: how many times as good as the better Kafka", x=0.01, ha="left", fontsize=11)
     figure.tight_layout()
     figure.savefig(path, format="svg", metadata={"Date": None})
