@@ -189,12 +189,14 @@ class Connection(asyncio.BufferedProtocol):
         return now - since >= patience
 
     def expel(self, reason: str) -> None:
-        """Close at once, and say why."""
+        """Close at once, and say why, once a second for each reason."""
         self._house.metrics.connections_closed[reason] += 1
         where = f"{self.context.connection_id} of {self.context.peer}"
         said = logging.INFO if reason == "idle" else logging.WARNING
         text = "closed idle connection %s" if reason == "idle" else "closed connection %s: " + _REASONS[reason]
-        log.log(said, text, where, extra={"event": "connection closed", "client": self.context.peer})
+        more = self._house.worth_saying(f"closed: {reason}")
+        if more is not None:
+            log.log(said, text + "%s", where, more, extra={"event": "connection closed", "client": self.context.peer})
         self.abort()
 
     def close(self) -> None:
@@ -356,13 +358,18 @@ class Connection(asyncio.BufferedProtocol):
             unread = max(left, min(self._written, left + self._largest))
             self._memory.unread += unread - self._unread
             self._unread = unread
+            if self._memory.tight and not self._writing_paused:
+                self._house.held_up("queued.max.response.bytes")
             self._writing_paused = unread > WRITE_BUFFER_HIGH or self._memory.tight
 
     def review_reading(self) -> None:
         """Pause or go on, after what waits here and in the whole house."""
         waiting = len(self._requests)
         most = 0 if self._memory.many_queued else PIPELINED // 2 if self._reading_paused else PIPELINED
-        if waiting > most or (self._splitter.held and not self._memory.may_grow(self)):
+        full = self._splitter.held and not self._memory.may_grow(self)
+        if waiting > most or full:
+            if not self._reading_paused and (full or not most):
+                self._house.held_up("queued.max.request.bytes" if full else "queued.max.requests")
             self._pause_reading()
         elif self._reading_paused and not self._draining:
             self._resume_reading()

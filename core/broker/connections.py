@@ -126,14 +126,30 @@ class Connections:
         why = f"{error.strerror}; raise the limit of open files, or lower max.connections"
         self._say("connections throttled", "new connections wait", why)
 
-    def _say(self, event: str, what: str, why: str) -> None:
-        """In the log, once a second for each event."""
+    def held_up(self, limit: str) -> None:
+        """A connection has to wait, for a limit over all of them."""
+        self.metrics.held_up[limit] += 1
+        memory, limits = self.memory, self.memory.limits
+        now = {
+            "queued.max.requests": f"{memory.queued} requests wait, {limits.queued_requests} may",
+            "queued.max.request.bytes": f"{memory.held} bytes of requests are held, {limits.request_bytes} may be",
+            "queued.max.response.bytes": f"{memory.unread} bytes of answers are unread, {limits.response_bytes} may be",
+        }
+        self._say(f"{limit} reached", "connections wait", f"{limit}: {now[limit]}")
+
+    def worth_saying(self, event: str) -> str | None:
+        """Once a second for each event: what to add to the line, "" or how often it was not said; else None."""
         self._unsaid[event] += 1
-        if self.clock() - self._said_at.get(event, float("-inf")) >= _SAID_EVERY_S:
-            times = self._unsaid.pop(event)
-            more = f" ({times} times since this was last said)" if times > 1 else ""
+        if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
+            return None
+        self._said_at[event] = self.clock()
+        times = self._unsaid.pop(event)
+        return f" ({times} times since this was last said)" if times > 1 else ""
+
+    def _say(self, event: str, what: str, why: str) -> None:
+        more = self.worth_saying(event)
+        if more is not None:
             log.warning("%s: %s%s", what, why, more, extra={"event": event})
-            self._said_at[event] = self.clock()
 
     def lost(self, member: Member) -> None:
         if member in self._members:

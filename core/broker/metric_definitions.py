@@ -88,6 +88,9 @@ DEFINITIONS = (
     Definition("server_socket_server_metrics_connection_accept_throttled", _C, (),
                "Times that new connections were left waiting, for max.connection.creation.rate or for want of a file "
                "descriptor."),
+    Definition("server_socket_server_metrics_connection_held_up", _C, ("limit",),
+               "Times that a connection had to wait, by the limit over all of them that was reached "
+               "(queued.max.requests, queued.max.request.bytes, queued.max.response.bytes)."),
     Definition("server_socket_server_metrics_connection_closed", _C, ("reason",),
                "Connections that the broker closed later: idle, unfinished request, reads nothing, bad request.",
                "kafka.server:type=socket-server-metrics,name=expired-connections-killed-count"),

@@ -82,6 +82,8 @@ class BrokerMetrics:
         """By the limit that was reached."""
         self.connections_throttled = 0
         """How often new ones were left waiting outside."""
+        self.held_up: Counter[str] = Counter()
+        """Connections that had to wait, by the limit over all of them that was reached."""
         self.connections_closed: Counter[str] = Counter()
         """What the broker closed itself, by reason."""
         self.session_up = True

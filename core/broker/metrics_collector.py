@@ -173,6 +173,9 @@ def _of_connections(
             ((limit,), count) for limit, count in list(metrics.connections_rejected.items())
         ],
         "server_socket_server_metrics_connection_accept_throttled": one(lambda: metrics.connections_throttled),
+        "server_socket_server_metrics_connection_held_up": lambda: [
+            ((limit,), count) for limit, count in list(metrics.held_up.items())
+        ],
         "server_socket_server_metrics_connection_closed": lambda: [
             ((reason,), count) for reason, count in list(metrics.connections_closed.items())
         ],

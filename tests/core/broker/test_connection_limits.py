@@ -169,6 +169,7 @@ def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
     wire.unread = 2000 * KIB
     connection.pause_writing()
     assert house.connections.memory.tight
+    assert house.connections.metrics.held_up == {"queued.max.response.bytes": 1}
     assert house.connections.memory.room() == LEAST_ROOM
     assert house.sweep(connection, 1, tight=True) is None
     assert house.sweep(connection, 12, tight=True) == "reads nothing"
@@ -320,6 +321,7 @@ def test_large_requests_wait_for_memory_and_one_always_goes_on() -> None:
     assert [first_wire.reading, second_wire.reading] == [True, True], "the first over the limit goes on"
     arrive(first, b"r" * 100)
     assert [first_wire.reading, second_wire.reading] == [False, True], "the other waits for it"
+    assert house.connections.metrics.held_up == {"queued.max.request.bytes": 1}
     assert house.sweep(first, 1000) is None, "and is not blamed for it"
     third, third_wire = house.connect()
     arrive(third, begun(16, 8) + b"r" * 8)
@@ -352,6 +354,7 @@ def test_requests_of_all_connections_together_are_bounded() -> None:
             arrive(connection, frame + b"wait" + (frame + b"more") * 2)
         assert house.connections.memory.queued == 8
         assert [wire.reading for _, wire in pairs] == [True, True, False, False]
+        assert house.connections.metrics.held_up == {"queued.max.requests": 2}
         await asyncio.sleep(0)
         for held in house.release:
             held.set_result(None)
@@ -377,6 +380,19 @@ def test_connections_of_one_address_are_bounded(caplog: pytest.LogCaptureFixture
     assert len(house.connections) == 5
     assert house.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
     assert house.connections.metrics.connections_accepted == 11
+
+
+def test_many_closed_for_one_reason_are_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    house = House()
+    for _ in range(3):
+        house.connect()[0].expel("reads nothing")
+    house.connect()[0].expel("unfinished request")
+    house.now = 1.5
+    house.connect()[0].expel("reads nothing")
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 3
+    assert lines[2].endswith("socket.send.timeout.ms (3 times since this was last said)")
+    assert house.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
 
 
 def test_other_limits_apply_from_now_on() -> None:
