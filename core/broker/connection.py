@@ -196,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         text = "closed idle connection %s" if reason == "idle" else "closed connection %s: " + _REASONS[reason]
         more = self._house.worth_saying(f"closed: {reason}")
         if more is not None:
-            log.log(said, text + "%s", where, more, extra={"event": "connection closed", "client": self.context.peer})
+            log.log(said, text + "%s", where, more, extra=self._fields())
         self.abort()
 
     def close(self) -> None:
@@ -330,13 +330,18 @@ class Connection(asyncio.BufferedProtocol):
         context = self.context
         where = f"connection {context.connection_id} of {context.peer} ({context.software_name or 'client unknown'})"
         if isinstance(error, ProtocolError):
-            log.warning("closed %s: %s", where, error)
+            log.warning("closed %s: %s", where, error, extra=self._fields())
         else:
-            log.error("closed %s: unexpected %s", where, describe(error))
+            log.error("closed %s: unexpected %s", where, describe(error), extra=self._fields())
         self._house.metrics.connections_closed["bad request"] += 1
         self._requests.clear()
         self._draining = True
         self.close()
+
+    def _fields(self) -> dict[str, object]:
+        """Of a line in the log that is read by programs."""
+        context = self.context
+        return {"event": "connection closed", "connection": context.connection_id, "client": context.peer}
 
     # -- memory
 

@@ -1,7 +1,7 @@
 """The broker's configuration while it runs: what the file said last, and over it what the cluster says (KIP-226).
 
 Rules: one change at a time, whole or not at all; who has to be told is told in the order of registration, on the event
-loop, with the old and the new configuration. A reload that cannot be leaves everything as it was.
+loop, with the new configuration. A reload that cannot be leaves everything as it was.
 """
 
 from __future__ import annotations

@@ -112,6 +112,8 @@ class Cleaner:
 
     def reconfigure(self, config: CleanerConfig) -> None:
         """Blocking. Go on with other settings; a pass that is under way is broken off and made again."""
+        if config == self._config:
+            return
         self.stop()
         self._stopping = threading.Event()
         self._threads = []

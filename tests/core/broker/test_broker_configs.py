@@ -152,6 +152,16 @@ def test_levels_are_reloaded(broker: RunningBroker) -> None:
     assert rows[-1].keys() >= {"time", "level", "logger", "message"}
 
 
+def test_a_closed_connection_has_its_fields(broker: RunningBroker) -> None:
+    with WireClient(broker.bootstrap) as wire:
+        wire.send_raw(b"\xff\xff\xff\xff")
+        assert wire.closed()
+    until(lambda: any(row.get("event") == "connection closed" for row in said(broker)), "it is said")
+    (row,) = [row for row in said(broker) if row.get("event") == "connection closed"]
+    assert row["client"].startswith("127.0.0.1:")
+    assert row["connection"] > 0
+
+
 def test_the_clusters_word_goes_before_the_file(broker: RunningBroker, admin: AdminClient) -> None:
     with WireClient(broker.bootstrap) as wire:
         topic = new_topic(wire)
