@@ -29,7 +29,7 @@ _VERSION = 9
 _TIMESTAMP_MS = int(time.time() // 86_400) * 86_400_000
 """This day's beginning: retention takes nothing of it."""
 _SOURCE = Path(__file__).with_name("raw.c")
-_TIMEOUT_S = 40.0
+_TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,8 @@ def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load,
         numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
         command = [str(compiled()), bootstrap.rpartition(":")[2], str(frames), *map(str, numbers)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"what was sent was not all answered within {_TIMEOUT_S:g} s") from None
     finally:
         frames.unlink()
     if done.returncode:
