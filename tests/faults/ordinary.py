@@ -60,16 +60,24 @@ class Ordinary:
         while not until(pairs):
             due = began + pairs / self.pairs_per_s
             time.sleep(max(due - time.monotonic(), 0.0))
-            offset = self._produce(phase)
-            between = time.monotonic()
-            self._fetch(phase, offset)
-            done = time.monotonic()
-            found.requests += [between - due, done - between]
-            if pairs % _DOORS_EVERY == 0:
-                self._knock()
-                found.doors.append(time.monotonic() - done)
+            try:
+                self._pair(phase, due, found, knock=pairs % _DOORS_EVERY == 0)
+            except (OSError, AssertionError) as error:
+                self.result.wrong(phase, f"no answer: {type(error).__name__} {error}")
+                self._wire.close()
+                self._wire = WireClient(self.bootstrap)
             pairs += 1
         return found
+
+    def _pair(self, phase: str, due: float, found: Latencies, *, knock: bool) -> None:
+        offset = self._produce(phase)
+        between = time.monotonic()
+        self._fetch(phase, offset)
+        done = time.monotonic()
+        found.requests += [between - due, done - between]
+        if knock:
+            self._knock()
+            found.doors.append(time.monotonic() - done)
 
     def _produce(self, phase: str) -> int:
         self._sent += 1
