@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness import Result, Run
 from klamm.core.errors import ErrorCode
@@ -23,6 +25,8 @@ POINTS = {
 """Fault points, and the last pass of each that is asked for; one that does not come is a plain kill -9."""
 COMMITS = 400
 DEATH_S = 10.0
+LOADED_S = 60.0
+LOADING = (ErrorCode.coordinator_load_in_progress, ErrorCode.coordinator_not_available)
 STORE = {"plugin": "topic", "offsets.topic.num.partitions": 2, "offsets.topic.segment.bytes": 2_048}
 CLEANING = {"log.cleaner.backoff.ms": 20, "log.cleaner.min.cleanable.ratio": 0.1, "log.segment.delete.delay.ms": 0}
 
@@ -96,6 +100,8 @@ def _commit(i: int, chance: random.Random, broker: RunningBroker, groups: Groups
                 if error is ErrorCode.none:
                     groups.of[name].acknowledged = groups.next
                     total.acknowledged += 1
+                elif error in LOADING:
+                    time.sleep(0.05)
                 elif not broker.died(DEATH_S):  # dying, it may say that it cannot store any more
                     total.wrong(i, f"a commit is answered with {error.name}")
     except (OSError, AssertionError):
@@ -106,8 +112,10 @@ def _commit(i: int, chance: random.Random, broker: RunningBroker, groups: Groups
 def _check(i: int, broker: RunningBroker, groups: Groups, total: Result) -> None:
     with WireClient(broker.bootstrap) as wire:
         for name, group in groups.of.items():
-            found = stored(wire, name, TOPIC, (0,))[0]
-            if found.error_code is not ErrorCode.none:
+            found = _found(wire, name)
+            if found is None:
+                total.wrong(i, f"{name}: its offset cannot be fetched within {LOADED_S:.0f} s of the start")
+            elif found.error_code is not ErrorCode.none:
                 total.wrong(i, f"{name}: its offset cannot be fetched: {found.error_code.name}")
             elif found.committed_offset < group.acknowledged:
                 total.lose(i, f"{name}: {group.acknowledged} was acknowledged, {found.committed_offset} is stored")
@@ -115,6 +123,17 @@ def _check(i: int, broker: RunningBroker, groups: Groups, total: Result) -> None
                 total.corrupt(i, f"{name}: {found.committed_offset} is stored, {group.sent} was sent last")
     if "Traceback" in broker.log():
         total.wrong(i, "a traceback in the broker's log")
+
+
+def _found(wire: WireClient, group: str) -> Any:
+    """The stored offset; None where none is answered. A broker that has just started reads its groups first."""
+    deadline = time.monotonic() + LOADED_S
+    while time.monotonic() < deadline:
+        found = stored(wire, group, TOPIC, (0,)).get(0)
+        if found is not None and found.error_code not in LOADING:
+            return found
+        time.sleep(0.05)
+    return None
 
 
 CAMPAIGNS = [OffsetStoreKill()]
