@@ -91,6 +91,7 @@ class Connections:
 class _Siege:
     def __init__(self, broker: RunningBroker, metrics_port: int, size: Size, run: Run, result: Result) -> None:
         self.broker, self.size, self.quick, self.result = broker, size, run.quick, result
+        self._plant = run.plant
         self._process = psutil.Process(broker.pid)
         self._metrics = f"http://127.0.0.1:{metrics_port}/metrics"
         self._client = Ordinary(broker.bootstrap, "ordinary", 50, result)
@@ -105,6 +106,8 @@ class _Siege:
             crowded = self._measure("crowded")
             self._all_are_in()
             self._memory(resting)
+            if self._plant:
+                return
             self._half_open_ones_go()
         self._released(descriptors)
         quiet_again = self._measure("quiet again")
