@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from klamm.core.cluster.nodes import (
     BrokerIdNode,
+    ConfigNode,
     ControllerNode,
     PartitionStateNode,
     ProducerIdBlockNode,
-    ConfigNode,
     TopicNode,
     decode_uuid,
     encode_uuid,

@@ -80,7 +80,10 @@ def _confluent_consume(bootstrap: str, topic: str, count: int, group: str | None
         for message in consumer.consume(min(10_000, count - len(got)), 0.5):
             if message.error() is not None:
                 raise RuntimeError(str(message.error()))
-            got.append((message.offset(), message.value()))
+            offset, value = message.offset(), message.value()
+            assert offset is not None
+            assert value is not None
+            got.append((offset, value))
     consumer.close()
     return got
 

@@ -22,11 +22,11 @@ def producer_settings(broker: RunningBroker, **options: Any) -> Settings:
 
 def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
     """All records, by partition."""
-    result = {}
+    result: dict[int, list[Record]] = {}
     for tp in client.partitions(topic):
         node_id = client.cluster.leader(tp)
         assert node_id is not None
-        result[tp.partition] = records = []
+        records = result[tp.partition] = list[Record]()
         while data := client.fetch(node_id, {tp: len(records)}, max_wait_ms=0)[tp].records:
             for position, header in iter_headers(data):
                 records += decode_batch(data, position, header, client.codecs)

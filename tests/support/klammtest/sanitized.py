@@ -92,7 +92,10 @@ def noise(native: Any, rng: random.Random) -> None:
     do; the sanitizers judge the rest."""
     whole = encode_batch(some_records(rng), base_offset=rng.choice((0, 7, 2**62)))
     header, data = BatchHeader.parse(whole), spoiled(rng, whole)
-    number = lambda *usual: rng.choice((*usual, *usual, -1, 0, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)))  # noqa: E731
+
+    def number(*usual: int) -> int:
+        return rng.choice((*usual, *usual, -1, 0, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63)))
+
     said = (number(header.record_count), number(header.base_offset), number(header.last_offset_delta), number(5), False)
     area = exact(data[HEADER_SIZE:])
     column = (rng.choice((None, rng.randbytes(2))), rng.randbytes(4 * rng.randrange(9)), some_bytes(rng) or b"",

@@ -100,7 +100,7 @@ class EmbeddedCase:
 
     def make(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
         number = len(self._made)
-        config = EmbeddedConfig(path=self._file, session_timeout_ms=session_timeout_ms)
+        config = EmbeddedConfig.model_validate({"path": self._file, "session.timeout.ms": session_timeout_ms})
         # A clock that has stopped long ago: heartbeats by it are late for everyone else.
         made = EmbeddedCoordination(config, lambda: 1.0 if number in self._stopped else time.time())
         self._made.append(made)
@@ -155,10 +155,12 @@ class ZooKeeperCase:
         self._made: list[ZooKeeperCoordination] = []
 
     def make(self, session_timeout_ms: int = 10_000) -> ZooKeeperCoordination:
-        config = ZooKeeperConfig(
-            connect=self._connect,
-            session_timeout_ms=session_timeout_ms,
-            connection_timeout_ms=self._request_timeout_ms,
+        config = ZooKeeperConfig.model_validate(
+            {
+                "zookeeper.connect": self._connect,
+                "zookeeper.session.timeout.ms": session_timeout_ms,
+                "zookeeper.connection.timeout.ms": self._request_timeout_ms,
+            }
         )
         made = ZooKeeperCoordination(config)
         self._made.append(made)
@@ -181,7 +183,9 @@ class ZooKeeperCase:
         def expired() -> bool:
             # The first client takes its session back at once, so the second must be quick, or try again.
             _close_session(self.server.port, *client_id)
-            return coordination.session_id != client_id[0]  # 0, or whoever listens has opened the next one already
+            return bool(
+                coordination.session_id != client_id[0]
+            )  # 0, or whoever listens has opened the next one already
 
         eventually(expired, "expiry of a ZooKeeper session")
 
