@@ -14,7 +14,8 @@ from klamm.core.protocol.software import declared_codecs
 @dataclass(slots=True)
 class ConnectionContext:
     """One connection. `principal` is `User:ANONYMOUS` until there is authentication; `software_*` as the client said in
-    ApiVersions. `taken`: bytes that its response may have which is being made."""
+    ApiVersions. `taken`: bytes that its response may have which is being made. `reads_much`: its last answer to a Fetch
+    was read by a worker thread, and large."""
 
     connection_id: int
     listener: str
@@ -24,6 +25,7 @@ class ConnectionContext:
     software_version: str = ""
     codecs: frozenset[int] = field(default_factory=frozenset)
     taken: int = 0
+    reads_much: bool = False
 
     def introduce(self, name: str, version: str) -> None:
         """What the client says of itself; takes up the codecs that it declares."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 from klamm.core.errors import StorageError
 from klamm.core.faults import fault_point
 
+MOST_CACHED: Final = 512 * 1024  # a copy of that size takes about as long as a thread to wake up
 _FILE_MODE: Final = 0o644
 _NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
@@ -24,6 +26,21 @@ def storage(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+class _Scratch(threading.local):
+    """Memory that reads without waiting go through, a thread's own: new memory would be zeroed for each."""
+
+    def __init__(self) -> None:
+        self._memory: memoryview | None = None
+
+    def of(self, size: int) -> memoryview:
+        if self._memory is None:
+            self._memory = memoryview(bytearray(MOST_CACHED))
+        return self._memory[:size]
+
+
+_scratch: Final = _Scratch()
 
 
 class OpenFile:
@@ -62,8 +79,11 @@ class OpenFile:
         return b"".join(parts)
 
     def read_cached(self, size: int, pos: int) -> bytes | None:
-        """As `read`, or None where the bytes are not all in the page cache. Never waits for a disk."""
-        buffer = bytearray(size)
+        """As `read`, or None where the bytes are not all in the page cache, or more than `MOST_CACHED`. Never waits
+        for a disk, nor keeps the caller for long."""
+        if size > MOST_CACHED:
+            return None
+        buffer = _scratch.of(size)
         try:
             got = os.preadv(self.fd, [buffer], pos, os.RWF_NOWAIT)
         except BlockingIOError:

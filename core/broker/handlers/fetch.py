@@ -17,6 +17,7 @@ from klamm.core.broker.context import Request
 from klamm.core.broker.partitions import LedPartition, ParkedFetch
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.log.files import MOST_CACHED
 from klamm.core.log.partition_log import LogRead, ReadIsolation
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
@@ -64,7 +65,7 @@ def fetch(services: Services, request: Request) -> Any:
         for topic in message.topics
         for p in topic.partitions
     ]
-    poll = _look(services, request, wanted, cached_only=True)
+    poll = _look_at_once(services, request, wanted)
     wait_s = message.max_wait.total_seconds()
     if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0 or not wanted):
         return _respond(services, request, poll)
@@ -94,15 +95,24 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
         finally:
             for led in places:
                 led.unpark(parked)
-        poll = _look(services, request, wanted, cached_only=True) or await _look_on_disk(services, request, wanted)
+        poll = _look_at_once(services, request, wanted) or await _look_on_disk(services, request, wanted)
     return _respond(services, request, poll)
 
 
+def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
+    """None where it is for a worker thread: not all is in the page cache, or it is more than the event loop should copy
+    (whose last answer was that large is not tried here)."""
+    if request.context.connection.reads_much:
+        return None
+    return _look(services, request, wanted, cached_only=True)
+
+
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
-    """Not all is in the page cache: a worker thread waits for it."""
-    room = services.memory.take(request.context.connection)
+    connection = request.context.connection
+    room = services.memory.take(connection)
     poll = await services.workers.disk(_look, services, request, wanted, room=room)
     assert poll is not None
+    connection.reads_much = poll.size > MOST_CACHED
     return poll
 
 
@@ -110,7 +120,7 @@ def _look(
     services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int = 0
 ) -> _Poll | None:
     """All partitions once, `room` bytes at most or what there is room for now; with `cached_only`, None as soon as one
-    would have to wait for the disk."""
+    would have to wait for the disk, or once it is more than the event loop should copy."""
     message = request.message
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
     room = min(message.max_bytes, services.config.fetch_max_bytes, room or services.memory.room())
@@ -132,6 +142,8 @@ def _look(
                 answer = found
         poll.answers.append(answer)
         poll.size += len(answer.records)
+        if cached_only and poll.size > MOST_CACHED:
+            return None
         poll.failed = poll.failed or answer.error is not ErrorCode.none
     return poll
 
