@@ -12,7 +12,7 @@ from klamm.core.seams.envelope import Envelope, RegisteredSchema, SchemaKey
 
 TEXT = '{"type": "string"}'
 SCHEMAS = [
-    RegisteredSchema(i, TEXT + " " * i, hashlib.md5((TEXT + " " * i).encode()).digest(), i.to_bytes(8, "little"))
+    RegisteredSchema(i, f"{TEXT} {i}", hashlib.md5(f"{TEXT} {i}".encode()).digest(), i.to_bytes(8, "little"))
     for i in (1, 2, 255, 65_536, 2**31 - 1)
 ]
 
