@@ -15,7 +15,7 @@ from klamm.core.protocol.software import declared_codecs
 class ConnectionContext:
     """One connection. `principal` is `User:ANONYMOUS` until there is authentication; `software_*` as the client said in
     ApiVersions. `taken`: bytes that its response may have which is being made. `reads_much`: its last answer to a Fetch
-    was read by a worker thread, and large."""
+    was large."""
 
     connection_id: int
     listener: str

@@ -1,8 +1,8 @@
 """Worker threads: where everything runs that may block, so that the event loop never does.
 
 A pool each, because a coordination that is away holds its callers for many seconds, and the disk must not wait with
-them. An offset store may be a client of this very broker: were its calls to take the threads of the coordination, the
-topic that the first of them makes could never be made.
+them, nor a small read for hundreds of large ones. An offset store may be a client of this very broker: were its calls
+to take the threads of the coordination, the topic that the first of them makes could never be made.
 """
 
 from __future__ import annotations
@@ -17,17 +17,23 @@ T = TypeVar("T")
 
 _COORDINATION_THREADS = 4
 _OFFSET_THREADS = 4
+_BULK_THREADS = 2
 
 
 class Workers:
     def __init__(self, disk_threads: int) -> None:
         self._disk = ThreadPoolExecutor(disk_threads, thread_name_prefix="klamm-disk")
+        self._bulk = ThreadPoolExecutor(_BULK_THREADS, thread_name_prefix="klamm-bulk")
         self._coordination = ThreadPoolExecutor(_COORDINATION_THREADS, thread_name_prefix="klamm-coordination")
         self._offsets = ThreadPoolExecutor(_OFFSET_THREADS, thread_name_prefix="klamm-offsets")
 
     async def disk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call that reads, writes or unpacks."""
         return await asyncio.get_running_loop().run_in_executor(self._disk, lambda: call(*args, **kwargs))
+
+    async def bulk(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """The result of a call that reads much."""
+        return await asyncio.get_running_loop().run_in_executor(self._bulk, lambda: call(*args, **kwargs))
 
     async def coordination(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of a call that speaks with the coordination."""
@@ -40,5 +46,6 @@ class Workers:
     def close(self) -> None:
         """Wait for what is running."""
         self._disk.shutdown()
+        self._bulk.shutdown()
         self._offsets.shutdown()
         self._coordination.shutdown()

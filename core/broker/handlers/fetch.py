@@ -100,30 +100,44 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
 
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
-    """None where it is for a worker thread: not all is in the page cache, or it is more than the event loop should copy
-    (whose last answer was that large is not tried here)."""
-    if request.context.connection.reads_much:
+    """What the event loop may copy itself, and no more; None where that is for a worker thread."""
+    if _reads_much(request):
         return None
-    return _look(services, request, wanted, cached_only=True)
-
-
-async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
-    connection = request.context.connection
-    room = services.memory.take(connection)
-    poll = await services.workers.disk(_look, services, request, wanted, room=room)
-    assert poll is not None
-    connection.reads_much = poll.size > MOST_CACHED
+    poll = _look(services, request, wanted, cached_only=True, room=min(services.memory.room(), MOST_CACHED))
+    if poll is not None:
+        _remember(request, poll)
     return poll
 
 
+async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
+    """By a worker thread: not all is in the page cache, or it is much. Small reads do not wait for large ones."""
+    room = services.memory.take(request.context.connection)
+    if _reads_much(request):
+        poll = await services.workers.bulk(_look, services, request, wanted, room=room)
+    else:
+        poll = await services.workers.disk(_look, services, request, wanted, room=min(room, MOST_CACHED))
+    assert poll is not None
+    _remember(request, poll)
+    return poll
+
+
+def _reads_much(request: Request) -> bool:
+    return request.context.connection.reads_much or request.message.min_bytes > MOST_CACHED
+
+
+def _remember(request: Request, poll: _Poll) -> None:
+    """An answer is as large as it may be only once the one before it was large."""
+    request.context.connection.reads_much = poll.size > MOST_CACHED // 2
+
+
 def _look(
-    services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int = 0
+    services: Services, request: Request, wanted: list[_Wanted], *, cached_only: bool = False, room: int
 ) -> _Poll | None:
-    """All partitions once, `room` bytes at most or what there is room for now; with `cached_only`, None as soon as one
-    would have to wait for the disk, or once it is more than the event loop should copy."""
+    """All partitions once, `room` bytes at most; with `cached_only`, None as soon as one would have to wait for the
+    disk."""
     message = request.message
     isolation = ReadIsolation.COMMITTED if message.isolation_level == _READ_COMMITTED else ReadIsolation.HIGH_WATERMARK
-    room = min(message.max_bytes, services.config.fetch_max_bytes, room or services.memory.room())
+    room = min(message.max_bytes, services.config.fetch_max_bytes, room)
     poll = _Poll([])
     for want in wanted:
         led = services.led(want.topic, want.partition, want.leader_epoch)
@@ -142,8 +156,6 @@ def _look(
                 answer = found
         poll.answers.append(answer)
         poll.size += len(answer.records)
-        if cached_only and poll.size > MOST_CACHED:
-            return None
         poll.failed = poll.failed or answer.error is not ErrorCode.none
     return poll
 

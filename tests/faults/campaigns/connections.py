@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO
 
 import psutil
@@ -82,7 +83,10 @@ class Connections:
             "queued.max.response.bytes": UNBOUNDED if run.plant else size.response_bytes,
         }
         topics = {"ordinary": {"partitions": 1}, "large": {"partitions": 1}}
-        with running_broker(run.folder / "broker", topics=topics, broker=keys) as broker:
+        with (
+            TemporaryDirectory(prefix="klamm-faults-") as folder,  # on a disk: files in memory are read differently
+            running_broker(Path(folder) / "broker", topics=topics, broker=keys) as broker,
+        ):
             _fill(broker)
             _Siege(broker, metrics_port, size, run, result).run()
         return result
