@@ -246,7 +246,7 @@ def test_an_answer_that_does_not_come_is_a_time_out(scripted: ScriptedBroker, co
         ClusterClient(scripted.bootstrap, codecs=codecs, network=QUICK) as client,
         pytest.raises(RequestTimeoutError, match=f"no answer to PRODUCE from {scripted.bootstrap} in time"),
     ):
-        client.produce({TopicPartition("t", 0): batch(b"x")}, timeout_s=0.2)
+        client.produce({TopicPartition("t", 0): batch(b"x")}, timeout_s=2.0)
 
 
 def test_a_connection_that_breaks_is_made_again(scripted: ScriptedBroker, codecs: CodecTable) -> None:
