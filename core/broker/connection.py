@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 from klamm.core.broker.connections import Connections
-from klamm.core.broker.context import ConnectionContext
+from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext
 from klamm.core.broker.limits import Limits
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
@@ -216,7 +216,7 @@ class Connection(asyncio.BufferedProtocol):
         for _ in range(_BURST):
             if self._transport is None or self._task is not None or not self._requests or self._cannot_write:
                 break
-            if self._house.turns.over and self._requests[0][1] == _FETCH and not self._may_fetch:
+            if self._house.turns.over and self._requests[0][1] == _FETCH and self._reads_much and not self._may_fetch:
                 self._awaits_turn = True
                 self._house.turns.wait(self)
                 break
@@ -233,6 +233,10 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def _cannot_write(self) -> bool:
         return self._writing_paused or self._awaits_turn
+
+    @property
+    def _reads_much(self) -> bool:
+        return self.context.allowance > FIRST_ALLOWANCE
 
     @property
     def _may_fetch(self) -> bool:

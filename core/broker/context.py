@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.messages import Schema
 from klamm.core.protocol.software import declared_codecs
 
+FIRST_ALLOWANCE: Final = 64 * 1024
+
 
 @dataclass(slots=True)
 class ConnectionContext:
     """One connection. `principal` is `User:ANONYMOUS` until there is authentication; `software_*` as the client said in
-    ApiVersions. `taken`: bytes that its response may have which is being made. `reads_much`: its last answer to a Fetch
-    was large."""
+    ApiVersions. `taken`: bytes that its response may have which is being made. `allowance`: bytes that
+    its next answer to a Fetch may hold; more than the event loop copies: what there is room for."""
 
     connection_id: int
     listener: str
@@ -25,7 +27,7 @@ class ConnectionContext:
     software_version: str = ""
     codecs: frozenset[int] = field(default_factory=frozenset)
     taken: int = 0
-    reads_much: bool = False
+    allowance: int = FIRST_ALLOWANCE
 
     def introduce(self, name: str, version: str) -> None:
         """What the client says of itself; takes up the codecs that it declares."""

@@ -3,7 +3,8 @@ loop, all connections together.
 
 Both copy, on the event loop: 500 clients that ask for megabytes at the same moment kept all others waiting for 5
 seconds. Rules: first come, first served; once `_BUDGET` bytes went out the loop sees to everything else before the
-next; small answers do not ask, and neither do requests other than Fetch.
+next; small answers do not ask, and neither do requests other than Fetch, nor those of
+whoever has read little so far.
 """
 
 from __future__ import annotations

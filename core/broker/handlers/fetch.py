@@ -13,7 +13,7 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from klamm.core.broker.context import Request
+from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext, Request
 from klamm.core.broker.partitions import LedPartition, ParkedFetch
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
@@ -100,34 +100,41 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
 
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
-    """What the event loop may copy itself, and no more; None where that is for a worker thread."""
+    """By the event loop; None where that is for a worker thread."""
+    connection = request.context.connection
     if _reads_much(request):
         return None
-    poll = _look(services, request, wanted, cached_only=True, room=min(services.memory.room(), MOST_CACHED))
+    poll = _look(services, request, wanted, cached_only=True, room=min(services.memory.room(), connection.allowance))
     if poll is not None:
-        _remember(request, poll)
+        _learn(connection, poll.size)
     return poll
 
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
     """By a worker thread: not all is in the page cache, or it is much. Small reads do not wait for large ones."""
-    room = services.memory.take(request.context.connection)
+    connection = request.context.connection
+    room = services.memory.take(connection)
     if _reads_much(request):
         poll = await services.workers.bulk(_look, services, request, wanted, room=room)
     else:
-        poll = await services.workers.disk(_look, services, request, wanted, room=min(room, MOST_CACHED))
+        poll = await services.workers.disk(_look, services, request, wanted, room=min(room, connection.allowance))
     assert poll is not None
-    _remember(request, poll)
+    _learn(connection, poll.size)
     return poll
 
 
 def _reads_much(request: Request) -> bool:
-    return request.context.connection.reads_much or request.message.min_bytes > MOST_CACHED
+    allowance = request.context.connection.allowance
+    return allowance > MOST_CACHED or request.message.min_bytes > allowance
 
 
-def _remember(request: Request, poll: _Poll) -> None:
-    """An answer is as large as it may be only once the one before it was large."""
-    request.context.connection.reads_much = poll.size > MOST_CACHED // 2
+def _learn(connection: ConnectionContext, size: int) -> None:
+    """Answers grow while they are used, as TCP's window does: whoever reads little is answered at once, though hundreds
+    ask for megabytes."""
+    if size > connection.allowance // 2:
+        connection.allowance = min(connection.allowance * 2, 2 * MOST_CACHED)
+    elif size < connection.allowance // 4:
+        connection.allowance = max(connection.allowance // 2, FIRST_ALLOWANCE)
 
 
 def _look(
