@@ -32,6 +32,8 @@ _WORTH_TRIMMING: Final = 16 * 1024 * 1024
 """Bytes of responses that were freed, from which on it is seen to that the system gets them back."""
 _SLICE: Final = 500
 """Connections looked at in one go, before others get their turn."""
+_FOR_ROOM: Final = 32
+"""Closed in one sweep at most to have room for responses: hundreds that are closed together come back together."""
 
 
 class Member(Protocol):
@@ -183,9 +185,12 @@ class Connections:
         while True:
             limits = self.memory.limits
             await asyncio.sleep(min(limits.idle_s / 2, limits.frame_s / 2, limits.send_s / 2, _SWEEP_MAX_S))
+            for_room = _FOR_ROOM
             for number, member in enumerate(self, 1):
-                reason = member.overdue(self.clock(), self.memory.limits, tight=self.memory.tight)
+                tight = self.memory.tight and for_room > 0
+                reason = member.overdue(self.clock(), self.memory.limits, tight=tight)
                 if reason is not None:
+                    for_room -= tight
                     member.expel(reason)
                 if reason is not None or number % _SLICE == 0:  # to free what one was sent may take a millisecond
                     await asyncio.sleep(0)
