@@ -1,6 +1,6 @@
 """`make faults`: everything that a log and a broker may meet is done to them, again and again.
 
-Every campaign prints one line, further figures behind the four that all have:
+Every campaign prints one line, and an indented one with further figures and its seconds:
 
     campaign NAME injected N acknowledged N lost N corrupt-served N
 
@@ -94,7 +94,8 @@ def child(name: str, options: argparse.Namespace) -> int:
 
 def say(name: str, result: Result, seconds: float, options: argparse.Namespace) -> None:
     """Print the campaign's line and what follows from it."""
-    print(f"{result.line(name)} seconds {seconds:.0f}", flush=True)
+    further = "".join(f"{figure} {n} " for figure, n in result.figures.items())
+    print(f"{result.line(name)}\n  {further}seconds {seconds:.0f}", flush=True)
     if options.plant:
         print(f"  plant {'found' if result.found else 'NOT FOUND: this campaign is blind to it'}", flush=True)
         for problem in result.problems[:1]:

@@ -91,10 +91,9 @@ class Result:
         return bool(self.lost or self.corrupt_served or self.problem_count)
 
     def line(self, name: str) -> str:
-        further = "".join(f" {figure} {n}" for figure, n in self.figures.items())
         return (
             f"campaign {name} injected {self.injected} acknowledged {self.acknowledged} lost {self.lost} "
-            f"corrupt-served {self.corrupt_served}{further}"
+            f"corrupt-served {self.corrupt_served}"
         )
 
 

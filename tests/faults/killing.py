@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from pathlib import Path
 
+import klamm.core.log
 from harness import Result, Run
 
 PLANTED = 10
 EACH, EACH_QUICK = 50, 2
+_POINT = re.compile(r'fault_point\("([a-z_.]+)"\)')
+
+
+def points_of_the_log() -> frozenset[str]:
+    """Every fault point that the log's code has."""
+    modules = Path(klamm.core.log.__path__[0]).rglob("*.py")
+    return frozenset(point for module in modules for point in _POINT.findall(module.read_text()))
 
 
 @dataclass(frozen=True)
@@ -42,11 +51,16 @@ def rehearse(run: Run, scripts: int, live: Callable[[Path, int], dict[str, int]]
     return passes
 
 
-def kill_everywhere(run: Run, passes: list[dict[str, int]], one: Callable[[Kill, Result], None]) -> Result:
-    """Each point as often as every other; its pass and the life by chance, among those that come to it."""
+def kill_everywhere(
+    run: Run, passes: list[dict[str, int]], one: Callable[[Kill, Result], None], wanted: Set[str]
+) -> Result:
+    """Each point as often as every other; its pass and the life by chance, among those that come to it. A `wanted`
+    point that no life comes to is wrong."""
     points = sorted(set().union(*passes))
     number = len(points) * (EACH_QUICK if run.quick else EACH)
     total = Result(wanted=number, figures={"points": len(points)})
+    for point in sorted(wanted - set(points)):
+        total.wrong("all", f"nothing comes to the fault point {point}")
     for i, chance in run.injections(number, number):
         point = points[i % len(points)]
         script = chance.choice([s for s, passed in enumerate(passes) if point in passed])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ class Row:
 def write_report(
     page: Path, campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float
 ) -> None:
-    """Between the page's markers: what failed first, then all figures, then what each campaign does."""
+    """Between the page's markers: what failed and what was left out first, then all figures, then what each does."""
     text = page.read_text()
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
@@ -35,22 +36,25 @@ def write_report(
 def figures(campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float) -> str:
     rows = sorted(rows, key=lambda row: (row.result.passed, row.name))
     failed = [row for row in rows if not row.result.passed]
+    left_out = sorted(campaigns.keys() - {row.name for row in rows})
     lines = [f"- **{row.name} failed**: {_what_failed(row.result)}" for row in failed]
-    lines += [] if failed else [f"All {len(rows)} campaigns passed."]
+    lines += [f"- **not run**: {', '.join(left_out)}"] if left_out else []
+    lines += [] if lines else [f"All {len(rows)} campaigns passed."]
     short = ", SHORT (`QUICK=1`)" if options.quick else ""
     lines += [
         "",
-        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, seed {options.seed}{short}, {seconds:.0f} s in all, on {machine()}.",
+        f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC{commit()}, seed {options.seed}{short}, {seconds:.0f} s in all, on "
+        f"{machine()}.",
         "",
-        "| campaign | injected | acknowledged | lost | corrupt-served | further | s |",
-        "|---|---:|---:|---:|---:|---|---:|",
+        "| campaign | injected | wanted | acknowledged | lost | corrupt-served | further | s |",
+        "|---|---:|---:|---:|---:|---:|---|---:|",
     ]
     for row in rows:
         r = row.result
         further = ", ".join(f"{figure} {n}" for figure, n in r.figures.items())
         lines.append(
-            f"| {row.name} | {r.injected:,} | {r.acknowledged:,} | {r.lost} | {r.corrupt_served} | {further} "
-            f"| {row.seconds:.0f} |"
+            f"| {row.name} | {r.injected:,} | {r.wanted:,} | {r.acknowledged:,} | {r.lost} | {r.corrupt_served} "
+            f"| {further} | {row.seconds:.0f} |"
         )
     lines.append("")
     for row in rows:
@@ -64,6 +68,16 @@ def _what_failed(result: Result) -> str:
     first = [" ".join(problem.split())[:300] for problem in result.problems[:1]]
     more = [f"{result.problem_count - 1} more"] if result.problem_count > 1 else []
     return "; ".join(few + first + more)
+
+
+def commit() -> str:
+    """Of the work tree; nothing where it is none."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+    except FileNotFoundError:
+        found = ""
+    return f", commit {found}" if found else ""
 
 
 def machine() -> str:

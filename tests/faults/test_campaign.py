@@ -37,7 +37,7 @@ def test_nothing_is_lost_or_served_corrupt(name: str) -> None:
     done = campaign(name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
-        rf"^campaign {name} injected [1-9]\d* acknowledged [1-9]\d* lost 0 corrupt-served 0\b",
+        rf"^campaign {name} injected [1-9]\d* acknowledged [1-9]\d* lost 0 corrupt-served 0$",
         done.stdout,
         re.MULTILINE,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness import Result, Run, heard
-from killing import Kill, kill_everywhere, rehearse
+from killing import Kill, kill_everywhere, points_of_the_log, rehearse
 from klamm.core.errors import KlammError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
@@ -40,7 +40,8 @@ class KillAtFaultPoint:
             total.acknowledged += account.acknowledged
             _judge(str(kill), account, kill.folder, total, plant=kill.plant)
 
-        return kill_everywhere(run, rehearse(run, SCRIPTS, live), kill_one)
+        wanted = {point for point in points_of_the_log() if not point.startswith("compaction.")}
+        return kill_everywhere(run, rehearse(run, SCRIPTS, live), kill_one, wanted)
 
 
 def _judge(at: str, account: Account, folder: Path, total: Result, *, plant: bool) -> None:
