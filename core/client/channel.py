@@ -16,9 +16,11 @@ import contextlib
 import selectors
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from klamm.core.client.caller import Network
 from klamm.core.client.connection import Build, ClientConnection, ConnectionState, Response
@@ -30,6 +32,9 @@ from klamm.core.protocol.apis import ApiKey
 
 _READS_PER_EVENT = 16
 """So that one broker's answers do not hold up the others'."""
+
+_PIECES_PER_WRITE = 64
+"""Far below what the kernel takes in one call (IOV_MAX, 1024): a Produce request has two for each partition."""
 
 _MOST_UNSENT = 1 << 20
 """Bytes that wait for the kernel's buffer, from which on no request is added."""
@@ -73,12 +78,13 @@ class Channel:
         self._closed = False
         self._writing = False
         self._failures = 0
-        self._unsent = memoryview(b"")
+        self._unsent: deque[memoryview] = deque()
+        self._unsent_bytes = 0
         self._up_since_s = 0.0
 
     @property
     def can_send(self) -> bool:
-        return self.state is ChannelState.UP and len(self._unsent) < _MOST_UNSENT and self._protocol.can_send
+        return self.state is ChannelState.UP and self._unsent_bytes < _MOST_UNSENT and self._protocol.can_send
 
     @property
     def written(self) -> bool:
@@ -134,7 +140,8 @@ class Channel:
         opened, self._socket = self._socket, None
         self._writing = False
         self._protocol.close()
-        self._unsent = memoryview(b"")
+        self._unsent.clear()
+        self._unsent_bytes = 0
         if opened is not None:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(opened)
@@ -188,18 +195,25 @@ class Channel:
         """Write what the kernel takes; the selector tells when it takes more."""
         if self._socket is None:
             return
-        output = self._protocol.take_output()
-        if output:
-            self._unsent = memoryview(bytes(self._unsent) + output if self._unsent else output)
+        for piece in self._protocol.take_pieces():
+            self._unsent.append(memoryview(piece))
+            self._unsent_bytes += len(piece)
         try:
             while self._unsent:
-                self._unsent = self._unsent[self._socket.send(self._unsent) :]
+                self._wrote(self._socket.sendmsg(islice(self._unsent, _PIECES_PER_WRITE)))
         except BlockingIOError:
             self._watch(self._socket, writing=True)
         except OSError as error:
             raise self._broken(error) from error
         else:
             self._watch(self._socket, writing=False)
+
+    def _wrote(self, count: int) -> None:
+        self._unsent_bytes -= count
+        while self._unsent and count >= len(self._unsent[0]):
+            count -= len(self._unsent.popleft())
+        if count:
+            self._unsent[0] = self._unsent[0][count:]
 
     def _watch(self, opened: socket.socket, *, writing: bool) -> None:
         if writing != self._writing:

@@ -32,8 +32,8 @@ from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.frames import FrameSplitter
-from klamm.core.protocol.headers import read_response_header, request_frame
-from klamm.core.protocol.messages import Schema
+from klamm.core.protocol.headers import read_response_header, request_pieces
+from klamm.core.protocol.messages import Buffer, Schema
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """A response may be larger than what was asked for by one batch; memory is taken only as bytes arrive."""
@@ -76,7 +76,7 @@ class ClientConnection:
         self._next_id = 0
         self._waiting: deque[tuple[int, ApiKey, int]] = deque()
         self._versions: dict[int, tuple[int, int]] = {}
-        self._output: list[bytes] = []
+        self._output: list[Buffer] = []
 
     @property
     def in_flight(self) -> int:
@@ -112,8 +112,12 @@ class ClientConnection:
 
     def take_output(self) -> bytes:
         """The bytes to write to the broker, once."""
-        output = b"".join(self._output) if len(self._output) != 1 else self._output[0]
-        self._output.clear()
+        return b"".join(self.take_pieces())
+
+    def take_pieces(self) -> list[Buffer]:
+        """As `take_output`, to be written one after the other: record batches are not copied, and must stay as they
+        are until they are written."""
+        output, self._output = self._output, []
         return output
 
     def receive(self, data: bytes | bytearray | memoryview) -> list[Response]:
@@ -146,10 +150,10 @@ class ClientConnection:
 
     def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
         schema = messages.request(api, version)
-        body = schema.encode(build(schema))
+        body = schema.encode_pieces(build(schema))
         correlation_id = self._next_id
         self._next_id = (correlation_id + 1) & 0x7FFFFFFF
-        self._output.append(request_frame(api, version, correlation_id, self._client_id, body))
+        self._output += request_pieces(api, version, correlation_id, self._client_id, body)
         if answered:
             self._waiting.append((correlation_id, api, version))
         return correlation_id

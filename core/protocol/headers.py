@@ -79,11 +79,18 @@ def response_frame(api: ApiKey, version: int, correlation_id: int, body: Sequenc
 
 def request_frame(api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Buffer) -> bytes:
     """A whole request frame; for clients."""
+    return b"".join(request_pieces(api, version, correlation_id, client_id, [body]))
+
+
+def request_pieces(
+    api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Sequence[Buffer]
+) -> list[Buffer]:
+    """A whole request frame, in pieces to be written one after the other."""
     name = client_id.encode() if client_id is not None else b""
     tags = b"\0" if messages.request(api, version).header_flexible else b""
-    size = _FIXED.size + len(name) + len(tags) + len(body)
+    size = _FIXED.size + len(name) + len(tags) + sum(map(len, body))
     start = _REQUEST_START.pack(size, api, version, correlation_id, -1 if client_id is None else len(name))
-    return b"".join((start, name, tags, body))
+    return [start + name + tags, *body]
 
 
 def read_response_header(frame: Buffer, api: ApiKey, version: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from klamm.core.client.caller import Network
@@ -196,13 +197,25 @@ def test_acks_0_is_done_when_it_is_written(broker: ScriptedBroker) -> None:
         assert target.send("t", b"y").result(10).offset == -1
 
 
-def test_acks_0_waits_for_the_kernel_to_have_it_all(broker: ScriptedBroker) -> None:
-    def dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
-        opened = socket.create_connection(address, timeout_s)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that most waits in the producer
-        return opened
+def narrow(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    """The kernel takes little at a time, so that most waits in the producer."""
+    opened = socket.create_connection(address, timeout_s)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    return opened
 
-    with producer(broker, Network(dial=dial), acks=0, batch_size=100_000) as target:
+
+@pytest.mark.parametrize("faults", [[], ["lost", "ok", "dropped"]])
+def test_requests_that_are_written_in_pieces_arrive_whole(broker: ScriptedBroker, faults: list[Fault]) -> None:
+    broker.faults.extend(faults)
+    table = pa.table({"value": pa.array([b"%d" % n * 1000 for n in range(300)], pa.binary())})
+    with producer(broker, Network(dial=narrow), batch_size=20_000) as target:
+        futures = [target.send_arrow("wide", table) for _ in range(3)]
+        assert [future.result(60).records for future in futures] == [300] * 3
+    assert sorted(map(str, broker.values("wide"))) == sorted(3 * list(map(str, table["value"].to_pylist())))
+
+
+def test_acks_0_waits_for_the_kernel_to_have_it_all(broker: ScriptedBroker) -> None:
+    with producer(broker, Network(dial=narrow), acks=0, batch_size=100_000) as target:
         for _ in range(100):
             target.send("t", b"x" * 90_000)
         target.flush(60)
