@@ -62,13 +62,17 @@ class Providers(Generic[T]):
     def names(self) -> list[str]:
         return sorted(self._by_name)
 
+    def listed(self) -> str:
+        """The names, for people."""
+        return ", ".join(self.names()) or "none"
+
     def get(self, name: str) -> Provider[T]:
         """`PluginError` with the nearest name when there is none."""
         if name in self._by_name:
             return self._by_name[name]
         near = difflib.get_close_matches(name, self._by_name, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"unknown {self._seam} {name!r}{hint} (there are: {', '.join(self.names())})")
+        raise PluginError(f"unknown {self._seam} {name!r}{hint} (there are: {self.listed()})")
 
     def create(self, name: str, config: Mapping[str, Any] | BaseModel | None = None, *more: Any) -> T:
         """The object, from a validated config model or from raw values (`ValidationError` if wrong)."""
@@ -93,6 +97,8 @@ class PluginHost:
             )
         for name in modules:
             self._register(name, lambda name=name: import_module(name), name)  # type: ignore[misc]
+            if not self._manager.get_hookcallers(self._manager.get_plugin(name)):
+                raise PluginError(f"plugin {name!r} has no hook: none of its functions is marked @klamm.hookimpl")
         try:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from importlib import import_module
 
+from pydantic import field_validator
+
 from klamm.core.config.section import Section, key
 from klamm.core.errors import ConfigError
 from klamm.schemas.compatibility import Compatibility
@@ -19,6 +21,13 @@ class AvroOptions(Section):
     record_class: str | None = key(None, "Values are read as this dataclass, module:Class; as dicts when not set.")
     subject: str | None = key(None, "The name under which versions are counted; TOPIC-value when not set.")
     schemas_topic: str = key(SCHEMA_TOPIC, "The topic in which schemas live; one per cluster.")
+
+    @field_validator("record_class")
+    @classmethod
+    def _module_and_class(cls, value: str | None) -> str | None:
+        if value is not None and not all(value.partition(":")):
+            raise ValueError(f"should be module:Class, got {value!r}")
+        return value
 
     def load_class(self, topic: str) -> type | None:
         """`ConfigError` when `record.class` names no dataclass."""

@@ -63,6 +63,12 @@ class AvroSerde:
             if self._registry is not None:
                 self._registry.close()
 
+    def check(self, topic: str) -> None:
+        """`SchemaError` when the file's schema is none. Asks nobody: for `klamm config check`."""
+        said = self._context.formats(topic)
+        if said.schema is not None:
+            parse(said.schema)
+
     def serializer(self, topic: str) -> Serializer:
         """Registers the topic's schema; `SchemaError` when it has none, or when the registry refuses it."""
         registered, envelope = self._registered(topic)

@@ -23,7 +23,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Validate the file; exit 2 and a line for each problem if it is wrong."""
     settings = load_settings(config)
     for topic in settings.topics:
-        settings.topic_format(topic)
+        settings.check_topic(topic)
     typer.echo(f"{config}: ok")
 
 

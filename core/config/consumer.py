@@ -24,7 +24,7 @@ class ConsumerConfig(ClientConfig):
     """One consumer. Times in ms, sizes in bytes."""
 
     group_id: str | None = key(
-        None, "The group; without one, partitions are assigned by hand and nothing is committed."
+        None, "The group; without one, partitions are assigned by hand and nothing is committed.", min_length=1
     )
     group_protocol: GroupProtocol | None = key(
         None, "registry: through the coordination; classic: through the broker. registry where a coordination is set."

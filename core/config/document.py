@@ -17,7 +17,7 @@ from klamm.core.errors import ConfigError
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 32
-_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}")
+_VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}|\$\{")
 
 
 @dataclass
@@ -88,7 +88,8 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-            raise yaml.MarkedYAMLError(problem="a key should be plain text", problem_mark=key_node.start_mark)
+            merge = " (`<<` is not taken: write the keys out)" if isinstance(key_node, yaml.ScalarNode) else ""
+            raise yaml.MarkedYAMLError(problem=f"a key should be plain text{merge}", problem_mark=key_node.start_mark)
         name = str(key_node.value)
         at = (*path, name)
         if name in result:
@@ -124,6 +125,11 @@ def _lookup(path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) 
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
+        if match[0] == "${":
+            problems.append(
+                Problem(path, "'${' is not closed by '}', as in ${NAME:-default}; write $${ for a plain ${")
+            )
+            return ""
         name, default = match["name"], match["default"]
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             problems.append(Problem(path, f"{match[0]!r} names no variable; write $${{ for a plain ${{"))

@@ -54,7 +54,7 @@ class SettingsLoader:
         """The sections by the names of `Settings`; what is wrong is left out and in `problems`."""
         for name in self._tree:
             if name not in SECTIONS:
-                self._found((name,), unknown("section", name, SECTIONS))
+                self._found((name,), _no_section(name))
         sections: dict[str, Any] = {"plugins": self._modules()}
         try:
             host = plugin_host(sections["plugins"])
@@ -75,7 +75,10 @@ class SettingsLoader:
         return sections
 
     def _found(self, path: Path, message: str) -> None:
-        self.problems.append(Problem(path, message))
+        """Once: some sections are looked at for two reasons."""
+        problem = Problem(path, message)
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def _section(self, path: Path) -> dict[str, Any]:
         """The mapping at a path; {} when it is not there, or empty."""
@@ -114,7 +117,7 @@ class SettingsLoader:
         section = self._section(path)
         name = section.pop("plugin", default)
         if not name:
-            self._found(path, f"needs `plugin:` (there are: {', '.join(providers.names())})")
+            self._found(path, f"needs `plugin:` (there are: {providers.listed()})")
             return None
         return self._plugin(path, providers, name, section)
 
@@ -123,7 +126,7 @@ class SettingsLoader:
     ) -> PluginChoice | None:
         """`named` is the path of the key that holds the name, `path.plugin` when not given."""
         if name in ("", None):
-            self._found(named or (*path, "plugin"), f"is missing; it names one of: {', '.join(providers.names())}")
+            self._found(named or (*path, "plugin"), f"is missing; it names one of: {providers.listed()}")
             return None
         try:
             provider = providers.get(str(name))
@@ -203,6 +206,11 @@ class SettingsLoader:
         section["config"] = {k: _text(v) for k, v in config.items()}
         if section.get("schema") is not None:
             section.setdefault("serde", DEFAULT_SERDE)
+        for name in [
+            name for name in own if name in TOPIC_DEFINITIONS and section.get("serde") in (None, DEFAULT_SERDE)
+        ]:
+            del own[name]
+            self._found((*path, name), "is a topic config: it belongs under this topic's `config:`")
         topic = self._model(TopicSettings, section, path)
         if "envelope" in section:
             self._plugin(path, host.envelopes, section["envelope"], {}, (*path, "envelope"))
@@ -253,6 +261,14 @@ class SettingsLoader:
         own.setdefault("group.id", f"sink-{name}")
         sink = self._model(SinkSettings, own, path)
         return None if sink is None or choice is None else sink.model_copy(update={"choice": choice})
+
+
+def _no_section(name: str) -> str:
+    """Kafka's files have no sections, so their keys come at the top."""
+    for section, model in (("broker", BrokerConfig), ("producer", ProducerConfig), ("consumer", ConsumerConfig)):
+        if name in {definition.name for definition in definitions(model)}:
+            return f"unknown section; the key {name} belongs under `{section}:`"
+    return unknown("section", name, SECTIONS)
 
 
 def _text(value: Any) -> str:

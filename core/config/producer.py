@@ -18,6 +18,13 @@ def _acks(value: Any) -> Any:
     return known[str(value)]
 
 
+def _partitioner(value: Any) -> Any:
+    """Whether it can be imported is seen where it is used: a command has not the program's path."""
+    if isinstance(value, str) and value != "murmur2" and not all(value.partition(":")):
+        raise ValueError(f"should be murmur2 or module:callable, got {value!r}")
+    return value
+
+
 Acks = Annotated[int, BeforeValidator(_acks), ConfigType.STRING]
 
 
@@ -39,7 +46,9 @@ class ProducerConfig(ClientConfig):
     retries: Int = key(INT_MAX, "Tries after the first, within delivery.timeout.ms.", ge=0)
     max_in_flight_requests_per_connection: Int = key(5, "Requests to one broker that wait for their answer.", ge=1)
     enable_idempotence: bool = key(True, "Whether a retry can neither double nor reorder records.")
-    partitioner: str = key("murmur2", "murmur2 (Kafka's) or module:callable of your own.")
+    partitioner: Annotated[str, BeforeValidator(_partitioner)] = key(
+        "murmur2", "murmur2 (Kafka's) or module:callable of your own."
+    )
     interceptors: PluginChoices = key((), "Producer interceptors, in the order in which they are called.")
 
     @model_validator(mode="before")

@@ -17,7 +17,7 @@ from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.sink import SinkSettings
 from klamm.core.config.topic_settings import TopicSettings
-from klamm.core.errors import ConfigError
+from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.plugins import PluginHost, plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.seams.audit import Audit
@@ -104,6 +104,25 @@ class Settings:
     def topic_format(self, topic: str) -> TopicFormat:
         """What the serde of a topic is told; `ConfigError` when its schema file cannot be read."""
         return self._formats(topic, self.topics.get(topic, TopicSettings()))
+
+    def check_topic(self, topic: str) -> None:
+        """`ConfigError` when its schema file cannot be read, or is no schema where the topic's serde can tell (what a
+        serde may offer as `check(topic)`). Connects to nothing."""
+        self.topic_format(topic)
+        name = self.serde_name(topic)
+        if name is None:
+            return
+        serde = self.make_serde(name, SerdeContext("", self.make_coordination, self.topic_format))
+        try:
+            check = getattr(serde, "check", None)
+            if check is not None:
+                check(topic)
+        except SchemaError as error:
+            raise ConfigError(
+                f"{self.source}: topics.{topic}.schema: {self.topics[topic].schema_file}: {error}"
+            ) from error
+        finally:
+            serde.close()
 
     def _formats(self, topic: str, said: TopicSettings) -> TopicFormat:
         if topic not in self._cache:

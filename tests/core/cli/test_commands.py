@@ -154,6 +154,17 @@ def test_config_check(klamm: Klamm, here: Path) -> None:
     assert klamm("config", "check").out == "klamm.yaml: ok\n"
 
 
+def test_config_check_reads_the_schemas(klamm: Klamm, here: Path) -> None:
+    Path("klamm.yaml").write_text("topics: {t: {schema: t.avsc, record.class: 'the.users.own:Class'}}\n")
+    Path("t.avsc").write_text('{"type": "recrod"}')
+    done = klamm("config", "check")
+    assert done.status == 2
+    assert done.err.startswith(f"klamm: klamm.yaml: topics.t.schema: {here / 't.avsc'}: not an Avro schema: ")
+    assert done.err.count("\n") == 1
+    Path("t.avsc").write_text('"string"')
+    assert klamm("config", "check").status == 0
+
+
 def test_config_show_prints_a_file_that_says_the_same(
     klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

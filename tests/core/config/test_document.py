@@ -48,6 +48,7 @@ def test_variables(text: str, environ: dict[str, str], value: str) -> None:
         ("${NOPE}", "a.b: environment variable NOPE is not set and has no default"),
         ("${}", "a.b: '${}' names no variable"),
         ("${a b}", "a.b: '${a b}' names no variable"),
+        ("x/${HOME", "a.b: '${' is not closed by '}'"),
     ],
 )
 def test_a_variable_that_cannot_be_filled_in_names_itself_and_the_key(text: str, words: str) -> None:
@@ -63,7 +64,7 @@ def test_a_variable_that_cannot_be_filled_in_names_itself_and_the_key(text: str,
         ("a: [1\n", "klamm.yaml:2: not YAML: "),
         ("a: 'x\n", "klamm.yaml:2: not YAML: "),
         ("? [a]\n: 1\n", "klamm.yaml:1: not YAML: a key should be plain text"),
-        ("a: &x {b: 1}\nc: {<<: *x}\n", "klamm.yaml:2: not YAML: a key should be plain text"),
+        ("a: &x {b: 1}\nc: {<<: *x}\n", "klamm.yaml:2: not YAML: a key should be plain text (`<<` is not taken"),
         ("a: !!python/object:os.system x\n", "klamm.yaml:1: not YAML: could not determine a constructor"),
         ("a: 1\n---\nb: 1\n", "klamm.yaml:2: not YAML: "),
         ("a: 1\nb: 2020-99-01\n", "klamm.yaml:2: not YAML: '2020-99-01' is no timestamp; put it in quotes"),

@@ -151,6 +151,17 @@ WRONG = [
     ("sinks: {s: {plugin: files, topics: [t]}}", "sinks.s.path: is required and missing"),
     ("plugins: {modules: no}", "plugins.modules: expected a list of module names"),
     ("plugins: {modules: [no.such.module]}", "plugins: plugin 'no.such.module'"),
+    ("listeners: 'PLAINTEXT://:9092'", "listeners: unknown section; the key listeners belongs under `broker:`"),
+    ("acks: all", "acks: unknown section; the key acks belongs under `producer:`"),
+    ("coordination: zookeeper", "coordination: expected keys with values, got 'zookeeper'"),
+    ("topics: {t: {retention.ms: 3}}", "topics.t.retention.ms: is a topic config: it belongs under this topic's"),
+    ("topics: {t: {serde: avro, retention.ms: 3}}", "topics.t.retention.ms: is a topic config: it belongs under"),
+    ("topics: {t: {serde: avro, record.class: Trip}}", "topics.t.record.class: should be module:Class, got 'Trip'"),
+    ("producer: {partitioner: random}", "producer.partitioner: should be murmur2 or module:callable, got 'random'"),
+    ("consumer: {group.id: ''}", "consumer.group.id: "),
+    ("consumer: {interceptors: [{}]}", "consumer.interceptors.0.plugin: is missing; it names one of: none"),
+    ("broker: {log.dirs: '${HOME'}", "broker.log.dirs: '${' is not closed by '}'"),
+    ("plugins: {modules: [json]}", "plugins: plugin 'json' has no hook: none of its functions is marked"),
     ("producer: {client.id: '${KLAMM_NOPE}'}", "producer.client.id: environment variable KLAMM_NOPE is not set"),
 ]  # fmt: skip
 
