@@ -3,8 +3,8 @@
 Rules: at most `PIPELINED` requests wait behind the one that is being handled, fewer when all connections together hold
 too much, then reading pauses; while the client does not read its responses, nothing more is handled; what a request is
 waiting for (a parked Fetch) is cancelled with the connection; a request that cannot be read closes the connection with
-one line in the log. The answers to requests that came together go out together: one write to the socket costs as much
-as handling a small request.
+one line in the log, once those ahead of it are answered. The answers to requests that came together go out together:
+one write to the socket costs as much as handling a small request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext
 from klamm.core.broker.limits import Limits
 from klamm.core.errors import ProtocolError
-from klamm.core.protocol.frames import FrameSplitter
+from klamm.core.protocol.frames import FrameLengthError, FrameSplitter
 from klamm.core.protocol.messages import Buffer
 
 log = logging.getLogger(__name__)
@@ -76,6 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_turn = self._has_turn = False
         self._turn_bytes = 0
         self._draining = False
+        self._unreadable: FrameLengthError | None = None  # what came behind the last request
         self._handled = 0  # bytes of the request that a task is at
         self._held = 0  # bytes of requests that the house counts for this connection
         self._queued = 0  # requests that it counts as waiting
@@ -110,8 +111,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         try:
             frames = self._splitter.received(nbytes)
-        except ProtocolError as error:
-            self._refuse(error)
+        except FrameLengthError as error:
+            self._end(error)
             return
         if frames:
             self._progress = None
@@ -156,8 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         """Take no more requests; close once those that came are answered."""
         self._draining = True
         self._pause_reading()
-        if not self.busy:
-            self.close()
+        self._close_when_done()
 
     def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None:
         """Why it has to go, if it has to. Asked from time to time, at least twice in each of the limits' periods."""
@@ -225,10 +225,27 @@ class Connection(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._pump)
         self._send()
         if self._draining and not self.busy:
-            self.close()
+            self._close_when_done()
         elif self._held or self._queued or self._reading_paused:
             self._account()
             self.review_reading()
+
+    def _end(self, error: FrameLengthError) -> None:
+        """What came ahead is handled and answered, as Kafka does; then it is closed."""
+        self._unreadable = error
+        self._requests += error.ahead
+        self._memory.done(self)
+        self._draining = True
+        self._pause_reading()
+        self._pump()
+
+    def _close_when_done(self) -> None:
+        if self.busy:
+            return
+        if self._unreadable is not None:
+            self._refuse(self._unreadable)
+        else:
+            self.close()
 
     @property
     def _cannot_write(self) -> bool:
@@ -339,6 +356,7 @@ class Connection(asyncio.BufferedProtocol):
             log.error("closed %s: unexpected %s", where, describe(error), extra=self._fields())
         self._house.metrics.connections_closed["bad request"] += 1
         self._requests.clear()
+        self._unreadable = None
         self._draining = True
         self.close()
 

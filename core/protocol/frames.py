@@ -1,7 +1,8 @@
 """Frames: splitting a stream of bytes into length-prefixed messages. Sans-IO: bytes in, frames out.
 
 Rules: a frame is a big-endian int32 length and that many bytes; a negative length, or one over the limit, is a
-`ProtocolError`, after which the splitter is of no more use and the connection is to be closed. Memory is taken as bytes
+`FrameLengthError`, after which the splitter is of no more use and the connection is to be closed; the whole frames that
+came ahead of it are in the error, since nothing is wrong with them. Memory is taken as bytes
 arrive (at most four times as much), never on the word of the length alone. Each frame is a `bytearray` of its own, so
 that the broker may rewrite a record batch in place. A client that asked for what comes may `reserve` a frame whole.
 """
@@ -21,6 +22,14 @@ _MOST_RESERVED = 64 * 1024 * 1024
 _SMALL = 512 * 1024
 _LENGTH = struct.Struct(">i")
 _LENGTH_AND_KEY = struct.Struct(">ih")
+
+
+class FrameLengthError(ProtocolError):
+    """A length that no frame may have. `ahead`: the whole frames that came with the bytes before it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.ahead: list[bytearray] = []
 
 
 class FrameSplitter:
@@ -62,7 +71,8 @@ class FrameSplitter:
         return memoryview(self._frame)[self._filled : self._filled + self._read_size]
 
     def received(self, count: int) -> list[bytearray]:
-        """The frames that are whole now that `count` bytes were written into the buffer."""
+        """The frames that are whole now that `count` bytes were written into the buffer; `FrameLengthError`, with those
+        ahead of it, where there is no frame behind them."""
         if self._frame is None:
             return self._split(memoryview(self._chunk)[:count])
         self._filled += count
@@ -77,14 +87,18 @@ class FrameSplitter:
         return self._filled if self._frame is not None else len(self._kept)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytearray]:
-        """The frames that are whole now that these bytes have come."""
+        """The frames that are whole now that these bytes have come; as `received`."""
         frames: list[bytearray] = []
         rest = memoryview(data)
         while len(rest):
             room = self.get_buffer()
             count = min(len(room), len(rest))
             room[:count] = rest[:count]
-            frames += self.received(count)
+            try:
+                frames += self.received(count)
+            except FrameLengthError as error:
+                error.ahead[:0] = frames
+                raise
             rest = rest[count:]
         return frames
 
@@ -94,7 +108,11 @@ class FrameSplitter:
         frames: list[bytearray] = []
         position, end = 0, len(data)
         while position < end:
-            size = self._size_at(data, position)
+            try:
+                size = self._size_at(data, position)
+            except FrameLengthError as error:
+                error.ahead = frames
+                raise
             if size is None:
                 self._kept = bytes(data[position:])
                 break
@@ -121,9 +139,9 @@ class FrameSplitter:
     @staticmethod
     def _check(size: int, limit: int) -> None:
         if size < 2:
-            raise ProtocolError(f"a frame length of {size}; a frame has at least 2 bytes")
+            raise FrameLengthError(f"a frame length of {size}; a frame has at least 2 bytes")
         if size > limit:
-            raise ProtocolError(f"a frame of {size} bytes is over the limit of {limit}")
+            raise FrameLengthError(f"a frame of {size} bytes is over the limit of {limit}")
 
     def _begin(self, size: int, start: memoryview) -> None:
         self._size = size

@@ -82,6 +82,18 @@ def test_what_cannot_be_read_closes_that_connection_with_one_line(
     assert "WARNING klamm.core.broker.connection: closed connection" in said[0]
 
 
+def test_requests_ahead_of_a_bad_length_are_answered(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    schema = messages.request(ApiKey.PRODUCE, 9)
+    body = schema.encode(schema.build(**produce_fields({(topic, 0): batch(b"x")})))
+    requests = [request_frame(ApiKey.PRODUCE, 9, number, "wire", body) for number in range(100)]
+    wire.send_raw(b"".join(requests) + struct.pack(">i", -1))
+    for number in range(100):
+        outcome = wire.receive(ApiKey.PRODUCE, 9).responses[0].partition_responses[0]
+        assert (outcome.error_code, outcome.base_offset) == (ErrorCode.none, number)
+    assert wire.closed()
+
+
 def test_bytes_behind_a_request_are_passed_over(wire: WireClient) -> None:
     """As Kafka's brokers do, and librdkafka needs."""
     wire.send_body(ApiKey.HEARTBEAT, 0, b"\0\1g" + b"\0\0\0\1" + b"\0\1m" + b"tail")

@@ -137,6 +137,42 @@ async def test_what_was_answered_goes_out_before_a_bad_request_closes(bench: Ben
     assert bench.transport.said[-1] == "close"
 
 
+def bad_length(bench: Bench, *frames: bytes) -> None:
+    """Whole requests and a length that none may have, in one read."""
+    data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames) + struct.pack(">i", -7)
+    bench.connection.get_buffer(-1)[: len(data)] = data
+    bench.connection.buffer_updated(len(data))
+
+
+@bench_test
+async def test_what_came_ahead_of_a_bad_length_is_answered_before_it_closes(bench: Bench) -> None:
+    requests = [b"%02d" % number for number in range(40)]  # more than one turn's worth
+    bench.arrive(b"wait")
+    bad_length(bench, *requests)
+    await settle()
+    assert "close" not in bench.transport.said
+    bench.release.set()
+    await settle()
+    assert b"".join(bench.transport.written) == b"<wait>" + b"".join(b"<%b>" % each for each in requests)
+    assert bench.transport.said[-1] == "close"
+    bench.arrive(b"behind")
+    assert b"behind" not in bench.handled
+
+
+def test_a_bad_length_is_said_once_and_counted_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bad_length(bench, b"one")
+        bench.connection.drain()
+        await settle()
+        assert bench.transport.said[-1] == "close"
+        assert bench.house.metrics.connections_closed == {"bad request": 1}
+
+    asyncio.run(main())
+    (record,) = caplog.records
+    assert record.getMessage().endswith("(client unknown): a frame length of -7; a frame has at least 2 bytes")
+
+
 @bench_test
 async def test_a_connection_is_not_busy_once_all_is_answered(bench: Bench) -> None:
     bench.arrive(b"one", b"wait")

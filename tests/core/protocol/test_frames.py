@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from klamm.core.client.memory import unwritten
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.frames import READ_SIZE, FrameSplitter
+from klamm.core.protocol.frames import READ_SIZE, FrameLengthError, FrameSplitter
 
 LIMIT = 10 * 1024 * 1024
 
@@ -87,3 +87,14 @@ def test_the_limit_may_depend_on_the_api() -> None:
     assert len(FrameSplitter(LIMIT, limit).feed(produce)) == 1
     with pytest.raises(ProtocolError, match="limit of 100"):
         FrameSplitter(LIMIT, limit).feed(metadata[:6])
+
+
+@pytest.mark.parametrize("cut", [0, 3, 10, 70_000])
+def test_frames_ahead_of_a_bad_length_are_in_the_error(cut: int) -> None:
+    bodies = [b"one", b"two", b"x" * 70_000, b"three"]
+    data = framed(*bodies) + struct.pack(">i", -5) + framed(b"behind")
+    splitter = FrameSplitter(LIMIT)
+    frames = splitter.feed(data[:cut])
+    with pytest.raises(FrameLengthError, match="a frame length of -5") as caught:
+        splitter.feed(data[cut:])
+    assert frames + caught.value.ahead == bodies
