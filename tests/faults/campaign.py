@@ -6,7 +6,8 @@ Every campaign prints one line, and an indented one with further figures and its
 
 Exit 1 where one fails; the command that replays it is printed, the seed and, where it is one, the injection in it.
 With `--plant` each campaign plants an anomaly of its own kind and must fail: exit 1 when each of them was found, 3 when
-one was not. Two campaigns run at a time, each in a process of its own; those that measure times run alone.
+one was not. Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
+measure times run alone.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ AT_A_TIME = 2
 LIMIT_S = 2_400.0
 """Seconds for one campaign; each has limits of its own below it."""
 LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
+WAITING = ("clock-jump-process", "offset-store-kill", "fsync-eio-syscall", "disk-full", "two-brokers")
+"""They wait for brokers to start, for retention to look, for timeouts; the longest first."""
 ALONE = ("connections",)
 
 
@@ -134,10 +137,11 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
 
 def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
     """As they are done; the longest are begun first, those that want the machine for themselves last."""
+    order = LONGEST_FIRST + WAITING
     together = [name for name in names if name not in ALONE]
-    together.sort(key=lambda n: LONGEST_FIRST.index(n) if n in LONGEST_FIRST else len(LONGEST_FIRST))
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        running = {pool.submit(in_its_own, name, options): name for name in together}
+    together.sort(key=lambda n: order.index(n) if n in order else len(order))
+    with ThreadPoolExecutor(AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
+        running = {(beside if n in WAITING else busy).submit(in_its_own, n, options): n for n in together}
         for done in as_completed(running):
             yield running[done], *done.result()
     for name in names:

@@ -229,7 +229,7 @@ class _Siege:
 def _crowding(crowd: Crowd) -> Iterator[Callable[[], bool]]:
     """The crowd's process; yields a question: are all there? Those that are to vanish are stopped then."""
     process = subprocess.Popen(
-        ["nice", "-n", "5", *command(crowd)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ["chrt", "--idle", "0", *command(crowd)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     os.set_blocking(process.stdout.fileno(), False)

@@ -47,6 +47,7 @@ def _shots(run: Run, result: Result) -> Iterator[Shot]:
     for api, version in requests():
         if run.only is not None and run.only != api:
             continue
+        result.count("apis-and-versions")
         chance = run.chance(f"{api.name} {version}")
         lies = list(_lies(api, version, chance, rounds=1 if run.quick else 6))
         for body in lies:
