@@ -19,6 +19,7 @@ class _Place(NamedTuple):
     """Where a start after a crash may begin to read: the growing segment's indexes, and the producers' state."""
 
     segment: Segment
+    size: int
     indexes: list[bytes | None]
     producers: bytes
     offset: int
@@ -49,11 +50,19 @@ class Flushing(LogParts):
                     self._keep(place)
         self._tell(advanced)
 
+    def place_is_far(self, size: int) -> bool:
+        """Whether a start after a crash would read more than `size` bytes that are flushed already, for want of a newer
+        place than the one that was kept last."""
+        with self._lock:
+            segment, kept = self._kept
+            active = self._segments[-1]
+            return active.size - (kept if segment is active else 0) > size
+
     def _place(self) -> _Place | None:
         active = self._segments[-1]
         if not active.size:
             return None
-        return _Place(active, active.index_contents(), self._producers.to_bytes(), self._end)
+        return _Place(active, active.size, active.index_contents(), self._producers.to_bytes(), self._end)
 
     def _keep(self, place: _Place) -> None:
         """Not flushed: they have checksums, and without them more is read. A segment that was rolled meanwhile has
@@ -63,6 +72,7 @@ class Flushing(LogParts):
         try:
             place.segment.write_indexes(place.indexes)
             self._snapshots.keep(place.producers, place.offset, durable=False)
+            self._kept = (place.segment, place.size)
         except StorageError as error:
             _log.warning("%s; a start after a crash reads more for it", error)
 

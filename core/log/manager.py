@@ -41,6 +41,7 @@ from klamm.core.records.partition import TopicPartition
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
 _FLUSHING_S: Final = 1.0
+_PLACE_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a place cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
 """A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
 
@@ -49,12 +50,14 @@ ConfigFor = Callable[[str], TopicConfig]
 class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
     recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
-    read checks CRCs; `open_files`: segment files open at a time."""
+    read checks CRCs; `open_files`: segment files open at a time; `place_bytes`: how much of a partition that is flushed a
+    start after a crash may read all the same, so that its indexes are not written for every few batches."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
     verify_on_read: bool = False
     open_files: int = DEFAULT_LIMIT
+    place_bytes: int = _PLACE_BYTES
 
 
 @dataclass(slots=True)
@@ -261,12 +264,13 @@ class LogManager:
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written
-        since. For a second at most: where there are thousands of logs, the others follow in the next round."""
+        since, and `place_bytes`. For a second at most: where there are thousands of logs, the others follow in the next
+        round."""
         due = [log for log in self.logs().values() if log.recovery_point_is_due(now_ms, self._tuning.flush_interval_ms)]
         until = time.monotonic() + _FLUSHING_S
         for log in sorted(due, key=lambda log: log.last_flush_ms):
             try:
-                log.flush(keep_place=True)
+                log.flush(keep_place=log.place_is_far(self._tuning.place_bytes))
             except KlammError as error:
                 _log.error("maintenance of %s: %s", log.tp, error)
             if time.monotonic() > until:

@@ -120,6 +120,7 @@ class PartitionLog(Shortening, Flushing):
         self._flushed = min(max(known.recovery_point, self._start), self._end) if not known.clean else self._end
         self._replicated = min(max(known.high_watermark, self._start), self._end)
         self._last_flush_ms = clock()
+        self._kept = (None, 0)
         self._directory_dirty = True
         self._removed: list[tuple[int, Path]] = []
         self._set_config(config)
@@ -510,6 +511,8 @@ class PartitionLog(Shortening, Flushing):
 
     def remove_expired_files(self, now_ms: int) -> int:
         """Remove files of segments taken out `file.delete.delay.ms` ago; returns how many."""
+        if not self._removed:
+            return 0
         with self._lock:
             due = [path for at, path in self._removed if at <= now_ms]
             self._removed = [(at, path) for at, path in self._removed if at > now_ms]
@@ -535,6 +538,7 @@ class PartitionLog(Shortening, Flushing):
                 self._bases.pop()
                 self._segments.pop().discard()
             self._segments[-1].truncate_to(offset)
+            self._kept = (None, 0)
             self._end = self._segments[-1].next_offset
             self._flushed = min(self._flushed, self._end)
             self._replicated = min(self._replicated, self._end)

@@ -32,6 +32,8 @@ class LogParts(ABC):
     _end: int
     _flushed: int
     _last_flush_ms: int
+    _kept: tuple[Segment | None, int]
+    """The segment that a place was kept of last, and its size then."""
     _directory_dirty: bool
     _epochs: LeaderEpochs
     _producers: ProducerState

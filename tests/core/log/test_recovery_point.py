@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from pathlib import Path
@@ -20,13 +21,13 @@ from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
 
-TUNING = LogTuning(recovery_threads=3, flush_interval_ms=5_000)
+TUNING = LogTuning(recovery_threads=3, flush_interval_ms=5_000, place_bytes=0)
 TOPIC_ID = UUID(int=3)
 COUNT = 60
 
 
-def manager(folder: Path, clock: ManualClock) -> LogManager:
-    return LogManager(folder, broker_id=0, cluster_id="c", codecs=codec_table(), clock=clock, tuning=TUNING)
+def manager(folder: Path, clock: ManualClock, tuning: LogTuning = TUNING) -> LogManager:
+    return LogManager(folder, broker_id=0, cluster_id="c", codecs=codec_table(), clock=clock, tuning=tuning)
 
 
 def partitions(count: int) -> list[TopicPartition]:
@@ -64,6 +65,27 @@ def test_what_is_old_is_flushed_and_not_read_after_a_crash(tmp_path: Path) -> No
         assert found is not None
         assert found.offset == n
     assert log.append(batch([b"62" * 20], producer=(1, 0, COUNT + 2))).duplicate
+
+
+def test_the_place_is_kept_once_enough_was_written_since_the_last_one(tmp_path: Path) -> None:
+    clock = ManualClock()
+    logs = manager(tmp_path, clock, dataclasses.replace(TUNING, place_bytes=2_000))
+    log = logs.create(TopicPartition("t", 0), TOPIC_ID, TopicConfig())
+    kept = []
+    for n in range(12):
+        fill(log, 5 * n, 5)
+        clock.advance(5_000)
+        logs.run_maintenance(clock())
+        assert log.recovery_point == log.log_end_offset == 5 * (n + 1)
+        if log.place_is_far(0) is False:
+            kept.append(log.size)
+    assert 1 < len(kept) < 6
+    assert all(later - earlier > 2_000 for earlier, later in zip([0, *kept], kept, strict=False))
+    logs.close(clean=False)
+    known = OpenFrom(False, COUNT)
+    log = PartitionLog.open(log.directory, log.tp, TOPIC_ID, TopicConfig(), clock, codecs=codec_table(), known=known)
+    assert known.checked.bytes == log.size - kept[-1]
+    assert [r.value for r in read_all(log)] == [b"%d" % n * 20 for n in range(COUNT)]
 
 
 def test_an_index_of_before_a_truncation_is_not_believed(tmp_path: Path) -> None:
