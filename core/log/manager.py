@@ -50,8 +50,8 @@ ConfigFor = Callable[[str], TopicConfig]
 class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
     recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
-    read checks CRCs; `open_files`: segment files open at a time; `place_bytes`: how much of a partition that is flushed a
-    start after a crash may read all the same, so that its indexes are not written for every few batches."""
+    read checks CRCs; `open_files`: segment files open at a time; `place_bytes`: how much of a partition that is flushed
+    a start after a crash may read all the same, so that its indexes are not written for every few batches."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
