@@ -1,5 +1,6 @@
 # The compiled module; `pure` is its twin and says what each function does.
 
+from klamm.core.records.plain_produce import PlainProduce
 from klamm.core.records.pure import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
@@ -36,3 +37,15 @@ def seal(
     /,
 ) -> None: ...
 def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes: ...
+def plain_produce(frame: Buffer, /) -> PlainProduce | None: ...
+def produced(
+    version: int,
+    topic: str,
+    correlation_id: int,
+    partition: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+    throttle_ms: int,
+    /,
+) -> bytes: ...

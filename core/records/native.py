@@ -20,6 +20,8 @@ __all__ = [
     "encode_records",
     "lists",
     "partitions",
+    "plain_produce",
+    "produced",
     "seal",
 ]
 
@@ -39,6 +41,7 @@ IMPLEMENTATION: Final = _chosen()
 
 crc32c, chain, lists, columns = pure.crc32c, pure.chain, pure.lists, pure.columns
 encode_records, encode_columns, seal, partitions = pure.encode_records, pure.encode_columns, pure.seal, pure.partitions
+plain_produce, produced = pure.plain_produce, pure.produced
 
 if IMPLEMENTATION == "native":
     from klamm.core.records import _native
@@ -46,3 +49,4 @@ if IMPLEMENTATION == "native":
     crc32c, chain, lists, columns = _native.crc32c, _native.chain, _native.lists, _native.columns
     encode_records, encode_columns = _native.encode_records, _native.encode_columns
     seal, partitions = _native.seal, _native.partitions
+    plain_produce, produced = _native.plain_produce, _native.produced

@@ -17,6 +17,8 @@ import crc32c as _crc32c
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records.murmur2 import murmur2
+from klamm.core.records.plain_produce import plain_produce as plain_produce
+from klamm.core.records.plain_produce import produced as produced
 from klamm.core.records.record import Headers
 from klamm.core.records.strict import explain
 from klamm.core.records.varint import SMALL, VARINT, encode_varint, read_varint, read_varlong

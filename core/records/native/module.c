@@ -43,6 +43,8 @@ static PyMethodDef methods[] = {
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},
     {"seal", native_seal, METH_VARARGS, NULL},
     {"partitions", native_partitions, METH_VARARGS, NULL},
+    {"plain_produce", native_plain_produce, METH_O, NULL},
+    {"produced", (PyCFunction)(void (*)(void))native_produced, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

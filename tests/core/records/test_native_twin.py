@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from typing import Any
@@ -15,7 +16,8 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.records import native, pure
 from klamm.core.records.chain import Chain, check_chain
 from klamm.core.records.encode import encode_batch
-from klammtest.batches import Twins
+from klamm.core.records.plain_produce import CHECKED_BYTES, MOST_BYTES
+from klammtest.batches import Twins, produce_request
 
 _native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
 BATCHES = 1500
@@ -27,6 +29,7 @@ def test_generated_batches() -> None:
         twins.batch(seed)
     assert twins.refused > BATCHES, "malformed input is a part of it"
     assert twins.compared - twins.refused > BATCHES
+    assert twins.plain > BATCHES / 2
 
 
 @settings(max_examples=500, deadline=None)
@@ -57,6 +60,36 @@ def test_any_chain(data: bytes, cut: int, expected: int) -> None:
 @given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1), at=st.integers(0, 9))
 def test_crc(data: bytes, seed: int, at: int) -> None:
     assert _native.crc32c(memoryview(data)[at:], seed) == pure.crc32c(memoryview(data)[at:], seed)
+
+
+def test_a_plain_request_of_any_size_shows_its_batch_in_place() -> None:
+    for size in (0, 100, 5000, 524_000, 525_000):
+        batch = encode_batch([(1, None, bytes(size), ())])
+        frame = bytearray(produce_request(random.Random(1), batch))
+        read = Twins(_native).same("plain_produce", frame)
+        assert (read is None) == (len(batch) > MOST_BYTES)
+        if read is not None:
+            read[5][0:3] = b"now"
+            assert b"now" in frame
+            read[5][-1] ^= 1
+            again = Twins(_native).same("plain_produce", frame)
+            assert (again is None) == (len(batch) <= CHECKED_BYTES), "a small batch's CRC is checked"
+
+
+def test_a_response_takes_only_what_fits() -> None:
+    twins = Twins(_native)
+    for wrong in ((10, "t", 1), (9, "t" * 127, 1), (3, "t" * 256, 1), (9, "t", 2**31), (9, "t", 2**70)):
+        assert twins.same("produced", *wrong, 1, 1, 1, 1, 1)[0] is ValueError
+    for arguments in (
+        (9, "t"),
+        (9, b"t", 1, 1, 1, 1, 1, 1),
+        (9, "t", "1", 1, 1, 1, 1, 1),
+        (9, "t", None, 1, 1, 1, 1, 1),
+    ):
+        with pytest.raises(TypeError):
+            _native.produced(*arguments)
+    with pytest.raises(TypeError):
+        _native.plain_produce("text")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,9 +13,10 @@ from typing import Any
 import pyarrow as pa
 
 from klamm.core.errors import CorruptRecordError
+from klamm.core.protocol.walk import write_uvarint
 from klamm.core.records import pure
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.header import HEADER_SIZE, BatchHeader
+from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
 from klamm.core.records.pure import RecordTuple
 
 SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
@@ -62,6 +64,25 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
     return bytes(raw)
 
 
+def produce_request(rng: random.Random, batch: bytes) -> bytes:
+    """A Produce request of one batch for one partition, without its length, with now and then something odd in it."""
+    version = rng.choice((3, 5, 8, 9, 9, 9)) if rng.random() < 0.95 else rng.choice((-1, 2, 10))
+    client = rng.choice((b"", b"me", "größe".encode(), b"\xff\xfe"[: 2 * (rng.random() < 0.1)]))
+    topic = rng.choice(("t", "topic", "größe", "x" * 126, "x" * rng.choice((1, 127, 200)))).encode()
+    acks, one, empty = (usual if rng.random() < 0.95 else rng.choice((0, 1, 2, -1)) for usual in (-1, 1, -1))
+    partition = rng.choice((0, 3, 2**31 - 1, -1))
+    front = struct.pack(">hhih", 0, version, rng.choice(EDGES[1:6]) % 2**31, len(client) or empty) + client
+    if version < 9:
+        around = struct.pack(">hhiih", empty, acks, 30_000, one, len(topic))
+        return front + around + topic + struct.pack(">iii", one, partition, len(batch)) + batch
+    size = write_uvarint(len(batch) + 1)
+    if rng.random() < 0.1:
+        size = size[:-1] + bytes((size[-1] | 0x80, 0))  # longer than it has to be
+    around = struct.pack(">BBhiBB", 0, empty + 1, acks, 30_000, one + 1, min(len(topic) + 1, 255))
+    tail = b"\0\0\0" if rng.random() < 0.95 else rng.choice((b"\0\0", b"\0\1\0", b"\0\0\0more"))
+    return front + around + topic + struct.pack(">Bi", one + 1, partition) + size + batch + tail
+
+
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
     """What it gives, or the kind and the words of the error that it raises."""
     try:
@@ -78,6 +99,8 @@ class Twins:
     other: Any = pure
     compared: int = 0
     refused: int = 0
+    plain: int = 0
+    """Produce requests that both could read."""
     hold: Callable[[Any], Any] = lambda argument: argument
     """What becomes of `one`'s arguments: a sanitizer wants buffers with nothing behind them."""
 
@@ -107,6 +130,21 @@ class Twins:
             self._read(rng, spoiled(rng, area), header)
         self._chain(rng, data)
         self._columns(rng, records)
+        self._produce(rng, data)
+
+    def _produce(self, rng: random.Random, batch: bytes) -> None:
+        """As it is, with a header that lies under a right CRC, and spoiled anywhere."""
+        raw = bytearray(batch)
+        self.plain += self.same("plain_produce", produce_request(rng, batch)) is not None
+        for _ in range(rng.randrange(3)):
+            raw[rng.choice((rng.randrange(12), rng.randrange(16, HEADER_SIZE)))] = rng.choice((0, 1, 4, 0x7F, 0xFF))
+        set_crc(raw, 0, crc_of(raw, 0, len(raw)))
+        self.plain += self.same("plain_produce", produce_request(rng, bytes(raw))) is not None
+        self.same("plain_produce", spoiled(rng, produce_request(rng, batch)))
+        numbers = [rng.choice(EDGES[1:6]) if rng.random() < 0.1 else rng.randrange(2**31) for _ in range(6)]
+        self.same(
+            "produced", rng.choice((*range(3, 10), 2, 10)), rng.choice(("t", "größe", "x" * 126, "x" * 255)), *numbers
+        )
 
     def _sealed(self, rng: random.Random, count: int, batch: bytearray, base: int, latest: int) -> None:
         one, other = bytearray(batch), bytearray(batch)

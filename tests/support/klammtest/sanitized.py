@@ -25,7 +25,7 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.records import native as chosen
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
-from klammtest.batches import Twins, some_bytes, some_records, spoiled
+from klammtest.batches import Twins, produce_request, some_bytes, some_records, spoiled
 
 SOURCES = Path(chosen.__file__).resolve().parent / "native"
 FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-DPy_LIMITED_API=0x030B0000",
@@ -108,6 +108,8 @@ def noise(native: Any, rng: random.Random) -> None:
         ("encode_columns", exact((rng.choice((None, column)), column, None, 7, b"12345", b"\0", *rows))),
         ("partitions", (exact(column), rng.randrange(9), number(3))),
         ("crc32c", (area, rng.randrange(2**32))),
+        ("plain_produce", (exact(spoiled(rng, produce_request(rng, rng.choice((whole, data))))),)),
+        ("produced", (number(9), "x" * rng.choice((0, 1, 126, 127, 255, 256)), *(number(3) for _ in range(6)))),
     ]
     for name, arguments in calls:
         try:
