@@ -53,12 +53,17 @@ def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settin
     """The settings, and a client to the cluster that they or `--bootstrap` name; with that, a file is not needed."""
     from klamm.core.client.cluster_client import ClusterClient
 
-    settings = Settings() if bootstrap and not config.exists() else load_settings(config)
+    settings = Settings() if bootstrap and not named(config) else load_settings(config)
     where = bootstrap or bootstrap_of(settings)
     with ClusterClient(
         where, codecs=settings.codec_table(), client_id="klamm-cli", request_timeout_s=TIMEOUT_S
     ) as client:
         yield settings, client
+
+
+def named(config: Path) -> bool:
+    """Whether there is a file to be read: one that is not there and has not the usual name is a typing error."""
+    return config != DEFAULT_CONFIG or config.exists()
 
 
 def bootstrap_of(settings: Settings) -> str:

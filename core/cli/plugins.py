@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, table
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
 from klamm.core.config.settings import load_settings
 from klamm.core.plugins import plugin_host
 
 
 def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """List the loaded plugins; with a configuration file, its `plugins.modules` too."""
-    host = load_settings(config).host() if config.exists() else plugin_host()
+    host = load_settings(config).host() if named(config) else plugin_host()
     rows = table("plugin", "module", "source", "hooks", "provides")
     for plugin in host.loaded():
         rows.add_row(plugin.name, plugin.module, plugin.source, "\n".join(plugin.hooks), "\n".join(plugin.provides))

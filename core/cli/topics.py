@@ -12,7 +12,7 @@ from klamm.core.config.describe import ConfigSource
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.config.topic_settings import name_problem
-from klamm.core.errors import ConfigError
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 
 if TYPE_CHECKING:
     from klamm.core.client.cluster_client import NewTopic
@@ -21,6 +21,12 @@ app = typer.Typer(add_completion=False, help="List, create, describe, alter and 
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Pairs = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topic config; may be repeated.")]
 Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1)]
+
+_NOT_DELETED = {
+    ErrorCode.offset_out_of_range: ": --before is above its end (`next` in `klamm topics describe`)",
+    ErrorCode.policy_violation: ": its topic is only compacted (cleanup.policy=compact), nothing is cut off there",
+}
+"""What these mean here; the answer has no words of its own."""
 
 
 @app.command("list")
@@ -146,7 +152,11 @@ def delete_records(
         if unknown:
             raise ConfigError(f"--partition {unknown[0]}: topic {topic!r} has the partitions 0 to {len(chosen) - 1}")
         wanted = [tp for tp in chosen if partition is None or tp.partition in partition]
-        for tp, start in sorted(client.delete_records(dict.fromkeys(wanted, before)).items()):
+        try:
+            starts = client.delete_records(dict.fromkeys(wanted, before))
+        except BrokerError as error:
+            raise BrokerError(error.code, f"{error.words}{_NOT_DELETED.get(error.code, '')}") from error
+        for tp, start in sorted(starts.items()):
             typer.echo(f"{tp}: begins at {start}")
 
 
@@ -171,6 +181,8 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
         name, mark, value = text.partition("=")
         if not mark:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
+        if name.strip() in pairs:
+            raise ConfigError(f"--set {text}: {name.strip()} is there twice")
         pairs[name.strip()] = value.strip()
     TopicConfig.from_strings(pairs)
     return pairs

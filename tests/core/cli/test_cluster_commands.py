@@ -68,6 +68,8 @@ def test_a_topics_life(klamm: Klamm) -> None:
             "retention.mss: unknown topic config; did you mean retention.ms?",
         ),
         (("create", "x", "--set", "retention.ms"), "--set retention.ms: expected KEY=VALUE"),
+        (("create", "x", "--set", "retention.ms=1", "--set", "retention.ms=2"), "retention.ms is there twice"),
+        (("list", "--config", "nope.yaml", "--bootstrap", "127.0.0.1:1"), "nope.yaml: no such file"),
         (("alter", "x"), "nothing to change"),
         (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: should be a valid integer"),
     ],
@@ -77,6 +79,16 @@ def test_what_is_wrong_is_said_before_a_broker_is_asked(klamm: Klamm, arguments:
     assert done.status == 2
     assert words in done.err
     assert done.err.count("\n") == 1
+
+
+def test_records_that_are_not_deleted_say_why(klamm: Klamm) -> None:
+    klamm("topics", "create", "table", "--set", "cleanup.policy=compact")
+    klamm("topics", "create", "short")
+    done = klamm("topics", "delete-records", "table")
+    assert (done.status, "its topic is only compacted" in done.err) == (1, True)
+    done = klamm("topics", "delete-records", "short", "--before", "7")
+    assert (done.status, "--before is above its end" in done.err) == (1, True)
+    assert klamm("topics", "delete-records", "short").out == "short-0: begins at 0\n"
 
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])

@@ -200,6 +200,7 @@ def test_plugins_with_and_without_a_file(klamm: Klamm, here: Path) -> None:
     Path("klamm.yaml").write_text("plugins: {modules: [no.such]}\n")
     done = klamm("plugins")
     assert (done.status, done.out) == (2, "")
+    assert klamm("plugins", "--config", "nope.yaml").status == 2
     assert "plugin 'no.such' (no.such) cannot be loaded" in done.err
 
 
