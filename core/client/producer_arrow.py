@@ -8,6 +8,7 @@ time limits are those of records that were sent one by one.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -38,6 +39,9 @@ ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
 """What goes before each payload, and a function of a struct array that gives the payloads as (large) binary; None where
 it is not sure to give what the serializer of single rows gives, which is asked then, and has the words for what does
 not fit. What a serde may offer as `arrow_serializer(topic)`; None: never."""
+
+_HANDED_OVER: Final = 512 * 1024
+"""Bytes of batches that are given to the sender together: it is woken less often, and its requests are larger."""
 
 _LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
@@ -337,11 +341,21 @@ class TableSender:
         self, writer: TopicWriter, queue: PartitionQueue | None, rows: Rows, making: Making, future: TableFuture
     ) -> None:
         target = queue or writer.in_turn()
+        made: deque[tuple[PartitionQueue, EncodedRows]] = deque()
+        made_bytes = 0
         for encoded in making.batches(rows, target.batch_size):
             if writer.audited:
                 for stamp, count, size in encoded.counted:
                     self._listeners.attempted(writer.topic, stamp, size, count)
-            with future.one_more():
-                self._accumulator.append_rows(target, encoded, future.settled)
+            made.append((target, encoded))
+            made_bytes += len(encoded.batch)
+            if made_bytes >= _HANDED_OVER:
+                self._hand_over(made, future)
+                made_bytes = 0
             if queue is None:
                 target = writer.in_turn()
+        self._hand_over(made, future)
+
+    def _hand_over(self, made: deque[tuple[PartitionQueue, EncodedRows]], future: TableFuture) -> None:
+        with future.more(made):
+            self._accumulator.append_rows(made, future.settled)

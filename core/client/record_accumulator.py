@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -115,21 +116,24 @@ class RecordAccumulator:
         return RecordFuture(outcome, index, timestamp_ms)
 
     def append_rows(
-        self, queue: PartitionQueue, encoded: EncodedRows, finished: Callable[[BatchOutcome], None]
+        self, batches: deque[tuple[PartitionQueue, EncodedRows]], finished: Callable[[BatchOutcome], None]
     ) -> None:
-        """Rows of a table as a batch of their own; waits for room as `append` does. `finished` is called once all of
-        them are settled, on the sender's thread."""
-        size = len(encoded.batch)
+        """Rows of a table as batches of their own, of which those that are taken leave `batches`; waits for room as
+        `append` does. `finished` is called once all rows of a batch are settled, on the sender's thread."""
         with self.lock:
-            if self._used + size > self._buffering.memory:
-                self._wait_for_room(size)
-            if self._closed:
-                raise ProducerClosedError("the producer is closed; nothing can be sent any more")
-            outcome = queue.add_rows(self._clock(), encoded).outcome
-            outcome.finished = finished
-            self._incomplete[outcome] = None
-            self._active[queue] = None
-            self._used += size
+            while batches:
+                queue, encoded = batches[0]
+                size = len(encoded.batch)
+                if self._used + size > self._buffering.memory:
+                    self._wait_for_room(size)
+                if self._closed:
+                    raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+                outcome = queue.add_rows(self._clock(), encoded).outcome
+                batches.popleft()
+                outcome.finished = finished
+                self._incomplete[outcome] = None
+                self._active[queue] = None
+                self._used += size
         self._wake()
 
     def ready(self, now_s: float) -> Ready:

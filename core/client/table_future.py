@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -51,14 +51,14 @@ class TableFuture(Future[TableMetadata]):
         return TableMetadata(self._topic, sum(r.count for r in ranges), ranges)
 
     @contextmanager
-    def one_more(self) -> Iterator[None]:
-        """Around handing over a batch: it will be settled, unless that raises."""
+    def more(self, batches: Sized) -> Iterator[None]:
+        """Around handing over batches: each will be settled, but those that are left when that raises."""
         with self._tally:
-            self._open += 1
+            self._open += len(batches)
         try:
             yield
         except BaseException:
-            self._one_less()
+            self._less(len(batches))
             raise
 
     def settled(self, outcome: BatchOutcome) -> None:
@@ -70,17 +70,17 @@ class TableFuture(Future[TableMetadata]):
                     self._ranges.append(found)
                 else:
                     self._error = self._error or part.error
-        self._one_less()
+        self._less()
 
     def complete(self, error: Exception | None = None) -> None:
         """No more batches come; `error`: why the rest of the table was not sent."""
         with self._tally:
             self._error = self._error or error
-        self._one_less()
+        self._less()
 
-    def _one_less(self) -> None:
+    def _less(self, count: int = 1) -> None:
         with self._tally:
-            self._open -= 1
+            self._open -= count
             if self._open:
                 return
         if self._error is not None:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 
 import pytest
 
 from klamm.core.client.partition_queue import PartitionQueue
+from klamm.core.client.producer_batch import EncodedRows
 from klamm.core.client.record_accumulator import BufferFullError, Buffering, ProducerClosedError, RecordAccumulator
 from klamm.core.client.record_future import RecordFuture
+from klamm.core.client.table_future import TableFuture
 from klamm.core.records.partition import TopicPartition
 
 
@@ -101,6 +104,26 @@ def test_room_that_comes_is_used_and_somebody_who_waits_makes_haste() -> None:
     thread.join(10)
     assert len(appended) == 1
     assert box.accumulator.used_bytes == 60
+
+
+def test_batches_of_a_table_wake_the_sender_once_and_those_without_room_are_left() -> None:
+    box = Box(memory=250, max_block_s=0)
+    future = TableFuture("t")
+    batches = deque([(box.queue, EncodedRows(bytearray(100), 3, 0, 0, ())) for _ in range(2)])
+    with future.more(batches):
+        box.accumulator.append_rows(batches, future.settled)
+    assert (len(batches), box.wakes, box.accumulator.used_bytes) == (0, 1, 200)
+    box.settle()
+    batches.extend((box.queue, EncodedRows(bytearray(100), count, 0, 0, ())) for count in (4, 5, 6))
+    with pytest.raises(BufferFullError), future.more(batches):
+        box.accumulator.append_rows(batches, future.settled)
+    assert [encoded.count for _, encoded in batches] == [5, 6]
+    future.complete(BufferFullError("full"))
+    assert not future.done()
+    box.settle()
+    box.settle()
+    assert isinstance(future.exception(0), BufferFullError)
+    assert future.metadata.records == 3 + 3 + 4
 
 
 def test_a_flush_makes_everything_ready_and_says_what_is_left() -> None:
