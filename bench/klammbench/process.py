@@ -30,6 +30,11 @@ def cpu_seconds(pids: Iterable[int]) -> float:
     return sum((int(f[11]) + int(f[12])) * _TICK_S for pid in pids if (f := _stat(pid)))
 
 
+def cpu_kernel(pids: Iterable[int]) -> float:
+    """As `cpu_seconds`, the system time alone."""
+    return sum(int(f[12]) * _TICK_S for pid in pids if (f := _stat(pid)))
+
+
 def cpu_exact(pids: Iterable[int]) -> float:
     """As `cpu_seconds`, in nanosecond steps, of the threads that are alive: for what costs little."""
     total = 0

@@ -126,8 +126,12 @@ class Table:
         ratios = [r for cell in cells if (r := self.ratio(cell, metric, AGAIN, "kafka-tuned")) is not None and r > 0]
         if not ratios:
             return 0.0
-        mean = geometric_mean(ratios)
-        return max(mean, 1 / mean) - 1
+        return distance(geometric_mean(ratios))
+
+
+def distance(ratio: float) -> float:
+    """How far it lies from 1, on either side: 0.25 for 1.25 and for 0.8."""
+    return max(ratio, 1 / ratio) - 1
 
 
 def geometric_mean(values: Iterable[float]) -> float:

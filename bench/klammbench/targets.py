@@ -51,8 +51,9 @@ class Target:
         """The line, and what a reader should know beside it."""
         below = list(self.remarks)
         if self.met and not self.strictly_met:
+            most = f", of which {MOST_ALLOWED:g} counts" if self.allowance > MOST_ALLOWED else ""
             below.insert(
-                0, f"met only with the allowance of {self.allowance:.3f}, Kafka against itself; strictly short"
+                0, f"met only with the allowance of {self.allowance:.3f}{most}, Kafka against itself; strictly short"
             )
         return [self.line(), *(f"    {remark}" for remark in below)]
 

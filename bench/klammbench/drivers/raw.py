@@ -12,7 +12,7 @@ import random
 import shutil
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
@@ -77,12 +77,22 @@ class Outcome:
     realtime: int
 
 
-def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load, acks: int = 1) -> Outcome:
-    """One run over all partitions; `RuntimeError` with the driver's own line when it fails."""
+def drive(
+    bootstrap: str,
+    topic: str,
+    partitions: int | Sequence[int],
+    batch: Batch,
+    load: Load,
+    acks: int = 1,
+    before: Callable[[], None] = lambda: None,
+) -> Outcome:
+    """One run over all partitions, or those named, in turn, one as often as it is named. `before` is called when all is
+    made that is sent. `RuntimeError` with the driver's own line when it fails."""
     frames = write_frames(topic, partitions, batch, acks)
     try:
         numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
         command = [str(compiled()), bootstrap.rpartition(":")[2], str(frames), *map(str, numbers)]
+        before()
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"what was sent was not all answered within {_TIMEOUT_S:g} s") from None
@@ -93,13 +103,13 @@ def drive(bootstrap: str, topic: str, partitions: int, batch: Batch, load: Load,
     return Outcome(**json.loads(done.stdout))
 
 
-def write_frames(topic: str, partitions: int, batch: Batch, acks: int) -> Path:
-    """A file of one Produce frame a partition."""
+def write_frames(topic: str, partitions: int | Sequence[int], batch: Batch, acks: int) -> Path:
+    """A file of one Produce frame a partition, or for each of those named."""
     BUILT.mkdir(parents=True, exist_ok=True)
     path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of that name
     records = encoded(batch)
     with path.open("wb") as file:
-        for partition in range(partitions):
+        for partition in range(partitions) if isinstance(partitions, int) else partitions:
             file.write(produce_frame(topic, partition, records, acks, correlation_id=partition + 1))
     return path
 

@@ -59,7 +59,7 @@ def _await_leaders(admin: AdminClient, name: str, partitions: int) -> None:
         try:
             for answer in admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).values():
                 answer.result(_TIMEOUT_S)
-        except KafkaException as error:
+        except (KafkaException, TimeoutError) as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"topic {name} has no leaders for its {partitions} partitions: {error}") from error
             time.sleep(0.02)
