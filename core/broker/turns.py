@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from typing import Final, Protocol
 
-_BUDGET: Final = 2 * 1024 * 1024
+_BUDGET: Final = 256 * 1024
 _MOST_AT_ONCE: Final = 4 * 1024 * 1024  # what the system takes of one write at most
 
 
