@@ -4,8 +4,8 @@
 
 A cell is PARTITIONS:MEGABYTES that its topic holds beforehand. All topics are filled first, and written to the disk,
 so that the cells differ in nothing but what they are named for; each round measures all of them, every other one
-backwards. Prints, for each cell,
-the median (minimum to maximum) of the µs of CPU for a batch, the share of the kernel, and which threads used them.
+backwards. Prints, for each cell, the median (minimum to maximum) of the µs of CPU for a batch, the share of the kernel,
+and which threads used them.
 `--touch MB` writes and removes a file before each measurement: on a virtual machine that gives its free pages back to
 the host, a page that is new to the guest costs several times the copying into it, and who gets one is chance.
 """
