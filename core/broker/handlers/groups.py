@@ -30,8 +30,9 @@ def find_coordinator(services: Services, request: Request) -> Any:
 
 def _coordinator(services: Services, request: Request, key: str, of_groups: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
-    if not of_groups:
-        return {**row, "error_code": ErrorCode.invalid_request, "error_message": "transactions are not served"}
+    if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
+        code = ErrorCode.transactional_id_authorization_failed
+        return {**row, "error_code": code, "error_message": "transactions are not served"}
     if not key:
         return {**row, "error_code": ErrorCode.invalid_group_id, "error_message": "a group id is not empty"}
     node_id = services.groups.coordinator_of(key)
