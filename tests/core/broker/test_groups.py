@@ -37,7 +37,7 @@ def test_the_broker_is_the_coordinator(broker: RunningBroker, wire: WireClient, 
 
 def test_there_is_no_coordinator_of_transactions(wire: WireClient) -> None:
     answer = wire.call(ApiKey.FIND_COORDINATOR, 3, key="tx", key_type=1)
-    assert answer.error_code is ErrorCode.transactional_id_authorization_failed  # a client gives up at once, and says why
+    assert answer.error_code is ErrorCode.transactional_id_authorization_failed
     assert "transactions" in answer.error_message
 
 
