@@ -5,6 +5,11 @@ too much, then reading pauses; while the client does not read its responses, not
 waiting for (a parked Fetch) is cancelled with the connection; a request that cannot be read closes the connection with
 one line in the log, once those ahead of it are answered. The answers to requests that came together go out together:
 one write to the socket costs as much as handling a small request.
+
+A client that says no more (EOF) may have gone or may read on, which only an answer shows: whatever it sent is handled
+and answered, Produce without acks too, as with Kafka; only nothing is waited for any more (a parked Fetch answers with
+what there is), and where none of it comes to its end for `socket.receive.timeout.ms` the connection is closed. A broker
+that stops still reads what has come, until its system has no more at hand, `_LAST_READ` bytes of a connection at most.
 """
 
 from __future__ import annotations
@@ -15,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from klamm.core.broker.arrived import arrived
 from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext
 from klamm.core.broker.limits import Limits
@@ -34,6 +40,7 @@ WRITE_BUFFER_HIGH = 4 * 1024 * 1024
 PIPELINED = 64
 """Requests of one connection that wait behind the one being handled."""
 
+_LAST_READ = 1024 * 1024  # bytes that a stopping broker still takes from one connection
 _COUNTED = 64 * 1024  # bytes waiting to be read from which on they are counted
 _LEAST_PROGRESS = 64 * 1024  # bytes of an unfinished request in one period
 _TIGHT_SEND_S = 10.0  # how long nothing may be read when too much waits in all
@@ -46,6 +53,7 @@ _GATHERED = 64 * 1024  # bytes of answers that may wait for the next one
 
 _REASONS = {
     "unfinished request": "its request did not come to its end within socket.receive.timeout.ms",
+    "unhandled requests": "it sends no more, and what it sent was not handled within socket.receive.timeout.ms",
     "reads nothing": "it read nothing of what it asked for within socket.send.timeout.ms",
 }
 
@@ -76,6 +84,7 @@ class Connection(asyncio.BufferedProtocol):
         self._awaits_turn = self._has_turn = False
         self._turn_bytes = 0
         self._draining = False
+        self._to_read = 0  # bytes that are still taken while draining
         self._unreadable: FrameLengthError | None = None  # what came behind the last request
         self._handled = 0  # bytes of the request that a task is at
         self._held = 0  # bytes of requests that the house counts for this connection
@@ -84,6 +93,7 @@ class Connection(asyncio.BufferedProtocol):
         self._written = self._largest = 0  # bytes, and the largest write, since all was sent
         self._progress: tuple[float, int] | None = None  # since when a request is unfinished, with so many bytes
         self._unread_progress: tuple[float, int] | None = None
+        self._drain_progress: tuple[float, int] | None = None
         self.last_active = self._clock()
 
     # -- asyncio's side
@@ -108,7 +118,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.last_active = self._clock()
         if self._draining:
-            return
+            nbytes = self._last_bytes(nbytes)
+            if not nbytes:
+                return
         try:
             frames = self._splitter.received(nbytes)
         except FrameLengthError as error:
@@ -123,6 +135,15 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests or self._splitter.held or self._held:
             self._account()
             self.review_reading()
+
+    def eof_received(self) -> bool:
+        """Whether the connection stays, for what is to be handled."""
+        self._drain_to(0)
+        self.context.end()
+        if self.busy:
+            return True
+        self._close_when_done()
+        return False
 
     def pause_writing(self) -> None:
         self._full = True
@@ -154,9 +175,9 @@ class Connection(asyncio.BufferedProtocol):
         return self._task is not None or bool(self._requests)
 
     def drain(self) -> None:
-        """Take no more requests; close once those that came are answered."""
-        self._draining = True
-        self._pause_reading()
+        """Take no more requests than have come; close once they are answered."""
+        if not self._draining:
+            self._drain_to(_LAST_READ if arrived(self._transport) else 0)
         self._close_when_done()
 
     def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None:
@@ -167,6 +188,9 @@ class Connection(asyncio.BufferedProtocol):
             patience = min(limits.send_s, _TIGHT_SEND_S) if tight else limits.send_s
             self._count_unread()
             return "reads nothing" if self._stands_still(now, patience) else None
+        if self._draining and self.busy:
+            self._drain_progress = _least(self._drain_progress, now, len(self._requests))
+            return "unhandled requests" if now - self._drain_progress[0] >= limits.frame_s else None
         if self._splitter.begun and not self._reading_paused:
             since, bytes_then = self._progress or (now, 0)
             self._progress = (since, bytes_then)
@@ -182,11 +206,8 @@ class Connection(asyncio.BufferedProtocol):
     def _stands_still(self, now: float, patience: float) -> bool:
         assert self._transport is not None
         unread = self._transport.get_write_buffer_size() + self._gathered_bytes
-        since, unread_then = self._unread_progress or (now, unread)
-        if unread < unread_then:
-            since = now
-        self._unread_progress = (since, unread)
-        return now - since >= patience
+        self._unread_progress = _least(self._unread_progress, now, unread)
+        return now - self._unread_progress[0] >= patience
 
     def expel(self, reason: str) -> None:
         """Close at once, and say why, once a second for each reason."""
@@ -224,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             asyncio.get_running_loop().call_soon(self._pump)
         self._send()
-        if self._draining and not self.busy:
+        if self._draining and not self.busy and not self._to_read:
             self._close_when_done()
         elif self._held or self._queued or self._reading_paused:
             self._account()
@@ -235,12 +256,28 @@ class Connection(asyncio.BufferedProtocol):
         self._unreadable = error
         self._requests += error.ahead
         self._memory.done(self)
-        self._draining = True
-        self._pause_reading()
+        self._drain_to(0)
+        self.context.end()
         self._pump()
 
+    def _drain_to(self, to_read: int) -> None:
+        """Take so many bytes more at most."""
+        self._draining, self._to_read = True, to_read
+        if not to_read:
+            self._pause_reading()
+
+    def _last_bytes(self, count: int) -> int:
+        """How many of the bytes that have come are still taken, while draining."""
+        taken = min(count, self._to_read)
+        if taken and (taken == self._to_read or not arrived(self._transport)):
+            self._drain_to(0)
+            asyncio.get_running_loop().call_soon(self._pump)  # which closes it, where no request has become whole
+        else:
+            self._to_read -= taken
+        return taken
+
     def _close_when_done(self) -> None:
-        if self.busy:
+        if self.busy or self._to_read:
             return
         if self._unreadable is not None:
             self._refuse(self._unreadable)
@@ -357,7 +394,7 @@ class Connection(asyncio.BufferedProtocol):
         self._house.metrics.connections_closed["bad request"] += 1
         self._requests.clear()
         self._unreadable = None
-        self._draining = True
+        self._draining, self._to_read = True, 0
         self.close()
 
     def _fields(self) -> dict[str, object]:
@@ -398,7 +435,7 @@ class Connection(asyncio.BufferedProtocol):
             if not self._reading_paused and (full or not most):
                 self._house.held_up("queued.max.request.bytes" if full else "queued.max.requests")
             self._pause_reading()
-        elif self._reading_paused and not self._draining:
+        elif self._reading_paused and (not self._draining or self._to_read):
             self._resume_reading()
 
     def _pause_reading(self) -> None:
@@ -411,6 +448,12 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
         self._reading_paused = False
+
+
+def _least(seen: tuple[float, int] | None, now: float, value: int) -> tuple[float, int]:
+    """Since when a value has not fallen, and to what."""
+    since, then = seen or (now, value)
+    return (now if value < then else since), value
 
 
 def describe(error: BaseException) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -17,7 +18,8 @@ FIRST_ALLOWANCE: Final = 64 * 1024
 class ConnectionContext:
     """One connection. `principal` is `User:ANONYMOUS` until there is authentication; `software_*` as the client said in
     ApiVersions. `taken`: bytes that its response may have which is being made. `allowance`: bytes that
-    its next answer to a Fetch may hold; more than the event loop copies: what there is room for."""
+    its next answer to a Fetch may hold; more than the event loop copies: what there is room for. `ended`: the client
+    sends no more, so nothing is waited for on its behalf; whoever waits is told by `on_end`."""
 
     connection_id: int
     listener: str
@@ -28,6 +30,13 @@ class ConnectionContext:
     codecs: frozenset[int] = field(default_factory=frozenset)
     taken: int = 0
     allowance: int = FIRST_ALLOWANCE
+    ended: bool = False
+    on_end: Callable[[], None] | None = None
+
+    def end(self) -> None:
+        self.ended = True
+        if self.on_end is not None:
+            self.on_end()
 
     def introduce(self, name: str, version: str) -> None:
         """What the client says of itself; takes up the codecs that it declares."""

@@ -92,7 +92,8 @@ DEFINITIONS = (
                "Times that a connection had to wait, by the limit over all of them that was reached "
                "(queued.max.requests, queued.max.request.bytes, queued.max.response.bytes)."),
     Definition("server_socket_server_metrics_connection_closed", _C, ("reason",),
-               "Connections that the broker closed later: idle, unfinished request, reads nothing, bad request.",
+               "Connections that the broker closed later: idle, unfinished request, unhandled requests, reads nothing, "
+               "bad request.",
                "kafka.server:type=socket-server-metrics,name=expired-connections-killed-count"),
     Definition("server_delayedoperationpurgatory_purgatorysize", _G, ("delayedOperation",),
                "Fetches that wait for records, each counted at every partition it waits for.",

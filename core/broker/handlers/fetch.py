@@ -77,22 +77,27 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
+    connection = request.context.connection
     while not (poll.failed or poll.size >= request.message.min_bytes or services.partitions.closing):
+        if connection.ended:
+            break
         left = deadline - loop.time()
         if left <= 0:
             break
         parked = ParkedFetch(request.message.min_bytes - poll.size)
         poll.drop()
-        services.memory.give_back(request.context.connection)
+        services.memory.give_back(connection)
         found = [services.partitions.find(w.topic, w.partition) for w in wanted]
         places = [led for led in found if led is not None]
         for led in places:
             led.park(parked)
+        connection.on_end = parked.wake
         try:
             begun = monotonic_ns()
             await parked.wait(left)
             services.metrics.waits[ApiKey.FETCH].add(monotonic_ns() - begun)
         finally:
+            connection.on_end = None
             for led in places:
                 led.unpark(parked)
         poll = _look_at_once(services, request, wanted) or await _look_on_disk(services, request, wanted)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -21,12 +22,13 @@ from klamm.core.protocol.frames import FrameSplitter
 class Notes(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
+        self.wire: socket.socket | None = None
         self.written: list[bytes] = []
         self.said: list[str] = []
         self.unread = 0
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return ("10.0.0.9", 4711) if name == "peername" else default
+        return {"peername": ("10.0.0.9", 4711), "socket": self.wire}.get(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         self.said.append("limits")
@@ -265,9 +267,104 @@ async def test_draining_answers_what_is_under_way_and_closes(bench: Bench) -> No
 
 
 @bench_test
+async def test_draining_takes_what_has_come_and_no_more(bench: Bench) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        bench.transport.wire = ours
+        theirs.send(b"something")
+        bench.connection.drain()
+        assert bench.transport.said == ["limits"], "it reads on"
+        bench.arrive(b"wait", b"one")
+        assert bench.transport.said == ["limits"]
+        ours.recv(100)
+        bench.arrive(b"two")
+        assert bench.transport.said == ["limits", "pause"]
+        bench.arrive(b"too late")
+        bench.release.set()
+        await settle()
+        assert b"".join(bench.transport.written) == b"<wait><one><two>"
+        assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_draining_ends_with_half_a_request(bench: Bench) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        bench.transport.wire = ours
+        theirs.send(b"something")
+        bench.connection.drain()
+        ours.recv(100)
+        bench.connection.get_buffer(-1)[:3] = b"\0\0\0"
+        bench.connection.buffer_updated(3)
+        await settle()
+        assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_who_never_ends_does_not_keep_a_broker_that_stops(bench: Bench) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        bench.transport.wire = ours
+        theirs.send(b"something")  # never read: there is always more
+        bench.connection.drain()
+        while "pause" not in bench.transport.said:
+            bench.arrive(b"none" + bytes(60_000))
+            assert len(bench.handled) < 30
+        await settle()
+        assert len(bench.handled) > 10
+        assert bench.transport.said[-1] == "close"
+
+
+@bench_test
 async def test_draining_an_idle_connection_closes_it(bench: Bench) -> None:
     bench.connection.drain()
     assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_a_client_that_says_no_more_is_answered_and_closed(bench: Bench) -> None:
+    requests = [b"%02d" % number for number in range(40)]
+    bench.arrive(b"wait", *requests)
+    assert bench.connection.eof_received(), "it stays open"
+    bench.release.set()
+    await settle()
+    assert b"".join(bench.transport.written) == b"<wait>" + b"".join(b"<%b>" % each for each in requests)
+    assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_a_client_that_says_no_more_and_has_all_answers_is_closed(bench: Bench) -> None:
+    bench.arrive(b"one")
+    assert not bench.connection.eof_received()
+    assert bench.transport.said[-1] == "close"
+
+
+@bench_test
+async def test_who_waits_for_a_client_that_says_no_more_is_told(bench: Bench) -> None:
+    told: list[bool] = []
+    bench.context.on_end = lambda: told.append(bench.context.ended)
+    bench.arrive(b"wait")
+    bench.connection.eof_received()
+    assert told == [True]
+
+
+@pytest.mark.parametrize("says_no_more", [True, False])
+def test_requests_that_are_never_handled_do_not_keep_a_connection_that_is_not_read_any_more(says_no_more: bool) -> None:
+    async def main() -> None:
+        bench = Bench()
+        bench.arrive(b"wait", b"one")
+        if says_no_more:
+            bench.connection.eof_received()
+        else:
+            bad_length(bench)
+        limits = bench.house.limits
+        assert bench.connection.overdue(5.0, limits, tight=False) is None
+        assert bench.connection.overdue(5.0 + limits.frame_s - 1, limits, tight=False) is None
+        assert bench.connection.overdue(5.0 + limits.frame_s, limits, tight=False) == "unhandled requests"
+        bench.connection.expel("unhandled requests")
+        bench.connection.connection_lost(None)
+
+    asyncio.run(main())
 
 
 def test_a_client_that_declares_codecs() -> None:

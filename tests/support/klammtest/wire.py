@@ -49,6 +49,10 @@ class WireClient:
     def send_raw(self, data: bytes) -> None:
         self._socket.sendall(data)
 
+    def end_sending(self) -> None:
+        """Say that nothing more will be sent, and go on reading."""
+        self._socket.shutdown(socket.SHUT_WR)
+
     def receive(self, api: ApiKey, version: int) -> Any:
         frame = self.receive_frame()
         assert frame is not None, "the broker closed the connection"
