@@ -20,15 +20,16 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
 from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.one_batch import OneBatch, read_one_batch
 from klamm.core.protocol.produce import read_produce_request
+from klamm.core.records.native import plain_produce
+from klamm.core.records.plain_produce import PlainProduce
 
 Handler = Callable[[Services, Request], Any]
 """Takes a decoded request; returns the response message, its encoded pieces (a list), None for no response, or a
 coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
 `ProtocolError` closes the connection."""
 
-ProduceOne = Callable[[Services, OneBatch], "list[Buffer] | None"]
+ProducePlain = Callable[[Services, PlainProduce], "list[Buffer] | None"]
 """The short way of a Produce of one batch; None sends it the long way."""
 
 _BY_NUMBER = {int(api): api for api in ApiKey}
@@ -38,20 +39,20 @@ class Dispatcher:
     """Callable as a connection's `Dispatch`."""
 
     def __init__(
-        self, services: Services, handlers: Mapping[ApiKey, Handler], produce_one: ProduceOne | None = None
+        self, services: Services, handlers: Mapping[ApiKey, Handler], produce_plain: ProducePlain | None = None
     ) -> None:
         self._services = services
         self._handlers = handlers
-        self._produce_one = produce_one
+        self._produce_plain = produce_plain
         self._metrics = services.metrics
         self._produce_times = services.metrics.requests[ApiKey.PRODUCE]
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
         begun = monotonic_ns()
-        if self._produce_one is not None:
-            one = read_one_batch(frame)
-            if one is not None:
-                reply = self._produce_one(self._services, one)
+        if self._produce_plain is not None:
+            plain = plain_produce(frame)
+            if plain is not None:
+                reply = self._produce_plain(self._services, plain)
                 if reply is not None:
                     self._produce_times.add(monotonic_ns() - begun)
                     return reply

@@ -60,7 +60,12 @@ class LedPartition:
 
     def published(self, size: int) -> None:
         """All that was appended may be seen (there are no followers to wait for); `size` bytes came last."""
-        if self.log.advance_high_watermark(self.log.log_end_offset) and self._parked:
+        if self.log.advance_high_watermark(self.log.log_end_offset):
+            self.shown(size)
+
+    def shown(self, size: int) -> None:
+        """Consumers see `size` bytes more."""
+        if self._parked:
             for fetch in tuple(self._parked):
                 fetch.arrived(size)
 

@@ -23,7 +23,7 @@ from klamm.core.broker.audit_logs import LocalLogs
 from klamm.core.broker.connections import Connections
 from klamm.core.broker.dispatch import Dispatcher
 from klamm.core.broker.group_service import GroupService
-from klamm.core.broker.handlers.produce import produce_one
+from klamm.core.broker.handlers.produce import produce_plain
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.leadership import Leadership
 from klamm.core.broker.limits import Limits
@@ -125,7 +125,7 @@ class Broker:
         self._watch_config(services)
         self._maintain(services, logs)
         await self._serve_metrics(services, logs)
-        dispatcher = Dispatcher(services, HANDLERS, produce_one)
+        dispatcher = Dispatcher(services, HANDLERS, produce_plain)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         self._connections.start()

@@ -29,6 +29,7 @@ from klamm.core.log.flushing import Flushing
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
 from klamm.core.log.naming import HOLES
 from klamm.core.log.open_files import OpenFiles
+from klamm.core.log.plain_append import PlainAppend
 from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
 from klamm.core.log.retention import expired
 from klamm.core.log.scan import NotCachedError
@@ -74,7 +75,7 @@ class LogRead:
     last_stable_offset: int
 
 
-class PartitionLog(Shortening, Flushing):
+class PartitionLog(Shortening, Flushing, PlainAppend):
     def __init__(
         self,
         directory: Path,
@@ -169,6 +170,7 @@ class PartitionLog(Shortening, Flushing):
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
         self._log_append_time = config.message_timestamp_type == "LogAppendTime"
         self._as_sent = config.compression_type == "producer" and not config.compacts
+        self._takes_plain = self._as_sent and not self._held_back and not self._log_append_time
 
     def _allow_holes(self) -> None:
         """Offsets may have gaps from now on, after a change of `cleanup.policy` too: reads check the rest."""
@@ -324,11 +326,14 @@ class PartitionLog(Shortening, Flushing):
         try:
             active.append(batch, header)
         except StorageError as error:
-            if active.next_offset != self._end or active.file.size() != active.size:
-                self._fail(f"a write failed ({error})")
+            self._write_failed(active, error)
             raise
         self._producers.update(header, now_ms)
         self._end = header.next_offset
+
+    def _write_failed(self, active: Segment, error: StorageError) -> None:
+        if active.next_offset != self._end or active.file.size() != active.size:
+            self._fail(f"a write failed ({error})")
 
     def _fail(self, why: str) -> None:
         """What the disk holds is not known any more: refuse everything until the log is opened again."""

@@ -1,6 +1,6 @@
 """What the parts of `PartitionLog` know of it: its fields, and what they ask of one another.
 
-`PartitionLog` is made of several classes for its length only: `flushing` and `shortening` are its others.
+`PartitionLog` is several classes for its length only: `flushing`, `shortening` and `plain_append` are the others.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from pathlib import Path
 from threading import Lock, RLock
 
 from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import StorageError
 from klamm.core.log.clock import Clock
 from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.producer_state import ProducerState
 from klamm.core.log.segment import Segment
 from klamm.core.log.snapshots import Snapshots
+from klamm.core.log.validation import Validator
 from klamm.core.records.partition import TopicPartition
 
 
@@ -31,11 +33,15 @@ class LogParts(ABC):
     _start: int
     _end: int
     _flushed: int
+    _replicated: int
     _last_flush_ms: int
     _kept: tuple[Segment | None, int]
     """The segment that a place was kept of last, and its size then."""
     _directory_dirty: bool
     _epochs: LeaderEpochs
+    _validator: Validator
+    _takes_plain: bool
+    """Whether the topic stores batches as they are sent, and shows them at once."""
     _producers: ProducerState
     _snapshots: Snapshots
     _removed: list[tuple[int, Path]]
@@ -52,6 +58,10 @@ class LogParts(ABC):
     @abstractmethod
     def _fail(self, why: str) -> None:
         """Take the log offline."""
+
+    @abstractmethod
+    def _write_failed(self, active: Segment, error: StorageError) -> None:
+        """Take the log offline unless the segment is as it was."""
 
     @abstractmethod
     def _roll(self, base_offset: int, now_ms: int) -> Segment:

@@ -272,18 +272,34 @@ class Segment:
 
     def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
         """Write one batch whose offsets are set. After `StorageError` the file is as it was, if it could be cut."""
-        position = self.size
+        self._check_order(header)
+        self.append_next(batch, header.base_offset, header.last_offset, header.max_timestamp)
+
+    def append_next(
+        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """`append` of a batch that is known to follow the last. Every batch pays for this, so it is in one piece."""
+        position, size = self.size, len(batch)
         try:
             fault_point("log.append.before_write")
-            self.file.write(batch, position)
+            (self._file or self._open()).write(batch, position)
             fault_point("log.append.after_write")
         except OSError as error:
             self._undo_write(position, error)
-        self.size = position + header.size
-        if len(self._hints) >= MAX_HINTS:
-            self._hints.clear()
-        self._hints[header.base_offset] = position
-        self._index(header, position)
+        self.size = position + size
+        hints = self._hints
+        if len(hints) >= MAX_HINTS:
+            hints.clear()
+        hints[base_offset] = position
+        if position == 0 and self._first_timestamp is None:
+            self._first_timestamp = max_timestamp
+        self.next_offset = last_offset + 1
+        if max_timestamp > self.largest.timestamp_ms:
+            self.largest = LargestTimestamp(max_timestamp, last_offset)
+        if self._unindexed > self._config.index_interval_bytes:
+            self._enter(last_offset, position)
+            self._unindexed = 0
+        self._unindexed += size
 
     def _undo_write(self, position: int, error: OSError) -> None:
         with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
@@ -308,14 +324,23 @@ class Segment:
 
     def should_roll(self, header: BatchHeader, now_ms: int) -> bool:
         """Whether this batch belongs into a new segment (Kafka's rule); never for an empty one."""
+        return not self.has_room(header.size, header.last_offset, header.max_timestamp, now_ms)
+
+    def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether a batch of `size` bytes may follow here, by Kafka's rule; any may in an empty segment."""
         if not self.size:
-            return False
+            return True
+        config, first = self._config, self._first_timestamp
+        if first is not None and first >= 0 <= max_timestamp:
+            age_ms = max_timestamp - first
+        else:
+            age_ms = self._age_ms(max_timestamp, now_ms)
         return (
-            self.size + header.size > self._config.segment_bytes
-            or self._age_ms(header.max_timestamp, now_ms) > self._config.segment_ms
-            or self._offsets.full
-            or self._times.full
-            or header.last_offset - self.base_offset > MAX_RELATIVE
+            self.size + size <= config.segment_bytes
+            and age_ms <= config.segment_ms
+            and not self._offsets.full
+            and not self._times.full
+            and last_offset - self.base_offset <= MAX_RELATIVE
         )
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:

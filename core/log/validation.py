@@ -76,6 +76,15 @@ class Validator:
         )
         return BatchHeader._make(fields) if fits else None
 
+    def within_limits(self, size: int, codec_id: int, first_ms: int, largest_ms: int, now_ms: int) -> bool:
+        """Of a batch that is plain otherwise (`records.plain_produce`): what of `_ordinary` is this topic's."""
+        return (
+            size <= self._largest
+            and codec_id in self._kafkas_codecs
+            and (first_ms == NO_TIMESTAMP or now_ms - first_ms <= self._before_ms)
+            and largest_ms - now_ms <= self._after_ms
+        )
+
     def _judge(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
             raise InvalidRecordError(f"a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")

@@ -21,6 +21,8 @@ from klamm.core.protocol.messages import Buffer
 from klamm.core.protocol.one_batch import OneBatch, write_one_produced
 from klamm.core.protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
 from klamm.core.records.header import HEADER_SIZE
+from klamm.core.records.native import produced
+from klamm.core.records.plain_produce import PlainProduce
 
 log = logging.getLogger(__name__)
 
@@ -42,14 +44,35 @@ def produce(services: Services, request: Request) -> Any:
     return _respond(services, request, outcomes)
 
 
-def produce_one(services: Services, request: OneBatch) -> list[Buffer] | None:
+def produce_plain(services: Services, request: PlainProduce) -> list[Buffer] | None:
     """`produce` for the one batch that most requests are, without the machinery: the response frame, or None where the
-    batch cannot be taken at once and without fail; nothing has then happened, and `produce` takes it up."""
-    led = services.partitions.find(request.topic, request.partition)
-    records = request.records
-    if led is None or len(records) < HEADER_SIZE or _may_block(services, led, records):
+    batch cannot be taken at once; nothing has then happened, and `produce` takes it up."""
+    version, correlation_id, acks, topic, partition, records, count = request[:7]
+    led = services.partitions.find(topic, partition)
+    if led is None or services.validation.applies_to(topic):
         return None
-    if request.acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
+    log = led.log
+    if acks == -1 and led.in_sync < log.config.min_insync_replicas:
+        return None
+    try:
+        base_offset = log.append_plain(request, led.leader_epoch)
+    except KlammError as error:
+        return _one_failed(services, led, OneBatch(*request[:6]), error)
+    if base_offset is None:
+        return _produce_one(services, led, OneBatch(*request[:6]))
+    size = len(records)
+    led.shown(size)
+    traffic = led.traffic
+    traffic.produces += 1
+    traffic.bytes_in += size
+    traffic.messages_in += count
+    return [produced(version, topic, correlation_id, partition, base_offset, -1, log.log_start_offset, 0)]
+
+
+def _produce_one(services: Services, led: LedPartition, request: OneBatch) -> list[Buffer] | None:
+    """As `produce_plain`, where the log has to look closer."""
+    records = request.records
+    if _may_block(services, led, records):
         return None
     try:
         result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
