@@ -1,4 +1,8 @@
-"""Puts the `log` section into force: Python's logging, as lines of text or of JSON, on one stream."""
+"""Puts the `log` section into force: Python's logging, as lines of text or of JSON, on one stream.
+
+A broker always has one. A command that may run long (`klamm sink`, `load`, `audit`) has one where
+the file has the section; without it, it stays at what Python does: warnings, as they are, between its own lines.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.records.partition import TopicPartition
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-_QUIET = {"kazoo": "WARNING"}
+_QUIET = {"kazoo": "WARNING", "py4j": "WARNING"}
 """Loggers that say too much at the level of the rest, unless they are named."""
 
 
@@ -32,6 +36,12 @@ class ProcessLog:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
         self._named = set(levels)
+
+
+def of_command(config: ProcessLogConfig) -> None:
+    """For the process of a command; once, before it begins its work."""
+    if config.model_fields_set:
+        ProcessLog(config)
 
 
 def _json() -> logging.Formatter:

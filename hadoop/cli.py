@@ -12,6 +12,7 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
+from klamm.core.process_log import of_command
 from klamm.hadoop.session import require_java
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
@@ -27,6 +28,7 @@ def load(sink: SinkName = None, config: ConfigFile = DEFAULT_CONFIG, topic: Topi
 def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
     """All topics; one that fails does not keep the others from being loaded. `KlammError` after the last if any did."""
     settings = load_settings(config)
+    of_command(settings.log)
     name, chosen = choose(settings, sink)
     topics = _wanted(settings, name, chosen, only)
     require_java()

@@ -14,6 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.client.sink_runner import SinkProgress, SinkRunner
 from klamm.core.config.settings import load_settings
+from klamm.core.process_log import of_command
 
 
 def sink(
@@ -22,7 +23,9 @@ def sink(
     config: ConfigFile = DEFAULT_CONFIG,
 ) -> None:
     """Write the records of the sink's topics, until SIGTERM or Ctrl-C; several processes share the work."""
-    runner = SinkRunner(load_settings(config), name)
+    settings = load_settings(config)
+    of_command(settings.log)
+    runner = SinkRunner(settings, name)
     stop = threading.Event()
     told: list[int] = []
 

@@ -17,7 +17,7 @@ Level = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Befo
 
 
 class ProcessLogConfig(Section):
-    """Of the broker's process."""
+    """Of the process of a broker; where the file has the section, of `klamm sink`, `load` and `audit`, too."""
 
     format: Literal["text", "json"] = key("text", "One line for people, or one JSON object, for each thing said.")
     level: Level = key("INFO", "The least that is said.")

@@ -29,7 +29,11 @@ def reference(host: PluginHost) -> str:
 def _lines(host: PluginHost) -> Iterator[str]:
     yield BEGIN
     yield from _section("broker", "A broker.", BrokerConfig)
-    yield from _section("log", "What a broker's process says of itself, on stderr.", ProcessLogConfig)
+    yield from _section(
+        "log",
+        "What the process of a broker says of itself, on stderr; `klamm sink`, `load` and `audit` obey it, too.",
+        ProcessLogConfig,
+    )
     yield from _section(
         "topics.NAME", "A topic: how it is created, and how its values are written. Further keys are the serde's.",
         TopicSettings,

@@ -12,6 +12,7 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
+from klamm.core.process_log import of_command
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.event import TIERS
 from klamm.plugins.audit.question import Answer, Question, ask, audit_config
@@ -42,6 +43,7 @@ def audit_command(
     Exit status 1 when a record is missing, doubled or its count is unknown.
     """
     settings = load_settings(config)
+    of_command(settings.log)
     audit = audit_config(settings)
     question = Question(
         tuple(topic or ()),
