@@ -91,13 +91,11 @@ class Growth:
         "small": Metric("broker CPU µs/batch, the small log in the same turns", None, 1),
         "kernel": Metric("broker CPU µs/batch in the kernel, sampled", None, 1),
     }
-    MANAGED = False
-    """What was filled stays from round to round; the systems are wiped at the end."""
+    MANAGED = True
+    """What was filled stays from round to round; the systems are wiped at the end of the run."""
 
     def __init__(self) -> None:
         self._cells: Sequence[GrowthCell] = ()
-        self._filled: dict[str, int] = {}
-        """By system, the process that has all logs: one that was started anew is empty."""
         self._unfilled: dict[tuple[str, str], str] = {}
         """By system and cell, why its log is not there."""
         self._next: dict[tuple[str, str], int] = {}
@@ -121,19 +119,14 @@ class Growth:
         return self._cells
 
     def warm(self, system: System) -> None:
-        """The harness does not call it: `run` starts systems."""
+        """And fill its logs."""
         make_topic(system, "warm", 1)
         drive(system.bootstrap, "warm", 1, _BATCH, Load(2, depth=2, warm_s=0, measure_s=3, max_bytes=1e9))
+        self._fill_all(system)
 
     def run(self, cell: GrowthCell, system: System, number: int) -> Mapping[str, float]:
         if system.name not in cell.systems:
             return {}
-        if not system.pids():
-            system.start()
-            self.warm(system)
-        if self._filled.get(system.name) != (first := system.pids()[0]):
-            self._fill_all(system)
-            self._filled[system.name] = first
         if why := self._unfilled.get((system.name, cell.name)):
             raise RuntimeError(why)
         small, topic = f"growth-small-{number}", cell.topic
