@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+from klamm.core.broker import send_buffer
 from klamm.core.broker.arrived import arrived
 from klamm.core.broker.connections import Connections
 from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext
@@ -81,6 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading_paused = False
         self._writing_paused = False
         self._full = False  # the system takes no more
+        self._reads = False  # the peer, once the system had more than it took
         self._awaits_turn = self._has_turn = False
         self._turn_bytes = 0
         self._draining = False
@@ -151,6 +153,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._full = False
+        if not self._reads and self._house.limits.send_buffer < 0:
+            send_buffer.let_grow(self._transport)
+        self._reads = True
         self._all_sent()
         self._pump()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 
+from klamm.core.broker import send_buffer
 from klamm.core.broker.acceptor import Acceptor
 from klamm.core.broker.connection import Connection, Dispatch
 from klamm.core.broker.connections import Connections
@@ -39,8 +40,7 @@ class Listener:
         limits = self._house.limits
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead peers are found
-        if limits.send_buffer > 0:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, limits.send_buffer)
+        send_buffer.begin(bound, limits.send_buffer)
         if limits.receive_buffer > 0:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
         self._socket = bound

@@ -67,7 +67,9 @@ class BrokerConfig(Section):
 
     socket_request_max_bytes: Int = key(104_857_600, "The largest Produce frame.", ge=1)
     control_request_max_bytes: Int = key(1_048_576, "The largest frame of any other request.", ge=1024)
-    socket_send_buffer_bytes: Int = key(102_400, "Send buffer of a connection; -1: the system's.", ge=-1)
+    socket_send_buffer_bytes: Int = key(
+        -1, "Send buffer of a connection; -1: 102400 until its peer has read as much, then the system's.", ge=-1
+    )
     socket_receive_buffer_bytes: Int = key(-1, "Receive buffer of a connection; -1: the system's.", ge=-1)
     socket_listen_backlog_size: Int = key(1_024, "Connections that wait to be accepted.", ge=1)
     socket_receive_timeout_ms: Long = key(

@@ -1,0 +1,74 @@
+"""What the system holds for a peer: little until it has read, then as the system likes; or as configured."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+
+import pytest
+import uvloop
+
+from klamm.core.broker.connections import Connections
+from klamm.core.broker.limits import Limits
+from klamm.core.broker.listener import Listener
+
+LARGE = 8 * 1024 * 1024
+LOCK, SEND_LOCKED = 72, 1
+REQUEST = (20).to_bytes(4, "big") + b"." * 20
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the socket option is Linux's")
+
+
+class Door:
+    """A listener that answers every request with `LARGE` bytes, and the sockets that it has taken in."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.house = Connections(limits)
+        self.listener = Listener("L", "127.0.0.1", 0, self.house)
+        self.listener.bind()
+        self.listener.dispatch = lambda _context, _frame: [bytes(LARGE)]
+
+    async def ask(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.listener.port, limit=LARGE)
+        writer.write(REQUEST)
+        await reader.readexactly(1)
+        return reader, writer
+
+    def wires(self) -> list[socket.socket]:
+        return [member._transport.get_extra_info("socket") for member in self.house]  # type: ignore[attr-defined]
+
+
+async def _sizes_before_and_after(limits: Limits) -> tuple[int, int, int, int]:
+    """Size and lock while the peer reads nothing more; the same once it has read all."""
+    door = Door(limits)
+    await door.listener.start()
+    reader, writer = await door.ask()
+    (wire,) = door.wires()
+    before = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), wire.getsockopt(socket.SOL_SOCKET, LOCK)
+    await reader.readexactly(LARGE - 1)
+    writer.write(REQUEST)
+    await reader.readexactly(LARGE)
+    after = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), wire.getsockopt(socket.SOL_SOCKET, LOCK)
+    writer.close()
+    door.listener.close()
+    return *before, *after
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_peer_that_reads_has_the_system_s_buffer(loop: object) -> None:
+    with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]
+        small, locked, large, locked_then = runner.run(_sizes_before_and_after(Limits()))
+    assert small == 2 * 102_400, "Linux counts its own overhead too"
+    assert locked & SEND_LOCKED
+    assert not locked_then & SEND_LOCKED
+    assert large > small
+
+
+def test_a_configured_size_stays() -> None:
+    assert asyncio.run(_sizes_before_and_after(Limits(send_buffer=65_536))) == (131_072, 1, 131_072, 1)
+
+
+def test_a_receive_buffer_keeps_its_size() -> None:
+    *_, locked_then = asyncio.run(_sizes_before_and_after(Limits(receive_buffer=65_536)))
+    assert locked_then == 2
