@@ -14,7 +14,7 @@ from recorded import Recorder, use_clients
 from swarm import Shot
 
 FULL, QUICK = 1_000_000, 2_000
-LIMIT_S = 1_500.0
+LIMIT_S = 2_200.0
 BROKERS = 2
 LIMITS = {"socket.request.max.bytes": 1 << 20, "connections.max.idle.ms": 60_000}
 ODD = (b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\0" * 4, b"\xff" * 10, b"\x80" * 10, b"\xff\xff", b"\x7f\xff")
