@@ -64,9 +64,10 @@ def cells(quick: bool) -> Sequence[ClientCell]:
 
 
 def warm(system: System) -> None:
-    """So that no just-in-time compiler is at work while clients are compared."""
-    producing, consuming = ClientCell("confluent-kafka", "produce"), ClientCell("confluent-kafka", "consume")
-    for turn, cell in enumerate((producing, consuming, producing)):
+    """So that no just-in-time compiler is at work while clients are compared: with requests of either kind, of one
+    partition each (confluent-kafka) and of many (Klamm), as many as are measured."""
+    one, many = ClientCell("confluent-kafka", "produce"), ClientCell("klamm-arrow", "produce")
+    for turn, cell in enumerate((one, many, ClientCell("confluent-kafka", "consume"), many, one)):
         run(cell, system, -turn - 1)
 
 
