@@ -21,7 +21,7 @@ class TwoBrokers:
         "the second is refused with one line that names the directory, exit 1; the first goes on; after kill -9 of it "
         "a new one may start and has all that was acknowledged"
     )
-    plants = "the lock's file is removed, so that the second takes another lock and starts"
+    plants = "the lock's file is removed, so that the second takes another lock and it is not that which stops it"
     tools = ()
 
     def run(self, run: Run) -> Result:
