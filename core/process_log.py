@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from typing import Any, TextIO
 
 from klamm.core.config.process_log import ProcessLogConfig
@@ -16,26 +17,36 @@ from klamm.core.records.partition import TopicPartition
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _QUIET = {"kazoo": "WARNING", "py4j": "WARNING"}
 """Loggers that say too much at the level of the rest, unless they are named."""
+ROOT = "root"
+"""The name of the logger above all."""
 
 
 class ProcessLog:
-    """Made once in a process; `apply` as often as the section changes."""
+    """Made once in a process; `apply` as often as the section changes, which ends what `change` has set."""
 
     def __init__(self, config: ProcessLogConfig, stream: TextIO | None = None) -> None:
         self._handler = logging.StreamHandler(stream or sys.stderr)
-        self._named: set[str] = set()
+        self._found: dict[str, int] = {}  # levels of loggers before they were changed here
+        self._said: dict[str, str] = {}
         self.apply(config)
         logging.getLogger().addHandler(self._handler)
 
     def apply(self, config: ProcessLogConfig) -> None:
         self._handler.setFormatter(_json() if config.format == "json" else logging.Formatter(TEXT_FORMAT))
-        logging.getLogger().setLevel(config.level)
-        levels = {**_QUIET, **config.levels}
-        for name in self._named - levels.keys():
-            logging.getLogger(name).setLevel(logging.NOTSET)
+        self._said = {ROOT: config.level, **_QUIET, **config.levels}
+        self.change({**dict.fromkeys(self._found), **self._said})
+
+    def levels(self) -> dict[str, str]:
+        """The level in force of every logger that there is, and of those above them, by name; `root` is the first."""
+        names = sorted(logging.getLogger().manager.loggerDict)
+        return {name: logging.getLevelName(logging.getLogger(name).getEffectiveLevel()) for name in (ROOT, *names)}
+
+    def change(self, levels: Mapping[str, str | None]) -> None:
+        """Set levels; None: back to what the section says, else to what was found."""
         for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)
-        self._named = set(levels)
+            logger = logging.getLogger(name)
+            self._found.setdefault(name, logger.level)
+            logger.setLevel(level or self._said.get(name) or self._found[name])
 
 
 def of_command(config: ProcessLogConfig) -> None:

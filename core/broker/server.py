@@ -74,7 +74,7 @@ class Broker:
     """`await start()` on a running event loop, `await stop()` in any state, once."""
 
     def __init__(self, settings: Settings, process_log: ProcessLog | None = None) -> None:
-        """`process_log` follows the file when that is reloaded."""
+        """`process_log` follows the file when that is reloaded, and admin clients (KIP-412)."""
         self._settings = settings
         self._process_log = process_log
         self._live = LiveConfig(settings.broker)
@@ -252,6 +252,7 @@ class Broker:
             memory=self._connections.memory,
             clock_ms=_clock_ms,
             third_party_codecs=THIRD_PARTY_CODECS & self._codecs.ids(),
+            process_log=self._process_log,
         )
 
     def _watch_session(self, coordination: Coordination, services: Services) -> None:

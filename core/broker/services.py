@@ -19,6 +19,7 @@ from klamm.core.cluster.image import ClusterImage
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.log.manager import LogManager
+from klamm.core.process_log import ProcessLog
 from klamm.core.records.codecs import CodecTable
 
 
@@ -26,7 +27,7 @@ from klamm.core.records.codecs import CodecTable
 class Services:
     """`config` is the one in force, and changes while the broker runs (`live`); `advertised` is this broker's own
     address by listener name; `clock_ms` gives ms since the epoch; `third_party_codecs` are the ids (5 to 7) that are
-    loaded here, and so may be stored."""
+    loaded here, and so may be stored; `process_log`: None where the process is not the broker's own."""
 
     config: BrokerConfig
     live: LiveConfig
@@ -45,6 +46,7 @@ class Services:
     clock_ms: Callable[[], int]
 
     third_party_codecs: frozenset[int]
+    process_log: ProcessLog | None = None
 
     @property
     def image(self) -> ClusterImage:

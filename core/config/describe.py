@@ -13,13 +13,14 @@ from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (KIP-226)."""
+    """Where a value comes from (KIP-226, KIP-412)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 @dataclass(frozen=True, slots=True)

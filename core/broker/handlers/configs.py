@@ -1,4 +1,4 @@
-"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339), for topics and brokers."""
+"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339) of topics, brokers and their loggers (KIP-412)."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.handlers.broker_configs import alter_broker, broker_entries
+from klamm.core.broker.handlers.broker_loggers import alter_loggers, logger_entries
 from klamm.core.broker.handlers.config_changes import changed, check_named_once
 from klamm.core.broker.handlers.topics import check_topic_config, wire_error
 from klamm.core.broker.services import Services
@@ -17,12 +18,13 @@ from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 
 log = logging.getLogger(__name__)
-_NO_CONFIGS = "resource type {}: only topics (2) and brokers (4) have configs"
+_NO_CONFIGS = "resource type {}: only topics (2), brokers (4) and loggers of brokers (8) have configs"
 
 
 class Resource(IntEnum):
     TOPIC = 2
     BROKER = 4
+    BROKER_LOGGER = 8
 
 
 def describe_configs(services: Services, request: Request) -> Any:
@@ -53,6 +55,8 @@ def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
         return describe_topic(_topic(services, name).configs, services.config, live.for_all, live.for_this)
     if kind == Resource.BROKER:
         return broker_entries(services, name)
+    if kind == Resource.BROKER_LOGGER:
+        return logger_entries(services, name)
     raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(kind))
 
 
@@ -97,13 +101,17 @@ async def incremental_alter_configs(services: Services, request: Request) -> Any
                 resource_name=resource.resource_name,
             )
         )
-    await services.leadership.refresh()
+    if any(resource.resource_type != Resource.BROKER_LOGGER for resource in request.message.resources):
+        await services.leadership.refresh()
     return request.respond(responses=tuple(responses))
 
 
 async def _alter(services: Services, resource: Any, validate_only: bool) -> None:
     if resource.resource_type == Resource.BROKER:
         await alter_broker(services, resource, validate_only)
+        return
+    if resource.resource_type == Resource.BROKER_LOGGER:
+        alter_loggers(services, resource, validate_only)
         return
     if resource.resource_type != Resource.TOPIC:
         raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(resource.resource_type))
