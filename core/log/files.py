@@ -117,6 +117,16 @@ class OpenFile:
         os.ftruncate(self.fd, size)
 
 
+def is_short(path: Path, size: int) -> bool:
+    """Whether it is known that the file is not there, or has fewer bytes than that."""
+    try:
+        return path.stat().st_size < size
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # nothing is known; a read or a write will tell
+        return False
+
+
 def sync_directory(path: Path) -> None:
     """Make creations, renames and removals in a directory durable."""
     fault_point("files.fsync_directory")

@@ -254,6 +254,9 @@ class LogManager:
             return self._steady.for_deleting(now_ms) if self._steady else now_ms
 
     def _maintain(self, log: PartitionLog, now_ms: int, deleting_ms: int) -> None:
+        log.check_files()
+        if log.offline is not None:
+            return
         if log.flush_is_due(now_ms):
             log.flush()
         count = log.apply_retention(deleting_ms)

@@ -24,7 +24,7 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, OffsetOutOfRangeError
-from klamm.core.log.files import remove, storage, write_atomically
+from klamm.core.log.files import is_short, remove, storage, write_atomically
 from klamm.core.log.flushing import Flushing
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
 from klamm.core.log.naming import HOLES
@@ -566,6 +566,14 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
             self._closed = "the log is closed"
             for segment in self._segments:
                 segment.release()
+
+    def check_files(self) -> None:
+        """Take the log offline where the file that it writes was removed or cut by somebody else: what is acknowledged
+        then would be gone with the process."""
+        with self._lock:
+            active = self._segments[-1]
+            if self._closed is None and is_short(active.path, active.size):
+                self._fail(f"{active.path} was removed or cut while it was written")
 
     @property
     def offline(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -223,6 +224,32 @@ def test_bad_topic_names_touch_no_file(manager: LogManager, name: str) -> None:
     with pytest.raises(InvalidTopicNameError):
         manager.create(TopicPartition(name, 0), TOPIC_ID, TopicConfig())
     assert sorted(path.name for path in manager.directory.parent.rglob("*")) == before
+
+
+@pytest.mark.parametrize("damage", ["removed", "cut", "directory"])
+def test_a_log_whose_file_somebody_takes_away_goes_offline(
+    manager: LogManager, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What would be acknowledged then would be gone with the process."""
+    log, other = manager.get(TP), manager.get(OTHER)
+    assert log is not None
+    assert other is not None
+    manager.run_maintenance(START_MS)
+    assert log.offline is None
+    path = log.directory / f"{0:020d}.log"
+    if damage == "removed":
+        path.unlink()
+    elif damage == "cut":
+        os.truncate(path, 10)
+    else:
+        shutil.rmtree(log.directory)
+    manager.run_maintenance(START_MS)
+    with pytest.raises(LogClosedError, match="was removed or cut while it was written; restart the broker"):
+        append(log, batch([b"lost"]))
+    assert [record.name for record in caplog.records if str(path) in record.message] == ["klamm.core.log.partition_log"]
+    append(other, batch([b"kept"]))
+    manager.close()
+    assert not (manager.directory / CLEAN_SHUTDOWN).exists()
 
 
 def test_maintenance_flushes_retains_and_checkpoints(tmp_path: Path) -> None:
