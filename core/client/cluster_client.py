@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -10,7 +10,9 @@ from typing import Any
 from klamm.core.client.caller import Caller
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.messages import Schema
+from klamm.core.protocol.client_produce import write_produce_request
+from klamm.core.protocol.messages import Buffer, Schema
+from klamm.core.protocol.produce import Produced
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 
@@ -384,33 +386,22 @@ class ClusterClient(Caller):
 
 def produce_request(
     schema: Schema, batches: Mapping[TopicPartition, bytes | bytearray], acks: int, timeout_s: float
-) -> Any:
-    """A Produce request with one batch for each partition."""
-    topics = tuple(
-        schema.part(
-            "TopicProduceData",
-            name=name,
-            partition_data=tuple(schema.part("PartitionProduceData", index=n, records=r) for n, r in parts.items()),
-        )
-        for name, parts in _by_topic(batches).items()
-    )
-    return schema.build(transactional_id=None, acks=acks, timeout=timedelta(seconds=timeout_s), topic_data=topics)
+) -> list[Buffer]:
+    """A Produce request with one batch for each partition, encoded."""
+    return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__)
 
 
-def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
+def produce_results(
+    outcomes: Sequence[Produced],
+) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
     """A Produce response by partition: (error, where it went, the broker's words)."""
     return {
-        TopicPartition(topic.name, p.index): (
-            p.error_code,
-            ProducedBatch(
-                p.base_offset,
-                -1 if p.log_append_time is None else round(p.log_append_time.timestamp() * 1000),
-                getattr(p, "log_start_offset", -1),
-            ),
-            getattr(p, "error_message", None),
+        TopicPartition(p.topic, p.partition): (
+            p.error,
+            ProducedBatch(p.base_offset, p.log_append_time_ms, p.log_start_offset),
+            p.message,
         )
-        for topic in message.responses
-        for p in topic.partition_responses
+        for p in outcomes
     }
 
 

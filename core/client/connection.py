@@ -31,6 +31,7 @@ from klamm.core.client.memory import unwritten
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
+from klamm.core.protocol.client_produce import read_produce_response
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.headers import read_response_header, request_pieces
 from klamm.core.protocol.messages import Buffer, Schema
@@ -39,7 +40,8 @@ MAX_RESPONSE_BYTES = 256 * 1024 * 1024
 """A response may be larger than what was asked for by one batch; memory is taken only as bytes arrive."""
 
 Build = Callable[[Schema], Any]
-"""Makes the request's message with the schema of the version that was negotiated."""
+"""Makes the request's message with the schema of the version that was negotiated; a list is the message in pieces,
+encoded already."""
 
 
 class ConnectionState(Enum):
@@ -51,7 +53,7 @@ class ConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer; `message` is kio's, of the negotiated version."""
+    """An answer; `message` is kio's, of the negotiated version; of a Produce it is a list of `Produced`."""
 
     correlation_id: int
     api: ApiKey
@@ -150,7 +152,8 @@ class ClientConnection:
 
     def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
         schema = messages.request(api, version)
-        body = schema.encode_pieces(build(schema))
+        made = build(schema)
+        body = made if isinstance(made, list) else [schema.encode(made)]
         correlation_id = self._next_id
         self._next_id = (correlation_id + 1) & 0x7FFFFFFF
         self._output += request_pieces(api, version, correlation_id, self._client_id, body)
@@ -188,6 +191,8 @@ class ClientConnection:
         if correlation_id != expected:
             raise ProtocolError(f"the broker answered request {correlation_id}, expected {expected} ({api.name})")
         body = memoryview(frame).toreadonly()  # kio reads no writable buffer
+        if api is ApiKey.PRODUCE:
+            return Response(correlation_id, api, version, read_produce_response(body, position, version))
         return Response(correlation_id, api, version, messages.response(api, version).decode(body, position))
 
     def _negotiated(self, response: Response) -> None:

@@ -34,9 +34,6 @@ __all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
 
 Buffer = bytes | bytearray | memoryview
 
-_LARGE = 4096
-"""Bytes from which on a value is not copied into a message, see `Schema.encode_pieces`."""
-
 _DECODE_ERRORS = (SerialError, ValueError, KeyError, IndexError, OverflowError, TypeError, OSError)
 
 
@@ -74,20 +71,11 @@ class Schema:
 
     def encode(self, message: Any) -> bytes:
         buffer = io.BytesIO()
-        self._encode_into(buffer, message)
-        return buffer.getvalue()
-
-    def encode_pieces(self, message: Any) -> list[Buffer]:
-        """To be written one after the other: large values (record batches) as they are, not copied."""
-        pieces = _Pieces()
-        self._encode_into(pieces, message)
-        return pieces.take()
-
-    def _encode_into(self, buffer: Any, message: Any) -> None:
         try:
             self._write(buffer, message)
         except (SerialError, ValueError, TypeError, AttributeError) as error:
             raise ProtocolError(f"cannot write {self.name}: {error}") from error
+        return buffer.getvalue()
 
     def build(self, **values: Any) -> Any:
         """The root message; names that this version lacks are left out."""
@@ -96,24 +84,6 @@ class Schema:
     def part(self, type_name: str, **values: Any) -> Any:
         """A nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
         return _construct(getattr(self.module, type_name), values)
-
-
-class _Pieces:
-    """What kio writes to: small values are gathered, large ones kept."""
-
-    def __init__(self) -> None:
-        self._kept: list[Buffer] = []
-        self._gathered = bytearray()
-
-    def write(self, value: Buffer) -> None:
-        if len(value) < _LARGE:
-            self._gathered += value
-            return
-        self._kept += [self._gathered, value]
-        self._gathered = bytearray()
-
-    def take(self) -> list[Buffer]:
-        return [piece for piece in (*self._kept, self._gathered) if piece]
 
 
 @cache

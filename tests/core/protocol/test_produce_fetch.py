@@ -13,7 +13,6 @@ from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
-from klamm.core.protocol.headers import request_frame, request_pieces
 from klamm.core.protocol.produce import Produced, read_produce_request, write_produce_response
 
 PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
@@ -45,21 +44,6 @@ def test_a_produce_request_is_read_as_kio_writes_it(version: int) -> None:
     assert records is not None
     records[0] = ord("X")
     assert b"Xbc" in frame, "a view, not a copy"
-
-
-@pytest.mark.parametrize("version", PRODUCE)
-def test_large_batches_of_a_request_are_not_copied(version: int) -> None:
-    schema = messages.request(ApiKey.PRODUCE, version)
-    batches = [bytearray(bytes([number]) * size) for number, size in enumerate([5000, 10, 70_000, 4096, 4095])]
-    parts = tuple(schema.part("PartitionProduceData", index=n, records=batch) for n, batch in enumerate(batches))
-    topic = schema.part("TopicProduceData", name="t", partition_data=parts)
-    message = schema.build(transactional_id=None, acks=1, timeout=timedelta(seconds=1), topic_data=(topic,))
-    pieces = schema.encode_pieces(message)
-    assert b"".join(pieces) == schema.encode(message)
-    assert [piece for piece in pieces if any(piece is batch for batch in batches)] == [batches[n] for n in (0, 2, 3)]
-    frame = b"".join(request_pieces(ApiKey.PRODUCE, version, 7, "me", pieces))
-    assert frame == request_frame(ApiKey.PRODUCE, version, 7, "me", schema.encode(message))
-    assert len(frame) == 4 + int.from_bytes(frame[:4], "big")
 
 
 @pytest.mark.parametrize("version", PRODUCE)
