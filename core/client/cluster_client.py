@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -12,7 +12,6 @@ from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.client_produce import write_produce_request
 from klamm.core.protocol.messages import Buffer, Schema
-from klamm.core.protocol.produce import Produced
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 
@@ -391,17 +390,20 @@ def produce_request(
     return write_produce_request(_by_topic(batches), acks, round(timeout_s * 1000), schema.root.__version__)
 
 
-def produce_results(
-    outcomes: Sequence[Produced],
-) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
+def produce_results(message: Any) -> dict[TopicPartition, tuple[ErrorCode, ProducedBatch, str | None]]:
     """A Produce response by partition: (error, where it went, the broker's words)."""
     return {
-        TopicPartition(p.topic, p.partition): (
-            p.error,
-            ProducedBatch(p.base_offset, p.log_append_time_ms, p.log_start_offset),
-            p.message,
+        TopicPartition(topic.name, p.index): (
+            p.error_code,
+            ProducedBatch(
+                p.base_offset,
+                -1 if p.log_append_time is None else round(p.log_append_time.timestamp() * 1000),
+                getattr(p, "log_start_offset", -1),
+            ),
+            getattr(p, "error_message", None),
         )
-        for p in outcomes
+        for topic in message.responses
+        for p in topic.partition_responses
     }
 
 

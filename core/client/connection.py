@@ -31,7 +31,6 @@ from klamm.core.client.memory import unwritten
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
-from klamm.core.protocol.client_produce import read_produce_response
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.headers import read_response_header, request_pieces
 from klamm.core.protocol.messages import Buffer, Schema
@@ -53,7 +52,7 @@ class ConnectionState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An answer; `message` is kio's, of the negotiated version; of a Produce it is a list of `Produced`."""
+    """An answer; `message` is kio's, of the negotiated version."""
 
     correlation_id: int
     api: ApiKey
@@ -191,8 +190,6 @@ class ClientConnection:
         if correlation_id != expected:
             raise ProtocolError(f"the broker answered request {correlation_id}, expected {expected} ({api.name})")
         body = memoryview(frame).toreadonly()  # kio reads no writable buffer
-        if api is ApiKey.PRODUCE:
-            return Response(correlation_id, api, version, read_produce_response(body, position, version))
         return Response(correlation_id, api, version, messages.response(api, version).decode(body, position))
 
     def _negotiated(self, response: Response) -> None:

@@ -29,9 +29,6 @@ class Reader:
     def int32(self) -> int:
         return int(self._fixed(INT32))
 
-    def int64(self) -> int:
-        return int(self._fixed(INT64))
-
     def _fixed(self, form: struct.Struct) -> int:
         try:
             (value,) = form.unpack_from(self._data, self.position)
