@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import urllib.request
 from collections.abc import Iterator
@@ -167,6 +168,28 @@ def test_the_alert_rules_ask_for_metrics_that_are_there() -> None:
     there = {d.shown for d in DEFINITIONS} | {d.shown.removeprefix("klamm_") for d in PROCESS}
     assert asked <= there
     assert len(asked) > 5
+
+
+def test_the_dashboard_asks_for_metrics_and_labels_that_are_there() -> None:
+    dashboard = json.loads((PAGE.parents[1] / "examples" / "grafana.json").read_text())
+    labels = {d.shown: d.labels for d in DEFINITIONS} | {d.shown.removeprefix("klamm_"): d.labels for d in PROCESS}
+    for definition in DEFINITIONS:
+        if definition.kind is Kind.HISTOGRAM:
+            labels |= {f"{definition.shown}{end}": (*definition.labels, "le") for end in ("_bucket", "_count")}
+            del labels[definition.shown]
+    targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+    for expression, legend in [(target["expr"], target["legendFormat"]) for target in targets]:
+        asked = re.findall(r"\b(?:klamm|process)_\w+", expression)
+        assert asked
+        assert set(asked) <= labels.keys(), expression
+        by = {label.strip() for group in re.findall(r"by \((.*?)\)", expression) for label in group.split(",")}
+        shown = set(re.findall(r"{{(\w+)}}", legend))
+        for name in asked:
+            assert by | shown <= {*labels[name], "instance"}, expression
+    assert len(targets) > 20
+    for variable in dashboard["templating"]["list"][1:]:
+        (name,) = re.findall(r"\bklamm_\w+", variable["query"])
+        assert name in labels
 
 
 def test_quantiles_are_of_the_last_minutes() -> None:
