@@ -29,6 +29,8 @@ _JVM = (
     # Only what runs often is compiled: each method's compilation leaves memory behind, 6 MB in all.
     "-XX:TieredStopAtLevel=1", "-XX:Tier3InvocationThreshold=2000", "-XX:Tier3MinInvocationThreshold=1000",
     "-XX:Tier3CompileThreshold=4000", "-XX:ReservedCodeCacheSize=16m", "-XX:CICompilerCount=1",
+    # The JDK's archive of classes where it was made to lie: moved elsewhere, 6 MB of it become this process's own.
+    "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0",
     "-Xss256k", "-XX:StringTableSize=4096", "-XX:-UsePerfData", "-Dslf4j.internal.verbosity=ERROR",
 )  # fmt: skip
 _POLL_S = 0.02
@@ -138,6 +140,8 @@ class ZooKeeperServer:
             "maxSessionTimeout": 600_000,
             "maxClientCnxns": 0,
             "admin.enableServer": "false",
+            # Nobody can ask for its metrics: neither the admin server nor the command `mntr` is on.
+            "metricsProvider.className": "org.apache.zookeeper.metrics.impl.NullMetricsProvider",
         }
         path = self._data_dir / "zookeeper.cfg"
         try:
