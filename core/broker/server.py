@@ -203,6 +203,7 @@ class Broker:
                 self._config.log_flush_offset_checkpoint_interval_ms,
                 self._config.log_verify_on_read,
                 descriptors.for_logs(),
+                decompressed_max_bytes=self._config.decompressed_max_bytes,
             ),
             elapsed=elapsed_ms,
         )

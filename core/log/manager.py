@@ -36,6 +36,7 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.steady_clock import SteadyClock
 from klamm.core.log.topic_id import read_topic_id
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import MAX_DECOMPRESSED
 from klamm.core.records.partition import TopicPartition
 
 _log = logging.getLogger(__name__)
@@ -51,13 +52,15 @@ class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
     recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
     read checks CRCs; `open_files`: segment files open at a time; `place_bytes`: how much of a partition that is flushed
-    a start after a crash may read all the same, so that its indexes are not written for every few batches."""
+    a start after a crash may read all the same, so that its indexes are not written for every few batches;
+    `decompressed_max_bytes`: what one batch may unpack to, where a topic has batches opened."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
     verify_on_read: bool = False
     open_files: int = DEFAULT_LIMIT
     place_bytes: int = _PLACE_BYTES
+    decompressed_max_bytes: int = MAX_DECOMPRESSED
 
 
 @dataclass(slots=True)
@@ -151,6 +154,7 @@ class LogManager:
         )  # fmt: skip
         log.on_visible = self._on_visible
         log.verify_on_read = self._tuning.verify_on_read
+        log.decompressed_max_bytes = self._tuning.decompressed_max_bytes
         return log
 
     # -- partitions ----------------------------------------------------------------------------------------------

@@ -39,6 +39,7 @@ from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_re
 from klamm.core.log.topic_id import claim_directory
 from klamm.core.log.validation import AppendOrigin, Validator
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.decode import MAX_DECOMPRESSED
 from klamm.core.records.header import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base, rewrite_log_append_time
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.recompress import recompress
@@ -96,6 +97,7 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         self.on_visible: Callable[[TopicPartition], None] | None = None
         """Called, without the lock, when consumers can see more than before; must return at once."""
         self.verify_on_read = False
+        self.decompressed_max_bytes = MAX_DECOMPRESSED
         """Whether reads check the CRC of every batch (`log.verify.on.read`)."""
         self.corrupt_batches = 0
         """Places found damaged since the log was opened."""
@@ -302,11 +304,11 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
     ) -> tuple[bytearray | memoryview, BatchHeader]:
         """Open the batch where the topic wants it; see `append_may_block`."""
         if self._config.compacts and not header.is_control:
-            self._validator.check_keys(batch, header)
+            self._validator.check_keys(batch, header, self.decompressed_max_bytes)
         stored = self._validator.stored_codec(header)
         if stored == header.codec_id:
             return batch, header
-        return recompress(batch, header, self._codecs, self._codecs.by_id(stored))
+        return recompress(batch, header, self._codecs, self._codecs.by_id(stored), self.decompressed_max_bytes)
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -162,9 +162,9 @@ class Validator:
             return header.codec_id
         return self.codecs.by_name("none" if name == "uncompressed" else name).codec_id
 
-    def check_keys(self, batch: Buffer, header: BatchHeader) -> None:
+    def check_keys(self, batch: Buffer, header: BatchHeader, max_size: int) -> None:
         """Compacted topics keep the last record of each key: one without a key is refused."""
-        keys = decode_columns(batch, 0, header, self.codecs).keys
+        keys = decode_columns(batch, 0, header, self.codecs, max_size).keys
         missing = sum(key is None for key in keys)
         if missing:
             raise InvalidRecordError(f"{missing} of {len(keys)} records have no key, and the topic is compacted")

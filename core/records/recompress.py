@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import MAX_DECOMPRESSED
 from klamm.core.records.header import (
     CODEC_MASK,
     HEADER,
@@ -19,7 +18,7 @@ from klamm.core.seams.codec import Codec
 
 
 def recompress(
-    batch: Buffer, header: BatchHeader, codecs: CodecTable, target: Codec, max_size: int = MAX_DECOMPRESSED
+    batch: Buffer, header: BatchHeader, codecs: CodecTable, target: Codec, max_size: int
 ) -> tuple[bytearray, BatchHeader]:
     """The batch with its records compressed by `target`, and its header; errors as the codecs raise them, and
     `CorruptRecordError` where the records are not as many as the header says."""

@@ -9,12 +9,14 @@ import pytest
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.requests import alter_topic, batch, create_topic, fetch, new_topic, produce
 from klammtest.third_party import Backwards
 from klammtest.wire import WireClient
 
+NOW_MS = 1_700_000_000_000
 GZIP = Settings().codec_table().by_name("gzip")
 
 
@@ -99,3 +101,11 @@ def test_a_batch_that_unpacks_to_too_much_is_refused(wire: WireClient) -> None:
     outcome = produce(wire, "polite-bomb", batch(b"please" * 100_000, codec=GZIP))
     assert outcome.error_code is ErrorCode.corrupt_message
     assert produce(wire, "polite-bomb", b"x" * 100).error_code is not ErrorCode.none
+
+
+@pytest.mark.parametrize("opened", [{"cleanup_policy": "compact"}, {"compression_type": "zstd"}])
+def test_the_log_opens_no_more_of_a_batch_than_is_configured(wire: WireClient, opened: dict[str, str]) -> None:
+    topic = new_topic(wire, **opened)
+    fits, grows = (encode_batch([(NOW_MS, b"k", bytes(size), ())], codec=GZIP) for size in (90_000, 110_000))
+    assert produce(wire, topic, fits).error_code is ErrorCode.none
+    assert produce(wire, topic, grows).error_code is not ErrorCode.none

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
-from klamm.core.records.decode import decode_batch
+from klamm.core.records.decode import MAX_DECOMPRESSED, decode_batch
 from klamm.core.records.encode import BatchBuilder, encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
 from klamm.core.records.recompress import recompress
@@ -179,7 +179,7 @@ def test_output_is_bounded() -> None:
 @pytest.mark.parametrize("target", NAMES)
 def test_recompression_keeps_the_records(source: str, target: str) -> None:
     raw = batch([b"abc"] * 50, codec=CODECS.by_name(source), producer=(5, 0, 10))
-    out, header = recompress(raw, BatchHeader.parse(raw), CODECS, CODECS.by_name(target))
+    out, header = recompress(raw, BatchHeader.parse(raw), CODECS, CODECS.by_name(target), MAX_DECOMPRESSED)
     assert BatchHeader.parse(out) == header
     assert header.codec_id == CODECS.by_name(target).codec_id
     assert (header.producer_id, header.base_sequence) == (5, 10)

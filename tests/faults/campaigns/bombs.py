@@ -22,9 +22,9 @@ TOPICS = {
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 COUNTS = (2**31 - 1, 1_000_000, 3)
 GROWN = 384 * 2**20
-MOST_MEMORY = 512 * 2**20
-"""Bytes. The log opens a batch up to 128 MiB, a decoder holds twice that while it grows, malloc keeps some of it for
-the threads that had it; a whole bomb would take far more."""
+MOST_MEMORY = 400 * 2**20
+"""Bytes. The log opens a batch up to `decompressed.max.bytes`, 64 MiB; a decoder holds twice that while it grows, and
+malloc keeps some of it for the threads that had it. A whole bomb would take far more."""
 MOST_BYTES = 1_000_000
 REFUSED = {ErrorCode.corrupt_message, ErrorCode.invalid_record, ErrorCode.message_too_large}
 RECORDS_AT = 57
