@@ -44,25 +44,27 @@ def make_topic(system: System, name: str, partitions: int, config: Mapping[str, 
     for total in range(first + _AT_ONCE, partitions + _AT_ONCE, _AT_ONCE):
         wanted = NewPartitions(name, min(total, partitions))
         admin.create_partitions([wanted], request_timeout=_CREATION_S)[name].result(_CREATION_S)
-    _await_leaders(admin, name, partitions)
+    _await_leaders(system, name, partitions)
 
 
 def _admin(system: System) -> AdminClient:
     return AdminClient({"bootstrap.servers": system.bootstrap, "log_level": 2})
 
 
-def _await_leaders(admin: AdminClient, name: str, partitions: int) -> None:
-    """Until each partition's leader answers for it; Kafka's metadata name it a little earlier."""
+def _await_leaders(system: System, name: str, partitions: int) -> None:
+    """Until each partition's leader answers for it; Kafka's metadata name it a little earlier. With a new client each
+    time: one that has seen the topic with fewer partitions goes by that for minutes."""
     deadline = time.monotonic() + _CREATION_S
     wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
     while True:
+        admin = _admin(system)
         try:
             for answer in admin.list_offsets(wanted, request_timeout=_TIMEOUT_S).values():
                 answer.result(_TIMEOUT_S)
         except (KafkaException, TimeoutError) as error:
             if time.monotonic() > deadline:
                 raise RuntimeError(f"topic {name} has no leaders for its {partitions} partitions: {error}") from error
-            time.sleep(0.02)
+            time.sleep(0.1)
         else:
             return
 

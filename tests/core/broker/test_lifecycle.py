@@ -202,6 +202,22 @@ def leaders(broker: RunningBroker, topic: str) -> dict[int, int]:
         return {p.partition_index: p.leader_id for p in metadata(wire, [topic]).topics[0].partitions}
 
 
+def stop_until_expired(stopped: RunningBroker, other: RunningBroker) -> None:
+    """SIGSTOP until its session is over. One that is stopped while it holds the tree's lock has everybody wait for it:
+    then it goes on for a moment, and is stopped again."""
+    for _ in range(6):
+        stopped.pause()
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline:
+            with WireClient(other.bootstrap) as wire:
+                if len(metadata(wire, []).brokers) == 1:
+                    return
+            time.sleep(0.02)
+        stopped.resume()
+        time.sleep(0.05)
+    raise AssertionError("its session did not expire")
+
+
 def test_each_broker_leads_its_own_partitions(two: tuple[RunningBroker, RunningBroker]) -> None:
     with WireClient(two[0].bootstrap) as zero, WireClient(two[1].bootstrap) as one:
         assert create_topic(one, "t").error_code is ErrorCode.not_controller
@@ -233,7 +249,7 @@ def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, Run
         create_topic(wire, "t", 2)
         mine = next(p for p, leader in leaders(zero, "t").items() if leader == 0)
         produce(wire, "t", batch(b"before"), mine)
-    zero.pause()
+    stop_until_expired(zero, one)
     until(lambda: leaders(one, "t").get(mine) == -1, "broker 1 sees that broker 0 has gone")
     with WireClient(one.bootstrap) as wire:
         until(lambda: metadata(wire, []).controller_id == 1, "broker 1 is the controller")
@@ -247,7 +263,7 @@ def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, Run
 
 
 def test_members_stay_in_their_group_over_a_new_session(two: tuple[RunningBroker, RunningBroker]) -> None:
-    zero, _ = two
+    zero, one = two
     with WireClient(zero.bootstrap) as wire:
         answer = wire.call(ApiKey.FIND_COORDINATOR, 4, coordinator_keys=tuple("abcdefgh"))
         group = next(c.key for c in answer.coordinators if c.node_id == 0)
@@ -260,8 +276,7 @@ def test_members_stay_in_their_group_over_a_new_session(two: tuple[RunningBroker
         who = {"group_id": group, "generation_id": member.generation_id, "member_id": member.member_id}
         mine = part(ApiKey.SYNC_GROUP, 3, "SyncGroupRequestAssignment", member_id=member.member_id, assignment=b"")
         wire.call(ApiKey.SYNC_GROUP, 3, **who, assignments=(mine,))
-        zero.pause()
-        time.sleep(2.5)
+        stop_until_expired(zero, one)
         zero.resume()
         until(lambda: "has rejoined" in zero.log(), "broker 0 is back")
         until(lambda: wire.call(ApiKey.HEARTBEAT, 3, **who).error_code is ErrorCode.none, "the member is known")
