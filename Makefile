@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: native-twin sanitize help setup demo test lint clients faults bench wheel clean
+.PHONY: guarantees native-twin sanitize help setup demo test lint clients faults bench wheel clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,6 +30,9 @@ clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kc
 faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 PLANT=1 must fail; SEED=n AT=n replays)
 	@scripts/setup.sh $$($(FAULTS) $(ONLY) --tools)
 	@$(FAULTS) $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+guarantees: setup ## what Klamm never does, a line for each (ONLY=A is a letter; PLANT=1 plants a fault in each, which it must find)
+	@$(PY) -m pytest -q --no-header -p no:cacheprovider -n 2 --guarantees $(or $(ONLY),ABCDE) $(if $(PLANT),--plant) $(ARGS)
 
 native-twin: setup ## the compiled module against its twin in Python (BATCHES=n SEED=n)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.batches $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))

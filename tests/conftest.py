@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["klammtest.zookeeper"]
+pytest_plugins = ["klammtest.zookeeper", "klammtest.guarantees", "pytester"]
