@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from uuid import UUID
 
 from klamm.core.client import backoff
 from klamm.core.client.backoff import Backoff, Retries
@@ -190,7 +191,11 @@ class Caller:
         names = None if topics is None else sorted(set(topics))
 
         def build(schema: Schema) -> Any:
-            wanted = None if names is None else tuple(schema.part("MetadataRequestTopic", name=n) for n in names)
+            wanted = (
+                None
+                if names is None
+                else tuple(schema.part("MetadataRequestTopic", name=n, topic_id=None) for n in names)
+            )
             return schema.build(
                 topics=wanted,
                 allow_auto_topic_creation=auto_create,
@@ -221,6 +226,12 @@ class Caller:
                 return found
             else:
                 retries.wait(BrokerError(ErrorCode.leader_not_available, f"topic {name!r}: a partition has no leader"))
+
+    def topic_ids(self, topics: Iterable[str], *, timeout_s: float | None = None) -> dict[str, UUID]:
+        """The ids of topics as the cluster has them now; topics that do not exist are left out, and all of them with a
+        broker that gives no topic ids (before Metadata 10)."""
+        found = self.metadata(topics, timeout_s=timeout_s).topics.values()
+        return {topic.name: topic.topic_id for topic in found if topic.topic_id is not None}
 
     def partitions(self, topic: str) -> list[TopicPartition]:
         """All of a topic's, in order; `UnknownTopicError` when it is not there."""

@@ -37,6 +37,15 @@ class FetchedPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class EpochEnd:
+    """`end_offset` is one past the last offset written under `leader_epoch`, the largest epoch known up to the one that
+    was asked for; both are -1 when the leader knows none."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProducedBatch:
     """`log_append_time_ms` is -1 unless the topic stamps records itself. Offset -1: stored before, it is not known
     where."""
@@ -95,6 +104,33 @@ class ClusterClient(Caller):
             }
 
         return self.to_leaders(timestamps, attempt, timeout_s)
+
+    def leader_epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        """Where each partition's leader epoch ended (OffsetForLeaderEpoch, KIP-320). An end below an offset that was
+        read under this epoch says that the log's history has changed."""
+
+        def attempt(
+            node_id: int, share: dict[TopicPartition, int], left_s: float
+        ) -> dict[TopicPartition, EpochEnd | ErrorCode]:
+            def build(schema: Schema) -> Any:
+                def one(number: int, epoch: int) -> dict[str, Any]:
+                    return {"partition": number, "current_leader_epoch": -1, "leader_epoch": epoch}
+
+                topics = _nested(schema, "OffsetForLeaderTopic", "OffsetForLeaderPartition", share, one, name="topic")
+                return schema.build(replica_id=-1, topics=topics)
+
+            message = self.call(ApiKey.OFFSET_FOR_LEADER_EPOCH, node_id, build=build, timeout_s=left_s, retry=False)
+            return {
+                TopicPartition(topic.topic, p.partition): EpochEnd(p.leader_epoch, p.end_offset)
+                if p.error_code == ErrorCode.none
+                else p.error_code
+                for topic in message.topics
+                for p in topic.partitions
+            }
+
+        return self.to_leaders(epochs, attempt, timeout_s)
 
     def fetch(
         self,

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
 
 from klamm.core.client.transport import Address
 from klamm.core.config.address import host_port
@@ -47,12 +48,14 @@ class PartitionView:
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """`error` is what the broker says of the topic: none, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, …"""
+    """`error` is what the broker says of the topic: none, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, …
+    `topic_id` tells a topic from one of the same name that was deleted (KIP-516); None when the broker gives none."""
 
     name: str
     error: ErrorCode
     partitions: Mapping[int, PartitionView]
     internal: bool = False
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +139,13 @@ def _topic(topic: Any) -> TopicView:
         )
         for p in topic.partitions
     }
-    return TopicView(topic.name, topic.error_code, partitions, getattr(topic, "is_internal", False))
+    return TopicView(
+        topic.name,
+        topic.error_code,
+        partitions,
+        getattr(topic, "is_internal", False),
+        getattr(topic, "topic_id", None),
+    )
 
 
 def parse_bootstrap(servers: str | Collection[str]) -> list[Address]:

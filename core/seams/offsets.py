@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
+from uuid import UUID
 
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Check
@@ -18,12 +19,15 @@ from klamm.core.seams.coordination import Check
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`offset` is the next to read. `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown."""
+    """`offset` is the next to read. `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`:
+    the offset means something in this topic only, not in one of the same name that was created later (design D5a); None
+    when unknown, as in offsets that were stored by older versions."""
 
     offset: int
     leader_epoch: int = -1
     metadata: str = ""
     commit_timestamp_ms: int = -1
+    topic_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -43,6 +44,7 @@ class _StoredOffset(BaseModel):
     leader_epoch: int = Field(default=-1, alias="leaderEpoch")
     metadata: str = ""
     commit_timestamp_ms: int = Field(default=-1, alias="commitTimestamp")
+    topic_id: UUID | None = Field(default=None, alias="topicId")
 
 
 class CoordinationOffsetStore:
@@ -161,10 +163,11 @@ def _encode(tp: TopicPartition, value: CommittedOffset) -> bytes:
             leaderEpoch=value.leader_epoch,
             metadata=value.metadata,
             commitTimestamp=value.commit_timestamp_ms,
+            topicId=value.topic_id,
         )
     except ValidationError as error:
         raise CoordinationError(f"{tp}: offset {value.offset} is no offset: {error.errors()[0]['msg']}") from error
-    return stored.model_dump_json(by_alias=True).encode()
+    return stored.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
 def _decode(path: str, data: bytes) -> CommittedOffset:
@@ -172,4 +175,6 @@ def _decode(path: str, data: bytes) -> CommittedOffset:
         stored = _StoredOffset.model_validate_json(data)
     except ValidationError as error:
         raise CoordinationError(f"{path} holds no offset: {error.errors(include_url=False)[0]['msg']}") from error
-    return CommittedOffset(stored.offset, stored.leader_epoch, stored.metadata, stored.commit_timestamp_ms)
+    return CommittedOffset(
+        stored.offset, stored.leader_epoch, stored.metadata, stored.commit_timestamp_ms, stored.topic_id
+    )

@@ -1,8 +1,9 @@
 """The offset records of `__consumer_offsets`, byte for byte as Apache Kafka's group coordinator writes them.
 
 Key, version 0 or 1 (int16): group, topic, partition (int32). Value, version 3 (int16): offset (int64), leader epoch
-(int32, -1 unknown), metadata (string), commit time (int64 ms). Read are also value versions 0 to 2 (no epoch; 1 has an
-expiry time at the end, which Kafka stopped writing) and 4 (KIP-848: compact strings and tagged fields). A key of
+(int32, -1 unknown), metadata (string), commit time (int64 ms). Version 4 has compact strings and the topic id as tagged
+field 0 (KIP-848): it is written where the topic id is known, else version 3. Value versions 0 to 2 are read as well (no
+epoch; 1 has an expiry time at the end, which Kafka stopped writing). A key of
 version 2 is a classic group's (`kafka_groups`); those of newer groups (3 and up) are passed over: nobody here makes
 such groups.
 
@@ -13,16 +14,28 @@ from __future__ import annotations
 
 from struct import Struct
 from typing import Final, NamedTuple
+from uuid import UUID
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.offsets.kafka_strings import INT16, INT32, INT64, Reader, reading, string
+from klamm.plugins.offsets.kafka_strings import (
+    INT16,
+    INT32,
+    INT64,
+    Reader,
+    compact_string,
+    reading,
+    string,
+    tagged_fields,
+)
 
 KEY_VERSION: Final = 1
 GROUP_KEY_VERSION: Final = 2
 VALUE_VERSION: Final = 3
+TOPIC_ID_VERSION: Final = 4
 NEWEST_VALUE: Final = 4
+_TOPIC_ID_TAG: Final = 0
 _FIXED: Final = Struct(">hqi")
 
 
@@ -43,8 +56,12 @@ def encode_key(key: OffsetKey | GroupKey) -> bytes:
 
 
 def encode_value(value: CommittedOffset) -> bytes:
-    fixed = _FIXED.pack(VALUE_VERSION, value.offset, value.leader_epoch)
-    return fixed + string(value.metadata) + INT64.pack(value.commit_timestamp_ms)
+    version = VALUE_VERSION if value.topic_id is None else TOPIC_ID_VERSION
+    fixed = _FIXED.pack(version, value.offset, value.leader_epoch)
+    time = INT64.pack(value.commit_timestamp_ms)
+    if value.topic_id is None:
+        return fixed + string(value.metadata) + time
+    return fixed + compact_string(value.metadata) + time + tagged_fields({_TOPIC_ID_TAG: value.topic_id.bytes})
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
@@ -69,7 +86,16 @@ def decode_value(data: bytes) -> CommittedOffset:
         reader.flexible = version == NEWEST_VALUE
         offset = reader.int64()
         epoch = reader.int32() if version >= 3 else -1
-        return CommittedOffset(offset, epoch, reader.string(), reader.int64())
+        metadata, time = reader.string(), reader.int64()
+        raw = reader.tagged().get(_TOPIC_ID_TAG)
+        return CommittedOffset(offset, epoch, metadata, time, None if raw is None else _topic_id(raw))
+
+
+def _topic_id(raw: bytes) -> UUID | None:
+    """None for Kafka's zero id, which says that there is none."""
+    if len(raw) != 16:
+        raise CorruptRecordError(f"an offset record's topic id has {len(raw)} bytes, not 16")
+    return UUID(bytes=raw) if any(raw) else None
 
 
 def java_hash(text: str) -> int:

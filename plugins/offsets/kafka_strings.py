@@ -6,7 +6,7 @@ are compact: the length + 1 as an unsigned varint, 0 for null; and tagged fields
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from struct import Struct
 from struct import error as StructError
@@ -25,6 +25,28 @@ def string(text: str | None) -> bytes:
         return INT16.pack(-1)
     raw = text.encode()
     return INT16.pack(len(raw)) + raw
+
+
+def compact_string(text: str) -> bytes:
+    raw = text.encode()
+    return _unsigned_varint(len(raw) + 1) + raw
+
+
+def tagged_fields(fields: Mapping[int, bytes]) -> bytes:
+    """The tagged fields that end a structure of a flexible version, by tag."""
+    parts = [_unsigned_varint(len(fields))]
+    for tag, raw in sorted(fields.items()):
+        parts += [_unsigned_varint(tag), _unsigned_varint(len(raw)), raw]
+    return b"".join(parts)
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
 
 
 def blob(raw: bytes) -> bytes:
@@ -68,12 +90,15 @@ class Reader:
             raise StructError(f"{size} elements, {len(self._data) - self._pos} bytes are left")
         return tuple(element() for _ in range(size))
 
-    def tagged(self) -> None:
-        """Pass over tagged fields, where the version has them."""
-        if self.flexible:
-            for _ in range(self._varint()):
-                self._varint()
-                self._take(self._varint())
+    def tagged(self) -> dict[int, bytes]:
+        """Tagged fields by tag; none where the version has none."""
+        if not self.flexible:
+            return {}
+        fields: dict[int, bytes] = {}
+        for _ in range(self._varint()):
+            tag = self._varint()
+            fields[tag] = self._take(self._varint())
+        return fields
 
     def _fixed(self, kind: Struct) -> int:
         (value,) = kind.unpack(self._take(kind.size))

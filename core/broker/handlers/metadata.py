@@ -6,12 +6,13 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any
+from uuid import UUID
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
 from klamm.core.config.topic_settings import name_problem
-from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.errors import ErrorCode, KlammError, ProtocolError
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,11 @@ def metadata(services: Services, request: Request) -> Any:
     topics = request.message.topics
     if topics is None or (request.version == 0 and not topics):
         return _answer(services, request, sorted(services.image.topics))
+    if request.version >= 10 and any(topic.topic_id is not None for topic in topics):
+        # As in Kafka, one topic id makes it a request by ids.
+        return _answer_ids(services, request, [topic.topic_id for topic in topics if topic.topic_id is not None])
+    if any(topic.name is None for topic in topics):
+        raise ProtocolError("a Metadata request names a topic by neither name nor topic id")
     names = list(dict.fromkeys(topic.name for topic in topics))
     unknown = [name for name in names if name not in services.image.topics and not name_problem(name)]
     allowed = request.version < 4 or request.message.allow_auto_topic_creation
@@ -55,6 +61,30 @@ async def _create(services: Services, name: str) -> ErrorCode:
 def _answer(
     services: Services, request: Request, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
 ) -> Any:
+    return _respond(services, request, [_topic(services, request, name, (errors or {}).get(name)) for name in names])
+
+
+def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> Any:
+    """Topics by their ids (KIP-516); one that is not there is UNKNOWN_TOPIC_ID, without a name."""
+    rows = []
+    for topic_id in dict.fromkeys(ids):
+        known = services.image.topic_by_id(topic_id)
+        rows.append(_unknown_id(request, topic_id) if known is None else _topic(services, request, known.name, None))
+    return _respond(services, request, rows)
+
+
+def _unknown_id(request: Request, topic_id: UUID) -> Any:
+    return request.part(
+        "MetadataResponseTopic",
+        error_code=ErrorCode.unknown_topic_id,
+        name=None if request.version >= 12 else "",
+        topic_id=topic_id,
+        partitions=(),
+        is_internal=False,
+    )
+
+
+def _respond(services: Services, request: Request, topics: Iterable[Any]) -> Any:
     image = services.image
     brokers = tuple(
         request.part("MetadataResponseBroker", node_id=node, host=host, port=port, rack=rack)
@@ -62,7 +92,7 @@ def _answer(
     )
     return request.respond(
         brokers=brokers,
-        topics=tuple(_topic(services, request, name, (errors or {}).get(name)) for name in names),
+        topics=tuple(topics),
         controller_id=image.controller_id,
         cluster_id=image.cluster_id,
     )
@@ -89,6 +119,7 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         "MetadataResponseTopic",
         error_code=ErrorCode.none if topic else error,
         name=name,
+        topic_id=topic.topic_id if topic else None,
         partitions=_partitions(services, request, topic) if topic else (),
         is_internal=name in INTERNAL_TOPICS,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from uuid import UUID
 
 import pytest
 
@@ -42,6 +43,15 @@ def test_kafkas_bytes() -> None:
     assert {v: decode_value(raw) for v, raw in VALUES.items()} == {
         v: CommittedOffset(42, 5 if v >= 3 else -1, "hi", 1_700_000_000_000) for v in VALUES
     }
+
+
+def test_a_topic_id_makes_it_a_value_of_version_4() -> None:
+    stored = CommittedOffset(42, 5, "hi", 1_700_000_000_000, UUID("00112233-4455-6677-8899-aabbccddeeff"))
+    assert encode_value(stored) == VALUES[4][:-1] + bytes.fromhex("01001000112233445566778899aabbccddeeff")
+    assert decode_value(encode_value(stored)) == stored
+    assert decode_value(VALUES[4][:-1] + b"\1\0\x10" + bytes(16)).topic_id is None
+    with pytest.raises(CorruptRecordError, match="16"):
+        decode_value(VALUES[4][:-1] + b"\1\0\x01\0")
 
 
 def test_other_records_of_the_topic_are_passed_over() -> None:

@@ -28,7 +28,8 @@ def guarantee(number: str, claim: str, *, plant: Plant) -> Callable[[Callable[..
 
     def mark(test: Callable[..., Any]) -> Callable[..., Any]:
         both = pytest.mark.parametrize("planted", [None, plant], ids=["holds", PLANTED], indirect=True)
-        return both(pytest.mark.guarantee(number, claim)(test))
+        marked: Callable[..., Any] = both(pytest.mark.guarantee(number, claim)(test))
+        return marked
 
     return mark
 

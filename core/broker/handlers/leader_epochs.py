@@ -1,0 +1,33 @@
+"""OffsetForLeaderEpoch (KIP-101, KIP-320): where a leader epoch ended in this broker's log.
+
+A client that resumes at an offset which it read under an epoch compares: an end below its offset says that the records
+it read are no longer part of the log.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.partitions import LedPartition
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode
+
+_UNKNOWN = (-1, -1)
+
+
+def offset_for_leader_epoch(services: Services, request: Request) -> Any:
+    topics = []
+    for topic in request.message.topics:
+        parts = tuple(_partition(services, request, topic.topic, asked) for asked in topic.partitions)
+        topics.append(request.part("OffsetForLeaderTopicResult", topic=topic.topic, partitions=parts))
+    return request.respond(topics=tuple(topics))
+
+
+def _partition(services: Services, request: Request, topic: str, asked: Any) -> Any:
+    led = services.led(topic, asked.partition, asked.current_leader_epoch)
+    code = ErrorCode.none if isinstance(led, LedPartition) else led
+    epoch, end = led.log.end_offset_for_epoch(asked.leader_epoch) if isinstance(led, LedPartition) else _UNKNOWN
+    return request.part(
+        "EpochEndOffset", error_code=code, partition=asked.partition, leader_epoch=epoch, end_offset=end
+    )
