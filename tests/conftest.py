@@ -2,4 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from klammtest.broker import SPAWNED
+
 pytest_plugins = ["klammtest.zookeeper", "klammtest.guarantees", "pytester"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def environment_of_spawned_processes() -> Iterator[None]:
+    """Processes that tests start do not import hypothesis (see `tests/support/spawned`)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", SPAWNED, prepend=os.pathsep)
+        yield

@@ -21,7 +21,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.codec import Codec, DecompressionBombError
-from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
+from klammtest.broker import ENVIRONMENT, KLAMM, SPAWNED, RunningBroker, running_broker
 
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"
 RECORDS = 2000
@@ -46,7 +46,7 @@ class Installed:
     site: Path
 
     def run(self, *command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "PYTHONPATH": str(self.site)}
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join((SPAWNED, str(self.site)))}
         return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=120, check=False)
 
 
@@ -67,7 +67,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
 def broker(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     folder = tmp_path_factory.mktemp("broker")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(ENVIRONMENT, "PYTHONPATH", str(installed.site))
+        patch.setitem(ENVIRONMENT, "PYTHONPATH", os.pathsep.join((SPAWNED, str(installed.site))))
         with running_broker(folder) as running:
             text = running.config_path.read_text()
             text += "topics: {archive: {partitions: 1, config: {compression.type: xz}}, plain: {partitions: 1}}\n"

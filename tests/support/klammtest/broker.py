@@ -22,7 +22,9 @@ from klammtest.wire import WireClient, part
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
 READY_TIMEOUT_S = 60.0
-ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(Path(__file__).resolve().parents[1])}
+SUPPORT = Path(__file__).resolve().parents[1]
+SPAWNED = str(SUPPORT / "spawned")
+ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join((SPAWNED, str(SUPPORT)))}
 """Of the broker's process; it can import plugins from `klammtest`."""
 
 _HIGHEST_PORT = 32_000  # below the range that the system takes ports of outgoing connections from
