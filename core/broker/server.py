@@ -302,9 +302,15 @@ class Broker:
     def _maintain(self, services: Services, logs: LogManager) -> None:
         maintenance = Maintenance()
         config = self._config
-        interval_ms = min(config.log_retention_check_interval_ms, config.log_flush_scheduler_interval_ms)
         maintenance.every(
-            interval_ms / 1000, "log maintenance", lambda: services.workers.disk(logs.run_maintenance, _clock_ms())
+            config.log_flush_scheduler_interval_ms / 1000,
+            "log maintenance",
+            lambda: services.workers.disk(logs.run_maintenance, _clock_ms()),
+        )
+        maintenance.every(
+            config.log_retention_check_interval_ms / 1000,
+            "log retention",
+            lambda: services.workers.disk(logs.apply_retention, _clock_ms()),
         )
         maintenance.every(
             config.offsets_retention_check_interval_ms / 1000,

@@ -237,21 +237,31 @@ class LogManager:
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     def run_maintenance(self, now_ms: int) -> None:
-        """Flush what is due, apply retention, forget idle producers, remove what was deleted, write the checkpoints.
+        """Flush what is due, forget idle producers, remove the files of what was deleted, write the checkpoints.
 
         To be called every few seconds from one worker thread. A partition that fails is logged; the others go on.
         """
         deleting_ms = self._for_deleting(now_ms)
-        for tp, log in self.logs().items():
-            if log.offline is not None:
-                continue
-            try:
-                self._maintain(log, now_ms, deleting_ms)
-            except KlammError as error:
-                _log.error("maintenance of %s: %s", tp, error)
+        self._for_each("maintenance", lambda log: self._maintain(log, now_ms, deleting_ms))
         self._move_recovery_points(now_ms)
         self._remove_deleted(now_ms)
         self.write_checkpoints()
+
+    def apply_retention(self, now_ms: int) -> None:
+        """Take the segments whose time or room is over out of every log; `run_maintenance` removes their files.
+
+        To be called every `log.retention.check.interval.ms`. A partition that fails is logged; the others go on.
+        """
+        deleting_ms = self._for_deleting(now_ms)
+        self._for_each("retention", lambda log: self._retain(log, deleting_ms))
+
+    def _for_each(self, what: str, work: Callable[[PartitionLog], None]) -> None:
+        for tp, log in self.logs().items():
+            if log.offline is None:
+                try:
+                    work(log)
+                except KlammError as error:
+                    _log.error("%s of %s: %s", what, tp, error)
 
     def _for_deleting(self, now_ms: int) -> int:
         with self._lock:
@@ -263,11 +273,13 @@ class LogManager:
             return
         if log.flush_is_due(now_ms):
             log.flush()
+        log.remove_expired_files(deleting_ms)
+        log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
+
+    def _retain(self, log: PartitionLog, deleting_ms: int) -> None:
         count = log.apply_retention(deleting_ms)
         if count:
             _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
-        log.remove_expired_files(deleting_ms)
-        log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written

@@ -29,8 +29,7 @@ def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> i
         return 0
     count = 0
     for segment in segments:
-        stamp = segment.largest.timestamp_ms
-        if not segment.size or now_ms - (stamp if stamp >= 0 else segment.modified_ms()) <= config.retention_ms:
+        if not segment.size or now_ms - segment.retention_time_ms() <= config.retention_ms:
             break
         count += 1
     return count

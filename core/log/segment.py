@@ -31,7 +31,9 @@ _log = logging.getLogger(__name__)
 
 
 class LargestTimestamp(NamedTuple):
-    """The largest timestamp of a segment and the last offset of the first batch that has it; -1 and base when none."""
+    """The largest timestamp in the headers of a segment's batches, and the last offset of the first batch that has it;
+    -1 and base when none. librdkafka writes 0 where its records have none: `Segment.retention_time_ms` takes 0 for
+    that."""
 
     timestamp_ms: int
     offset: int
@@ -331,7 +333,7 @@ class Segment:
         if not self.size:
             return True
         config, first = self._config, self._first_timestamp
-        if first is not None and first >= 0 <= max_timestamp:
+        if first is not None and first > 0 < max_timestamp:
             age_ms = max_timestamp - first
         else:
             age_ms = self._age_ms(max_timestamp, now_ms)
@@ -348,7 +350,7 @@ class Segment:
         if self._first_timestamp is None and self.size:
             self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
         first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
-        if first >= 0 and timestamp_ms >= 0:
+        if first > 0 < timestamp_ms:
             return timestamp_ms - first
         return now_ms - self.created_ms
 
@@ -522,6 +524,12 @@ class Segment:
             remove(self.path)
             self._offsets.remove()
             self._times.remove()
+
+    def retention_time_ms(self) -> int:
+        """From when on retention counts: the largest timestamp of its records, or the file's time where none has one
+        (Kafka's `LogSegment.largestTimestamp`)."""
+        stamp = self.largest.timestamp_ms
+        return stamp if stamp > 0 else self.modified_ms()
 
     def modified_ms(self) -> int:
         with storage(f"cannot read {self.path}"):

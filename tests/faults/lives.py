@@ -78,6 +78,7 @@ class Life:
         elif what < 0.88:
             self.say(["time", self.clock()])
             manager.run_maintenance(self.clock())
+            manager.apply_retention(self.clock())
         elif what < 0.93:
             manager.logs()[tp].flush()
         elif what < 0.96:

@@ -164,6 +164,7 @@ def test_a_topic_created_anew_does_not_get_the_old_log_start(manager: LogManager
     log = manager.create(TP, TOPIC_ID, config)
     for _ in range(5):
         append(log, batch())
+    manager.apply_retention(START_MS)
     manager.run_maintenance(START_MS)
     assert log.log_start_offset > 1
     manager.remove(TP)
@@ -261,6 +262,7 @@ def test_maintenance_flushes_retains_and_checkpoints(tmp_path: Path) -> None:
         append(log, batch([b"x" * 100]))
     clock.advance(100)
     manager.run_maintenance(clock())
+    manager.apply_retention(clock())
     manager.run_maintenance(clock())
     assert log.recovery_point == log.high_watermark == 5
     assert log.log_start_offset > 0

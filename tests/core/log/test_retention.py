@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.segment import Segment
+from klamm.core.records.header import crc_of, set_crc
+from klammtest.guarantees import guarantee
 from klammtest.logs import START_MS, ManualClock, append, batch, open_log, read_all
 
 HOUR_MS = 3_600_000
@@ -172,3 +176,37 @@ def test_epochs_begin_where_the_log_does(tmp_path: Path) -> None:
     assert log.log_start_offset == 5
     assert log.end_offset_for_epoch(2) == (2, 6)
     assert log.end_offset_for_epoch(0) == (0, 5)
+
+
+def header_says(data: bytearray, max_timestamp: int) -> bytearray:
+    """The batch with another maxTimestamp in its header, and the CRC that goes with it."""
+    struct.pack_into(">q", data, 35, max_timestamp)
+    set_crc(data, 0, crc_of(data, 0, len(data)))
+    return data
+
+
+def believe_the_header(patch: pytest.MonkeyPatch) -> None:
+    def largest(segment: Segment) -> int:
+        stamp = segment.largest.timestamp_ms
+        return stamp if stamp >= 0 else segment.modified_ms()
+
+    patch.setattr(Segment, "retention_time_ms", largest)
+
+
+@guarantee("D17", "records without a timestamp stay as long as their file is young", plant=believe_the_header)
+def test_records_without_a_timestamp_are_as_old_as_their_file(tmp_path: Path) -> None:
+    """librdkafka writes maxTimestamp 0 where the records have -1."""
+    log = open_log(tmp_path)
+    for _ in range(3):
+        append(log, header_says(batch([b"x" * 100], timestamp_ms=-1), 0))
+    written_ms = (log.directory / f"{0:020d}.log").stat().st_mtime_ns // 1_000_000
+    assert log.apply_retention(written_ms + log.config.retention_ms) == 0
+    assert [record.timestamp_ms for record in read_all(log)] == [-1, -1, -1]
+    assert log.apply_retention(written_ms + log.config.retention_ms + 1) == 1
+
+
+def test_a_segment_of_records_without_a_timestamp_is_rolled_by_the_clock(tmp_path: Path) -> None:
+    log = open_log(tmp_path, segment_ms=HOUR_MS)
+    append(log, header_says(batch([b"x"], timestamp_ms=-1), 0))
+    add(log, 2)
+    assert log.segment_count == 1

@@ -66,11 +66,13 @@ def test_retention_shorter_than_the_jump_keeps_what_is_fresh(tmp_path: Path, jum
         append(log, batch([b"x" * 100], timestamp_ms=clock()))
     clock.advance(jump_ms)
     logs.run_maintenance(clock())
+    logs.apply_retention(clock())
     assert (log.log_start_offset, log.log_end_offset, log.recovery_point) == (0, 6, 6)
     assert logs.delete_records(TP, 0) == 0
     for both in (clock, elapsed):
         both.advance(HOUR_MS + 1)
     if jump_ms > 0:
         logs.run_maintenance(clock())
+        logs.apply_retention(clock())
         assert log.log_start_offset == 6, "an hour has passed"
     logs.close()

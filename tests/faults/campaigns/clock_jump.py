@@ -83,10 +83,12 @@ def _life(i: int, chance: random.Random, folder: Path, total: Result, days: int)
                 written[tp].append(Written(at.base_offset, at.last_offset, bytes(batch), stamps))
             if chance.random() < 0.3:
                 manager.run_maintenance(clock())
+                manager.apply_retention(clock())
             if chance.random() < 0.03:
                 manager.close(clean=chance.random() < 0.5)
                 manager = open_manager(folder, clock, CONFIG)
         manager.run_maintenance(clock())
+        manager.apply_retention(clock())
         with closing(manager):
             for tp, batches in written.items():
                 _check(i, manager.logs()[tp], batches, true(), total)

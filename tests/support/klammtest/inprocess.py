@@ -16,14 +16,12 @@ START_S = 60.0
 
 
 @contextmanager
-def broker_thread(folder: Path, coordination: Mapping[str, Any]) -> Iterator[Broker]:
-    """It has joined the cluster when this yields; stopped in order at the end."""
-    settings = load_settings(
-        {
-            "broker": {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")},
-            "coordination": dict(coordination),
-        }
-    )
+def broker_thread(
+    folder: Path, coordination: Mapping[str, Any], broker_keys: Mapping[str, Any] | None = None
+) -> Iterator[Broker]:
+    """It has joined the cluster when this yields; stopped in order at the end. `broker_keys` go over its own."""
+    own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
+    settings = load_settings({"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)})
     ready, failed = threading.Event(), list[BaseException]()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
