@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
 
-from klamm.core.broker.handlers.config_changes import changed, check_named_once
+from klamm.core.broker.handlers.config_changes import Alteration, Change, changed, check_well_formed
 from klamm.core.broker.services import Services
 from klamm.core.config.describe import ConfigEntry, describe_all_brokers, describe_broker
 from klamm.core.config.dynamic import DEFINITIONS, check_dynamic, overlaid
@@ -27,12 +26,12 @@ def broker_entries(services: Services, name: str) -> list[ConfigEntry]:
     return describe_broker(live.file, live.for_all, live.for_this)
 
 
-async def alter_broker(services: Services, resource: Any, validate_only: bool) -> None:
+async def alter_broker(services: Services, resource: Alteration, validate_only: bool) -> None:
     broker_id = _broker_id(services, resource.resource_name)
-    check_named_once(_what(broker_id), resource.configs)
+    check_well_formed(_what(broker_id), resource.configs)
 
     def change(stored: Mapping[str, str]) -> Mapping[str, str]:
-        return _changed(services, broker_id, stored, resource.configs)
+        return _changed(services, broker_id, stored, resource.changes(stored))
 
     if validate_only:
         change(services.cluster.image().broker_config(broker_id))
@@ -56,7 +55,7 @@ def _broker_id(services: Services, name: str) -> int | None:
 
 
 def _changed(
-    services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[Any, ...]
+    services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[Change, ...]
 ) -> Mapping[str, str]:
     """What is stored after the changes; `BrokerError` where the broker could not run with it."""
     after = dict(stored)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
-from klamm.core.broker.handlers.config_changes import Operation, check_named_once
+from klamm.core.broker.handlers.config_changes import Alteration, Change, Operation, check_well_formed
 from klamm.core.broker.services import Services
 from klamm.core.config.describe import ConfigEntry, ConfigSource
 from klamm.core.config.section import ConfigType
@@ -50,9 +50,9 @@ def logger_entries(services: Services, name: str) -> list[ConfigEntry]:
     ]
 
 
-def alter_loggers(services: Services, resource: Any, validate_only: bool) -> None:
+def alter_loggers(services: Services, resource: Alteration, validate_only: bool) -> None:
     said = _process_log(services, resource.resource_name)
-    check_named_once(f"loggers of broker {services.broker_id}", resource.configs)
+    check_well_formed(f"loggers of broker {services.broker_id}", resource.configs)
     known = said.levels()
     levels = {change.name: _level(known, change) for change in resource.configs}
     if validate_only:
@@ -73,7 +73,7 @@ def _process_log(services: Services, name: str) -> ProcessLog:
     return services.process_log
 
 
-def _level(known: Mapping[str, str], change: Any) -> str | None:
+def _level(known: Mapping[str, str], change: Change) -> str | None:
     """What is to be set; None: what holds without."""
     name, operation = change.name, change.config_operation
     if operation not in (Operation.SET, Operation.DELETE):

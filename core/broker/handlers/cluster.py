@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.authorized import on_the_cluster
 from klamm.core.broker.handlers.metadata import nodes
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode
@@ -30,4 +31,5 @@ def describe_cluster(services: Services, request: Request) -> Any:
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         brokers=brokers,
+        cluster_authorized_operations=on_the_cluster(request.message.include_cluster_authorized_operations),
     )

@@ -1,8 +1,9 @@
-"""What IncrementalAlterConfigs asks for, key by key (KIP-339)."""
+"""What IncrementalAlterConfigs (KIP-339) and AlterConfigs ask for, key by key."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -19,20 +20,61 @@ class Operation(IntEnum):
     SUBTRACT = 3
 
 
-def check_named_once(what: str, changes: Iterable[Any]) -> None:
-    names = [change.name for change in changes]
-    if len(set(names)) < len(names):
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is asked for one key; `value` is None only where the key is deleted."""
+
+    name: str
+    config_operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What a request asks for one resource. `replaces`: the keys that it does not name go back to their defaults."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[Change, ...]
+    replaces: bool
+
+    def changes(self, stored: Iterable[str]) -> tuple[Change, ...]:
+        """The changes to a resource that sets the keys `stored` itself."""
+        if not self.replaces:
+            return self.configs
+        named = {change.name for change in self.configs}
+        gone = (Change(name, Operation.DELETE, None) for name in sorted(stored) if name not in named)
+        return (*self.configs, *gone)
+
+
+def incremental(resource: Any) -> Alteration:
+    """One resource of an IncrementalAlterConfigs request."""
+    changes = tuple(Change(c.name, c.config_operation, c.value) for c in resource.configs)
+    return Alteration(resource.resource_type, resource.resource_name, changes, replaces=False)
+
+
+def legacy(resource: Any) -> Alteration:
+    """One resource of an AlterConfigs request, which gives all that is to be set."""
+    changes = tuple(Change(c.name, Operation.SET, c.value) for c in resource.configs)
+    return Alteration(resource.resource_type, resource.resource_name, changes, replaces=True)
+
+
+def check_well_formed(what: str, changes: Iterable[Change]) -> None:
+    """INVALID_REQUEST where a key is named twice or a value is missing, as Kafka says before it looks at the keys."""
+    given = list(changes)
+    if len({change.name for change in given}) < len(given):
         raise BrokerError(ErrorCode.invalid_request, f"{what}: a config is named more than once")
+    missing = [c.name for c in given if c.value is None and c.config_operation != Operation.DELETE]
+    if missing:
+        raise BrokerError(ErrorCode.invalid_request, f"{what}: a value is missing for {', '.join(missing)}")
 
 
-def changed(change: Any, kind: ConfigType, current: str) -> str | None:
+def changed(change: Change, kind: ConfigType, current: str) -> str | None:
     """The new value of one config; None: back to what holds without it."""
-    if change.config_operation == Operation.DELETE:
+    if change.value is None or change.config_operation == Operation.DELETE:
         return None
-    if change.value is None:
-        raise BrokerError(ErrorCode.invalid_config, f"{change.name}: a value is missing")
     if change.config_operation == Operation.SET:
-        return str(change.value)
+        return change.value
     if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
         raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
     if kind is not ConfigType.LIST:

@@ -1,15 +1,25 @@
-"""DescribeConfigs and IncrementalAlterConfigs (KIP-226, KIP-339) of topics, brokers and their loggers (KIP-412)."""
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (KIP-226, KIP-339) of topics, brokers and their loggers
+(KIP-412)."""
 
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.handlers.broker_configs import alter_broker, broker_entries
 from klamm.core.broker.handlers.broker_loggers import alter_loggers, logger_entries
-from klamm.core.broker.handlers.config_changes import changed, check_named_once
+from klamm.core.broker.handlers.config_changes import (
+    Alteration,
+    Change,
+    changed,
+    check_well_formed,
+    incremental,
+    legacy,
+)
 from klamm.core.broker.handlers.topics import check_topic_config, wire_error
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
@@ -35,7 +45,7 @@ def describe_configs(services: Services, request: Request) -> Any:
             entries = _entries(services, resource.resource_type, resource.resource_name)
         except KlammError as error:
             code, text = wire_error(error)
-        wanted = resource.configuration_keys
+        wanted = resource.configuration_keys  # null or empty: all of them
         results.append(
             request.part(
                 "DescribeConfigsResult",
@@ -43,7 +53,7 @@ def describe_configs(services: Services, request: Request) -> Any:
                 error_message=text,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
-                configs=tuple(_config(request, e) for e in entries if wanted is None or e.name in wanted),
+                configs=tuple(_config(request, e) for e in entries if not wanted or e.name in wanted),
             )
         )
     return request.respond(results=tuple(results))
@@ -85,11 +95,22 @@ def _config(request: Request, entry: ConfigEntry) -> Any:
 
 
 async def incremental_alter_configs(services: Services, request: Request) -> Any:
+    return await _alter_each(services, request, incremental)
+
+
+async def alter_configs(services: Services, request: Request) -> Any:
+    return await _alter_each(services, request, legacy)
+
+
+async def _alter_each(services: Services, request: Request, read: Callable[[Any], Alteration]) -> Any:
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.message.resources)
     responses = []
     for resource in request.message.resources:
         code, text = ErrorCode.none, None
         try:
-            await _alter(services, resource, request.message.validate_only)
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise BrokerError(ErrorCode.invalid_request, "a resource is named more than once in the request")
+            await _alter(services, read(resource), request.message.validate_only)
         except KlammError as error:
             code, text = wire_error(error)
         responses.append(
@@ -106,18 +127,18 @@ async def incremental_alter_configs(services: Services, request: Request) -> Any
     return request.respond(responses=tuple(responses))
 
 
-async def _alter(services: Services, resource: Any, validate_only: bool) -> None:
+async def _alter(services: Services, resource: Alteration, validate_only: bool) -> None:
     if resource.resource_type == Resource.BROKER:
         await alter_broker(services, resource, validate_only)
         return
-    if resource.resource_type == Resource.BROKER_LOGGER:
+    if resource.resource_type == Resource.BROKER_LOGGER and not resource.replaces:
         alter_loggers(services, resource, validate_only)
         return
     if resource.resource_type != Resource.TOPIC:
         raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(resource.resource_type))
+    check_well_formed(f"topic {resource.resource_name!r}", resource.configs)
     topic = _topic(services, resource.resource_name)
-    check_named_once(f"topic {topic.name!r}", resource.configs)
-    changes = {change.name: _changed(services, topic, change) for change in resource.configs}
+    changes = {change.name: _changed(services, topic, change) for change in resource.changes(topic.configs)}
     after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}
     check_topic_config(services, after)
     if not validate_only:
@@ -125,7 +146,7 @@ async def _alter(services: Services, resource: Any, validate_only: bool) -> None
         log.info("topic %s: changed %s", topic.name, ", ".join(sorted(changes)))
 
 
-def _changed(services: Services, topic: TopicImage, change: Any) -> str | None:
+def _changed(services: Services, topic: TopicImage, change: Change) -> str | None:
     """The new value of one config; None: back to the default."""
     definition = TOPIC_DEFINITIONS.get(change.name)
     if definition is None:

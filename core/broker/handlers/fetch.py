@@ -1,7 +1,8 @@
 """Fetch: whole batches from each partition, or a long poll until there is enough (KIP-74, KIP-227, KIP-320).
 
-There are no fetch sessions: the answer's session id is 0, so clients send whole requests. At least one batch is
-returned however small the limits are. Nothing polls: a parked fetch is woken by what it waits for.
+There are no fetch sessions: the answer's session id is 0, so clients send whole requests. Session epochs 0 and -1 say
+that a request is whole, whatever session it names; any other epoch continues a session, which does not exist. At least
+one batch is returned however small the limits are. Nothing polls: a parked fetch is woken by what it waits for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from klamm.core.protocol.fetch import Fetched, write_fetch_response
 from klamm.core.records.header import iter_headers
 
 _READ_COMMITTED = 1
+_WHOLE_REQUEST_EPOCHS = (0, -1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +54,10 @@ class _Poll:
 
 def fetch(services: Services, request: Request) -> Any:
     message = request.message
-    if request.version >= 7 and message.session_id != 0:
+    if request.version >= 7 and message.session_epoch not in _WHOLE_REQUEST_EPOCHS:
         return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
+    if not message.topics:  # nothing can come that is worth a wait
+        return _respond(services, request, _Poll([]))
     wanted = [
         _Wanted(
             topic.topic,
@@ -67,7 +71,7 @@ def fetch(services: Services, request: Request) -> Any:
     ]
     poll = _look_at_once(services, request, wanted)
     wait_s = message.max_wait.total_seconds()
-    if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0 or not wanted):
+    if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0):
         return _respond(services, request, poll)
     return _wait(services, request, wanted, poll, wait_s)
 

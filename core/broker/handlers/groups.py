@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.authorized import on_a_group
 from klamm.core.broker.handlers.metadata import nodes
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
@@ -164,6 +165,7 @@ async def describe_groups(services: Services, request: Request) -> Any:
 
 
 def _described(request: Request, group: DescribedGroup, error: ErrorCode) -> Any:
+    asked = request.version >= 3 and request.message.include_authorized_operations
     members = tuple(
         request.part(
             "DescribedGroupMember",
@@ -184,6 +186,7 @@ def _described(request: Request, group: DescribedGroup, error: ErrorCode) -> Any
         protocol_type=group.protocol_type,
         protocol_data=group.protocol,
         members=members,
+        authorized_operations=on_a_group(asked and error is ErrorCode.none),
     )
 
 

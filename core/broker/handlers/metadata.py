@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from klamm.core.broker.context import Request
+from klamm.core.broker.handlers.authorized import on_a_topic, on_the_cluster
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
 from klamm.core.config.topic_settings import name_problem
@@ -95,6 +96,9 @@ def _respond(services: Services, request: Request, topics: Iterable[Any]) -> Any
         topics=tuple(topics),
         controller_id=image.controller_id,
         cluster_id=image.cluster_id,
+        cluster_authorized_operations=on_the_cluster(
+            8 <= request.version <= 10 and request.message.include_cluster_authorized_operations
+        ),
     )
 
 
@@ -122,6 +126,9 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         topic_id=topic.topic_id if topic else None,
         partitions=_partitions(services, request, topic) if topic else (),
         is_internal=name in INTERNAL_TOPICS,
+        topic_authorized_operations=on_a_topic(
+            topic is not None and request.version >= 8 and request.message.include_topic_authorized_operations
+        ),
     )
 
 

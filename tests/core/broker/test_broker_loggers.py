@@ -96,7 +96,7 @@ def test_a_deleted_level_is_what_the_file_says(wire: WireClient, admin: Any) -> 
     ("change", "code", "why"),
     [
         ((PRODUCE, SET, "LOUD"), ErrorCode.invalid_config, "'LOUD' is no level (there are: TRACE, DEBUG, INFO, "),
-        ((PRODUCE, SET, None), ErrorCode.invalid_config, "None is no level"),
+        ((PRODUCE, SET, None), ErrorCode.invalid_request, "a value is missing for"),
         (("klamm.nobody", SET, "INFO"), ErrorCode.invalid_config, "logger 'klamm.nobody' does not exist"),
         ((PRODUCE, APPEND, "INFO"), ErrorCode.invalid_request, "a level is set or deleted, nothing else"),
         (("root", DELETE, None), ErrorCode.invalid_request, "the level of root cannot be deleted"),

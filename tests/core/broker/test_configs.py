@@ -115,7 +115,7 @@ def test_validate_only_changes_nothing(wire: WireClient) -> None:
     [
         (("retention.mss", SET, "5"), ErrorCode.invalid_config),
         (("retention.ms", SET, "soon"), ErrorCode.invalid_config),
-        (("retention.ms", SET, None), ErrorCode.invalid_config),
+        (("retention.ms", SET, None), ErrorCode.invalid_request),
         (("retention.ms", APPEND, "5"), ErrorCode.invalid_config),
         (("compression.type", SET, "brotli"), ErrorCode.invalid_config),
         (("retention.ms", 9, "5"), ErrorCode.invalid_request),

@@ -1,0 +1,216 @@
+"""Answers held against those of Apache Kafka 4.4, request by request (bench/compare_protocol.py shows both)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from klamm.core.broker.context import Request
+from klamm.core.broker.handlers import authorized, configs, fetch
+from klamm.core.broker.handlers.table import HANDLERS
+from klamm.core.broker.server import Broker
+from klamm.core.broker.services import Services
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol import apis
+from klamm.core.protocol.apis import ApiKey
+from klammtest.guarantees import guarantee
+from klammtest.inprocess import broker_thread
+from klammtest.requests import batch, fetch_fields, new_topic, produce
+from klammtest.wire import WireClient, part
+
+TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
+NOT_ASKED = -(2**31)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    folder = tmp_path_factory.mktemp("broker")
+    coordination = {"plugin": "embedded", "path": str(folder / "coordination.db")}
+    with broker_thread(folder, coordination) as running:
+        yield running
+
+
+@pytest.fixture
+def wire(broker: Broker) -> Iterator[WireClient]:
+    with WireClient(f"127.0.0.1:{broker.advertised[0].port}") as client:
+        yield client
+
+
+def sessions_are_refused(patch: pytest.MonkeyPatch) -> None:
+    """Refuses every Fetch that names a session, whatever its epoch, and no other."""
+    real = HANDLERS[ApiKey.FETCH]
+
+    def by_session_id(services: Services, request: Request) -> Any:
+        patch.setattr(fetch, "_WHOLE_REQUEST_EPOCHS", () if request.message.session_id else range(-1, 1000))
+        return real(services, request)
+
+    patch.setitem(HANDLERS, ApiKey.FETCH, by_session_id)
+
+
+@guarantee("E21", "Fetch is whole at session epochs 0 and -1, and error 70 at any other", plant=sessions_are_refused)
+def test_fetch_without_sessions(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    produce(wire, topic, batch(b"a"))
+
+    def answer(session_id: int, epoch: int, version: int) -> tuple[ErrorCode, int, int]:
+        fields = fetch_fields({(topic, 0): 0}, version=version, session_id=session_id, session_epoch=epoch)
+        found = wire.call(ApiKey.FETCH, version, **fields)
+        return found.error_code, found.session_id, len(found.responses)
+
+    for version in range(7, apis.SERVED[ApiKey.FETCH][1] + 1):
+        for session_id in (0, 1234):
+            assert answer(session_id, 0, version) == (ErrorCode.none, 0, 1)
+            assert answer(session_id, -1, version) == (ErrorCode.none, 0, 1)
+            assert answer(session_id, 4, version) == (ErrorCode.fetch_session_id_not_found, 0, 0)
+
+
+def an_empty_fetch_waits(patch: pytest.MonkeyPatch) -> None:
+    """Sends a Fetch without topics the way of those that cannot be answered from the page cache."""
+    real = HANDLERS[ApiKey.FETCH]
+
+    def waiting(services: Services, request: Request) -> Any:
+        if request.message.topics:
+            return real(services, request)
+        return fetch._wait(services, request, [], None, request.message.max_wait.total_seconds())
+
+    patch.setitem(HANDLERS, ApiKey.FETCH, waiting)
+
+
+@guarantee("E22", "a Fetch without topics does not wait", plant=an_empty_fetch_waits)
+def test_an_empty_fetch_does_not_wait(broker: Broker, wire: WireClient) -> None:
+    """`min_bytes` is above what the event loop reads itself, as after much was read on the connection."""
+    waits = broker.metrics.waits[ApiKey.FETCH].buckets
+    before = sum(waits)
+    answer = wire.call(ApiKey.FETCH, 12, **fetch_fields({}, max_wait_ms=300, min_bytes=1_000_000))
+    assert answer.error_code is ErrorCode.none
+    assert sum(waits) == before
+
+
+def describe(wire: WireClient, name: str, keys: tuple[str, ...] | None, kind: int = TOPIC) -> Any:
+    api, version = ApiKey.DESCRIBE_CONFIGS, 4
+    asked = part(
+        api, version, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
+    )
+    return wire.call(api, version, resources=(asked,)).results[0]
+
+
+def no_names_mean_no_configs(patch: pytest.MonkeyPatch) -> None:
+    def described(services: Services, request: Request) -> Any:
+        answer = configs.describe_configs(services, request)
+        asked = [resource.configuration_keys for resource in request.message.resources]
+        results = zip(answer.results, asked, strict=True)
+        return replace(answer, results=tuple(replace(r, configs=()) if keys == () else r for r, keys in results))
+
+    patch.setitem(HANDLERS, ApiKey.DESCRIBE_CONFIGS, described)
+
+
+@guarantee("E23", "DescribeConfigs with an empty list of names means all", plant=no_names_mean_no_configs)
+def test_an_empty_list_of_names_means_all(wire: WireClient) -> None:
+    topic = new_topic(wire)
+    assert describe(wire, topic, ()).configs == describe(wire, topic, None).configs != ()
+    assert len(describe(wire, "0", (), BROKER).configs) > 50
+    assert [c.name for c in describe(wire, topic, ("retention.ms",)).configs] == ["retention.ms"]
+
+
+def nobody_may_do_anything(patch: pytest.MonkeyPatch) -> None:
+    """Leaves every bit field as it is when nobody asked."""
+    for name in ("_ON_A_TOPIC", "_ON_A_GROUP", "_ON_THE_CLUSTER"):
+        patch.setattr(authorized, name, authorized.NOT_ASKED)
+
+
+@guarantee("E25", "a client that asks for its operations is told all that Kafka knows", plant=nobody_may_do_anything)
+def test_authorized_operations(wire: WireClient) -> None:
+    """The numbers are those of a Kafka 4.4 without an authorizer."""
+    check_operations(wire, asked=True)
+
+
+def test_operations_are_not_told_unasked(wire: WireClient) -> None:
+    check_operations(wire, asked=False)
+
+
+def check_operations(wire: WireClient, *, asked: bool) -> None:
+    topic = new_topic(wire)
+    names = (topic, "nowhere")
+    for version in range(8, apis.SERVED[ApiKey.METADATA][1] + 1):
+        more = {"include_cluster_authorized_operations": asked} if version <= 10 else {}
+        topics = tuple(part(ApiKey.METADATA, version, "MetadataRequestTopic", name=n, topic_id=None) for n in names)
+        answer = wire.call(
+            ApiKey.METADATA, version, topics=topics, allow_auto_topic_creation=False,
+            include_topic_authorized_operations=asked, **more,
+        )  # fmt: skip
+        found = {t.name: t.topic_authorized_operations for t in answer.topics}
+        assert found == {topic: 3576 if asked else NOT_ASKED, "nowhere": NOT_ASKED}
+        if version <= 10:
+            assert answer.cluster_authorized_operations == (8096 if asked else NOT_ASKED)
+    cluster = wire.call(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=asked, endpoint_type=1)
+    assert cluster.cluster_authorized_operations == (8096 if asked else NOT_ASKED)
+    groups = wire.call(ApiKey.DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=asked)
+    assert groups.groups[0].authorized_operations == (3400 if asked else NOT_ASKED)
+
+
+def alter(wire: WireClient, kind: int, name: str, version: int = 2, validate_only: bool = False, **keys: Any) -> Any:
+    """AlterConfigs of one resource; keys with underscores for dots."""
+    api = ApiKey.ALTER_CONFIGS
+    given = tuple(part(api, version, "AlterableConfig", name=k.replace("_", "."), value=v) for k, v in keys.items())
+    resource = part(api, version, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=given)
+    return wire.call(api, version, resources=(resource,), validate_only=validate_only).responses[0]
+
+
+def own(wire: WireClient, topic: str) -> dict[str, str]:
+    """What the topic sets itself."""
+    return {c.name: c.value for c in describe(wire, topic, None).configs if c.config_source == 1}
+
+
+def alter_configs_adds(patch: pytest.MonkeyPatch) -> None:
+    """Leaves the keys that a request does not name."""
+    patch.setattr("klamm.core.broker.handlers.config_changes.Alteration.changes", lambda self, stored: self.configs)
+
+
+@guarantee("E26", "AlterConfigs replaces all that a topic or a broker sets", plant=alter_configs_adds)
+def test_alter_configs(wire: WireClient) -> None:
+    topic = new_topic(wire, retention_ms=1000, segment_ms=5000)
+    for version in range(3):
+        answer = alter(wire, TOPIC, topic, version, retention_ms=str(2000 + version), max_message_bytes="9000")
+        assert (answer.error_code, answer.resource_name) == (ErrorCode.none, topic)
+        assert own(wire, topic) == {"retention.ms": str(2000 + version), "max.message.bytes": "9000"}
+    assert alter(wire, TOPIC, topic, validate_only=True, retention_ms="1").error_code is ErrorCode.none
+    assert own(wire, topic)["retention.ms"] == "2002"
+    assert alter(wire, TOPIC, topic).error_code is ErrorCode.none
+    assert own(wire, topic) == {}
+    assert alter(wire, BROKER, "", log_retention_ms="9000", num_partitions="2").error_code is ErrorCode.none
+    assert alter(wire, BROKER, "", num_partitions="3").error_code is ErrorCode.none
+    assert {c.name: c.value for c in describe(wire, "", None, BROKER).configs} == {"num.partitions": "3"}
+    assert alter(wire, BROKER, "").error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "keys", "error"),
+    [
+        (TOPIC, "nowhere", {"retention_ms": "1"}, ErrorCode.unknown_topic_or_partition),
+        (TOPIC, "", {"retention_ms": None}, ErrorCode.invalid_request),
+        (TOPIC, "", {"retention_ms": "soon"}, ErrorCode.invalid_config),
+        (TOPIC, "", {"retention_of_ms": "1"}, ErrorCode.invalid_config),
+        (BROKER, "7", {"num_partitions": "1"}, ErrorCode.invalid_request),
+        (BROKER_LOGGER, "0", {"root": "INFO"}, ErrorCode.invalid_request),
+        (32, "g", {}, ErrorCode.invalid_request),
+    ],
+)
+def test_alter_configs_refuses(
+    wire: WireClient, kind: int, name: str, keys: dict[str, str | None], error: ErrorCode
+) -> None:
+    topic = new_topic(wire, segment_ms=5000)
+    answer = alter(wire, kind, name or topic, **keys)
+    assert (answer.error_code, bool(answer.error_message)) == (error, True)
+    assert own(wire, topic) == {"segment.ms": "5000"}
+
+
+def test_a_resource_is_altered_once_in_a_request(wire: WireClient) -> None:
+    topic = new_topic(wire, segment_ms=5000)
+    api = ApiKey.ALTER_CONFIGS
+    resource = part(api, 2, "AlterConfigsResource", resource_type=TOPIC, resource_name=topic, configs=())
+    answer = wire.call(api, 2, resources=(resource, resource), validate_only=False)
+    assert [r.error_code for r in answer.responses] == [ErrorCode.invalid_request] * 2
+    assert own(wire, topic) == {"segment.ms": "5000"}
