@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import PluginError
+from klamm.core.errors import KlammError, PluginError
+from klamm.core.hook_reference import hooks
 from klamm.core.plugins import PluginHost, plugin_host
 from klamm.core.seams.serde import SerdeContext
 from klammtest.everything import Thing
@@ -20,66 +20,92 @@ MODULE = "klammtest.everything"
 CHOICE = {"plugin": "everything", "the.answer": 42}
 
 
-def settings(**sections: Any) -> Settings:
-    return load_settings({"plugins": {"modules": [MODULE]}, **sections})
+def settings(module: str, **sections: Any) -> Settings:
+    return load_settings({"plugins": {"modules": [module]}, **sections})
 
 
-def test_klamm_codecs() -> None:
-    assert settings().codec_table().by_name("everything").codec_id == 7
-    assert settings(producer={"compression.type": "everything"}).producer.compression_type == "everything"
+def use_codecs(module: str) -> None:
+    assert settings(module).codec_table().by_name("everything").codec_id == 7
+    assert settings(module, producer={"compression.type": "everything"}).producer.compression_type == "everything"
 
 
-def test_klamm_coordinations() -> None:
-    made: Any = settings(coordination=CHOICE).make_coordination()
+def use_coordinations(module: str) -> None:
+    made: Any = settings(module, coordination=CHOICE).make_coordination()
     assert (type(made), made.answer) == (Thing, 42)
 
 
-def test_klamm_offset_stores() -> None:
+def use_offset_stores(module: str) -> None:
     coordination: Any = object()
-    made: Any = settings(offsets=CHOICE).make_offset_store(coordination)
+    made: Any = settings(module, offsets=CHOICE).make_offset_store(coordination)
     assert (made.answer, made.more) == (42, (coordination,))
 
 
-def test_klamm_envelopes(tmp_path: Path) -> None:
-    said = settings(topics={"t": {"serde": "avro", "envelope": "everything"}}).topic_format("t")
+def use_envelopes(module: str) -> None:
+    said = settings(module, topics={"t": {"serde": "avro", "envelope": "everything"}}).topic_format("t")
     assert isinstance(said.envelope, Thing)
 
 
-def test_klamm_serdes() -> None:
-    loaded = settings(serdes={"everything": {"the.answer": 1}}, topics={"t": {"serde": "everything", "the.answer": 42}})
+def use_serdes(module: str) -> None:
+    serdes, topics = {"everything": {"the.answer": 1}}, {"t": {"serde": "everything", "the.answer": 42}}
+    loaded = settings(module, serdes=serdes, topics=topics)
     context = SerdeContext("127.0.0.1:1", lambda: None, loaded.topic_format)  # type: ignore[arg-type, return-value]
     made: Any = loaded.make_serde("everything", context)
     assert (made.answer, made.more) == (1, (context,))
     assert loaded.topic_format("t").options == {"the.answer": 42}
 
 
-def test_klamm_audits() -> None:
-    made: Any = settings(audit=CHOICE).make_audit()
+def use_audits(module: str) -> None:
+    made: Any = settings(module, audit=CHOICE).make_audit()
     assert made.answer == 42
 
 
-def test_klamm_sinks() -> None:
-    made: Any = settings(sinks={"s": {**CHOICE, "topics": ["t"]}}).make_sink("s")
+def use_sinks(module: str) -> None:
+    made: Any = settings(module, sinks={"s": {**CHOICE, "topics": ["t"]}}).make_sink("s")
     assert made.answer == 42
 
 
-@pytest.mark.parametrize(
-    ("section", "key", "make"),
-    [
-        ("producer", "interceptors", lambda s: s.make_producer_interceptors()),  # klamm_producer_interceptors
-        ("consumer", "interceptors", lambda s: s.make_consumer_interceptors()),  # klamm_consumer_interceptors
-        ("broker", "topic.validators", lambda s: s.make_topic_validators()),  # klamm_topic_validators
-    ],
-)
-def test_lists_of_plugins(section: str, key: str, make: Callable[[Settings], list[Any]]) -> None:
-    made = make(settings(**{section: {key: ["everything", CHOICE]}}))
+def use_producer_interceptors(module: str) -> None:
+    check_list(module, "producer", "interceptors", lambda s: s.make_producer_interceptors())
+
+
+def use_consumer_interceptors(module: str) -> None:
+    check_list(module, "consumer", "interceptors", lambda s: s.make_consumer_interceptors())
+
+
+def use_topic_validators(module: str) -> None:
+    check_list(module, "broker", "topic.validators", lambda s: s.make_topic_validators())
+
+
+def check_list(module: str, section: str, key: str, make: Callable[[Settings], list[Any]]) -> None:
+    made = make(settings(module, **{section: {key: ["everything", CHOICE]}}))
     assert [thing.answer for thing in made] == [0, 42]
-    assert [thing.answer for thing in make(settings(**{section: {key: "everything"}}))] == [0]
+    assert [thing.answer for thing in make(settings(module, **{section: {key: "everything"}}))] == [0]
 
 
-def test_klamm_commands() -> None:
-    host = plugin_host((MODULE,))
+def use_commands(module: str) -> None:
+    host = plugin_host((module,))
     assert [c.target for c in host.commands if c.name == "hello"] == ["klammtest.everything:hello"]
+
+
+USES: dict[str, Callable[[str], None]] = {
+    name.replace("use_", "klamm_"): use for name, use in list(globals().items()) if name.startswith("use_")
+}
+
+
+@pytest.mark.parametrize("hook", hooks())
+def test_what_a_hook_offers_is_used(hook: str) -> None:
+    USES[hook](MODULE)
+
+
+@pytest.mark.parametrize("hook", hooks())
+def test_it_is_used_by_that_hook_alone(hook: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same plugin without this one hook offers nothing of its kind."""
+    others = {name: each for name, each in vars(sys.modules[MODULE]).items() if name not in ("__name__", hook)}
+    made = ModuleType(f"everything_but_{hook}")
+    vars(made).update(others)
+    monkeypatch.setitem(sys.modules, made.__name__, made)
+    with pytest.raises((KlammError, AssertionError)):
+        USES[hook](made.__name__)
 
 
 def test_loaded_names_each_hook_and_where_it_is_from() -> None:

@@ -1,9 +1,11 @@
-"""No key is on offer that nothing obeys."""
+"""No key is on offer that nothing obeys: code outside the configuration reads each as an attribute."""
 
 from __future__ import annotations
 
-import re
+import ast
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import BaseModel
@@ -11,24 +13,105 @@ from pydantic import BaseModel
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.producer import ProducerConfig
+from klamm.core.config.section import dotted
 from klamm.core.config.sink import SinkSettings
-from klamm.core.config.topic import BROKER_SYNONYMS, TopicConfig
+from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = "\n".join(
-    path.read_text(encoding="utf-8")
-    for room in ("core", "plugins", "schemas", "hadoop")
-    for path in (ROOT / room).rglob("*.py")
-    if ROOT / "core" / "config" not in path.parents
+CONFIG = ROOT / "core" / "config"
+READERS = {
+    BrokerConfig: ("core/broker", "core/cli", "core/config"),
+    ProducerConfig: ("core/client", "core/config"),
+    ConsumerConfig: ("core/client", "core/config"),
+    SinkSettings: ("core/client", "core/config"),
+    TopicConfig: ("core/log", "core/broker", "core/config"),
+}
+"""Where a section is obeyed: a message's field of the same name elsewhere is not the key."""
+
+SECTIONS = ("config", "options", "settings", "current", "tuning", "section", "producer", "consumer", "broker", "sink")
+"""Names of what holds a section, with or without an underscore before them."""
+
+DEFAULTS_OF_TOPICS = {name for keys in BROKER_SYNONYMS.values() for name, _ in keys}
+
+
+class Reads(ast.NodeVisitor):
+    """The attributes that one module reads from a section; in the configuration's own modules from `self`, but for
+    validators: a check obeys nothing."""
+
+    def __init__(self, of_config: bool) -> None:
+        self._of_config = of_config
+        self.names: set[str] = set()
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        if not any("validator" in ast.unparse(decorator) for decorator in node.decorator_list):
+            self.generic_visit(node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.ctx, ast.Load) and self._from_section(node.value):
+            self.names.add(node.attr)
+        self.generic_visit(node)
+
+    def _from_section(self, holder: ast.expr) -> bool:
+        if isinstance(holder, ast.Attribute):
+            return holder.attr.removeprefix("_") in SECTIONS
+        if isinstance(holder, ast.Name):
+            return holder.id in SECTIONS or (self._of_config and holder.id == "self")
+        return isinstance(holder, ast.Call) and self._from_section(holder.func)
+
+
+def modules(rooms: tuple[str, ...]) -> Iterator[tuple[bool, str]]:
+    for room in rooms:
+        for path in (ROOT / room).rglob("*.py"):
+            yield CONFIG in path.parents, path.read_text(encoding="utf-8")
+
+
+def unread(model: type[BaseModel], sources: Iterator[tuple[bool, str]]) -> list[str]:
+    read: set[str] = set()
+    for of_config, source in sources:
+        found = Reads(of_config)
+        found.visit(ast.parse(source))
+        read |= found.names
+    names = set(model.model_fields) - read
+    return sorted(dotted(name) for name in names if model is not BrokerConfig or dotted(name) not in DEFAULTS_OF_TOPICS)
+
+
+@pytest.mark.parametrize("model", READERS, ids=lambda model: model.__name__)
+def test_every_key_is_read_where_it_is_obeyed(model: type[BaseModel]) -> None:
+    assert unread(model, modules(READERS[model])) == []
+
+
+def test_a_mention_or_a_check_is_no_reading() -> None:
+    class Keys(BaseModel):
+        told: int
+        checked: int
+        sent: int
+        obeyed: int
+
+    source = '''
+"""told"""
+@model_validator(mode="after")
+def check(self):
+    return self.checked
+def serve(message, config):
+    config.sent = message.sent
+    return config.obeyed
+'''
+    assert unread(Keys, iter([(True, source)])) == ["checked", "sent", "told"]
+
+
+DIFFERENT = {"cleanup.policy": "compact", "compression.type": "gzip", "message.timestamp.type": "LogAppendTime"}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "factor"),
+    [(name, key, factor) for name, keys in BROKER_SYNONYMS.items() for key, factor in keys],
+    ids=lambda value: str(value),
 )
-DEFAULTS_OF_TOPICS = {name.replace(".", "_") for keys in BROKER_SYNONYMS.values() for name, _ in keys}
-READ_BY_METHODS = {"advertised_listeners", "listeners", "cleanup_policy", "max_connections_per_ip_overrides"}
-COMPACTION = {"delete_retention_ms", "max_compaction_lag_ms", "min_cleanable_dirty_ratio", "min_compaction_lag_ms"}
-"""Kafka's clients set these with `cleanup.policy=compact`; they are kept, and obeyed once logs are compacted."""
-
-
-@pytest.mark.parametrize("model", [BrokerConfig, ProducerConfig, ConsumerConfig, SinkSettings, TopicConfig])
-def test_every_key_is_read_somewhere(model: type[BaseModel]) -> None:
-    defaults = DEFAULTS_OF_TOPICS if model is BrokerConfig else set()  # read by way of the topic's own key
-    names = set(model.model_fields) - defaults - READ_BY_METHODS - COMPACTION
-    assert [name for name in sorted(names) if not re.search(rf"\b{name}\b", SOURCE)] == []
+def test_a_brokers_default_reaches_the_topics(name: str, key: str, factor: int) -> None:
+    """These keys are read by way of the topic's own key."""
+    field = name.replace(".", "_")
+    usual: Any = getattr(TopicConfig(), field)
+    value: Any = DIFFERENT.get(name, 0.25 if isinstance(usual, float) else 20)
+    defaults = BrokerConfig.model_validate({key: value}).topic_defaults()
+    assert getattr(defaults, field) == (value * factor if isinstance(value, int) else value) != usual
+    assert name in TOPIC_DEFINITIONS
