@@ -83,14 +83,12 @@ class Staging:
 def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
     """Remove the staging directories of dead jobs; the ids removed. Never that of a live job."""
     swept = []
+    publisher.tidy(layout.staging_root, retention_s)
     names = publisher.names(layout.staging_root)
     for name in names:
         path = f"{layout.staging_root}/{name}"
         if name.endswith(_DEAD):
             publisher.remove(path)
-        elif name.startswith("."):  # a file that its writer is about to rename, or died before
-            if _older(publisher, path, retention_s):
-                publisher.remove(path)
         elif name.endswith(_ALIVE):
             if name.removesuffix(_ALIVE) not in names and _older(publisher, path, retention_s):
                 publisher.remove(path)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import time
 import uuid
@@ -17,6 +18,8 @@ from pathlib import Path
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 
 _SYNC_THREADS = 8
+_HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
+"""The name of a file that `write` has not renamed yet."""
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
@@ -62,6 +65,18 @@ class LocalPublisher:
         except OSError as error:
             raise LakeError(f"cannot write {path}: {error}") from error
 
+    def tidy(self, path: str, older_than_s: float) -> None:
+        try:
+            halves = [entry for entry in local_path(path).iterdir() if _HALF.match(entry.name)]
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise LakeError(f"cannot list {path}: {error}") from error
+        for half in halves:
+            age = self.age_s(str(half))
+            if age is not None and age > older_than_s:
+                self.remove(str(half))
+
     def read(self, path: str) -> bytes | None:
         try:
             return local_path(path).read_bytes()
@@ -72,7 +87,7 @@ class LocalPublisher:
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in local_path(path).iterdir())
+            return sorted(entry.name for entry in local_path(path).iterdir() if not _HALF.match(entry.name))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -80,7 +95,8 @@ class LocalPublisher:
 
     def files(self, path: str) -> list[tuple[str, int]]:
         root = local_path(path)
-        return sorted((str(p.relative_to(root)), p.stat().st_size) for p in _below(root) if p.is_file())
+        found = (p for p in _below(root) if not _HALF.match(p.name))
+        return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
 
     def make(self, path: str) -> None:
         try:

@@ -33,7 +33,12 @@ class Publisher(Protocol):
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole file, durable when this returns; replaces one that is there, never half."""
+        """Write a whole file, durable when this returns; replaces one that is there, never half. What it needs beside
+        the file meanwhile is shown by neither `names` nor `files`, and removed by `tidy` when the writer dies."""
+        ...
+
+    def tidy(self, path: str, older_than_s: float) -> None:
+        """Remove what writers that died left in a directory, once it is older than this."""
         ...
 
     def read(self, path: str) -> bytes | None:
@@ -41,11 +46,11 @@ class Publisher(Protocol):
         ...
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty when it is not there."""
+        """Names in a directory, sorted, without files that are being written; empty when it is not there."""
         ...
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        """(relative path, bytes) of every file below a directory, sorted."""
+        """(relative path, bytes) of every file below a directory, sorted, without files that are being written."""
         ...
 
     def make(self, path: str) -> None:

@@ -15,6 +15,7 @@ from klamm.hadoop.publishing.schemes import publisher_for
 from klamm.hadoop.publishing.seam import LakeError, Publisher, TargetExistsError
 
 RACES = 300
+LISTINGS = 500
 
 IMPLEMENTATIONS: dict[str, Callable[[Path], tuple[Publisher, str]]] = {
     "file": lambda tmp: (LocalPublisher(), f"file://{tmp}/lake"),
@@ -124,6 +125,28 @@ def test_files_are_written_whole_and_replaced(lake: tuple[Publisher, str]) -> No
     publisher.write(f"{root}/a", b"22")
     assert publisher.read(f"{root}/a") == b"22"
     assert publisher.names(root) == ["a"]
+
+
+def test_a_file_that_is_being_written_is_listed_by_nobody(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    stop = threading.Event()
+
+    def beat() -> None:
+        while not stop.is_set():
+            publisher.write(f"{root}/beat", b"x")
+
+    publisher.write(f"{root}/beat", b"x")
+    writer = threading.Thread(target=beat)
+    writer.start()
+    try:
+        for _ in range(LISTINGS):
+            assert publisher.names(root) == ["beat"]
+            assert publisher.files(root) == [("beat", 1)]
+            publisher.tidy(root, 3600)
+    finally:
+        stop.set()
+        writer.join()
+    assert publisher.read(f"{root}/beat") == b"x"
 
 
 def test_what_is_not_there_has_no_names_no_age_and_can_be_removed_and_not_moved(lake: tuple[Publisher, str]) -> None:

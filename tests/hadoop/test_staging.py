@@ -110,7 +110,7 @@ def test_the_sweep_takes_dead_jobs_and_leaves_the_living(layout: TopicLayout, tm
 
 
 def test_a_heartbeat_that_is_being_written_is_left_alone(layout: TopicLayout, tmp_path: Path) -> None:
-    half = tmp_path / "t" / "_staging" / ".starting.alive.0123"
+    half = tmp_path / "t" / "_staging" / f".starting.alive.{'0' * 32}"
     half.parent.mkdir(parents=True)
     half.write_bytes(b"")
     assert sweep(LocalPublisher(), layout, HOUR) == []
