@@ -11,6 +11,7 @@ One transaction makes all of a claim's paths; the one that loses a race finds a 
 from __future__ import annotations
 
 import json
+import logging
 from urllib.parse import quote, unquote
 
 from klamm.core.errors import SchemaError
@@ -18,6 +19,7 @@ from klamm.core.seams.coordination import Coordination, Create, NodeExistsError,
 from klamm.schemas.fingerprint import fingerprint, identity_digest
 from klamm.schemas.log import SchemaEntry
 
+_log = logging.getLogger(__name__)
 ROOT = "/schemas"
 _IDS, _IDENTITIES, _FINGERPRINTS, _SUBJECTS = (
     f"{ROOT}/{name}" for name in ("ids", "identities", "fingerprints", "subjects")
@@ -71,20 +73,40 @@ class Claims:
         for path in (_IDS, _IDENTITIES, _FINGERPRINTS, _subject(subject)):
             self._make(path)
         schema_id = known_id if known_id is not None else max(self.ids(), default=0) + 1
-        number = str(schema_id).encode()
-        paths = [Create(f"{_subject(subject)}/{version}", number)]
-        if known_id is None:
-            entry = json.dumps({"subject": subject, "version": version, "schema": text}).encode()
-            paths += [
-                Create(f"{_IDS}/{schema_id}", entry),
-                Create(f"{_IDENTITIES}/{identity_digest(text)}", number),
-                Create(f"{_FINGERPRINTS}/{fingerprint(text).hex()}", number),
-            ]
+        entry = SchemaEntry(subject, version, schema_id, text)
+        paths = [_version(entry), *(_id_paths(entry) if known_id is None else ())]
         try:
             self._coordination.transaction(paths)
         except NodeExistsError:
             return None
         return schema_id
+
+    def restore(self, entry: SchemaEntry) -> bool:
+        """Makes the paths of a schema that is in the topic and that the coordination has lost, as one restored from an
+        older backup has: else its id and its version would be given to another schema. Whether any was missing;
+        `SchemaError` when another schema has its id or its version already."""
+        held = self.entry(entry.schema_id)
+        if held is not None and identity_digest(held.text) != identity_digest(entry.text):
+            raise _given_twice(
+                entry, f"id {entry.schema_id} is another schema's in the coordination, of {held.subject}"
+            )
+        number = self._data(_version(entry).path)
+        if number is not None and int(number) != entry.schema_id:
+            raise _given_twice(entry, f"version {entry.version} is schema {int(number)} in the coordination")
+        for path in (_IDS, _IDENTITIES, _FINGERPRINTS, _subject(entry.subject)):
+            self._make(path)
+        lost = [path for path in (_version(entry), *_id_paths(entry)) if self._data(path.path) is None]
+        if not lost:
+            return False
+        try:
+            self._coordination.transaction(lost)
+        except NodeExistsError:
+            return True  # another process does the same: the caller looks again
+        _log.warning(
+            "schema %d (%s, version %d) is in the schemas topic and was not in the coordination, which is older "
+            "(restored from a backup?): claimed again", entry.schema_id, entry.subject, entry.version,
+        )  # fmt: skip
+        return True
 
     def _refuse_shared_fingerprint(self, subject: str, text: str) -> None:
         other = self.id_of_fingerprint(fingerprint(text))
@@ -111,6 +133,28 @@ class Claims:
             return self._coordination.children(path)
         except NoNodeError:
             return []
+
+
+def _version(entry: SchemaEntry) -> Create:
+    return Create(f"{_subject(entry.subject)}/{entry.version}", str(entry.schema_id).encode())
+
+
+def _id_paths(entry: SchemaEntry) -> list[Create]:
+    """What the first claim of an id makes."""
+    number = str(entry.schema_id).encode()
+    said = {"subject": entry.subject, "version": entry.version, "schema": entry.text}
+    return [
+        Create(f"{_IDS}/{entry.schema_id}", json.dumps(said).encode()),
+        Create(f"{_IDENTITIES}/{identity_digest(entry.text)}", number),
+        Create(f"{_FINGERPRINTS}/{fingerprint(entry.text).hex()}", number),
+    ]
+
+
+def _given_twice(entry: SchemaEntry, what: str) -> SchemaError:
+    return SchemaError(
+        f"{entry.subject}: version {entry.version} is schema {entry.schema_id} in the schemas topic, but {what}: the "
+        "coordination was restored from an older backup; restore one that is as new as the topic"
+    )
 
 
 def _subject(subject: str) -> str:

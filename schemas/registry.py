@@ -46,7 +46,7 @@ class SchemaRegistry:
         self._by_id: dict[int, RegisteredSchema] = {}
         self._by_md5: dict[bytes, RegisteredSchema] = {}
         self._by_fingerprint: dict[bytes, RegisteredSchema] = {}
-        self._written: set[tuple[str, int]] = set()
+        self._written: dict[tuple[str, int], SchemaEntry] = {}
         self._unknown: dict[SchemaKey, float] = {}
 
     def close(self) -> None:
@@ -97,6 +97,8 @@ class SchemaRegistry:
         for entry in versions:
             if entry.schema_id == known:
                 return entry
+        if self._restore(claims, subject):
+            return None  # look again, with what the coordination had lost
         check(subject, text, [(entry.version, entry.text) for entry in versions], rule)
         version = versions[-1].version + 1 if versions else 1
         schema_id = claims.claim(subject, version, text, known)
@@ -104,6 +106,20 @@ class SchemaRegistry:
             return None
         first = claims.entry(schema_id)
         return SchemaEntry(subject, version, schema_id, first.text if first else text)
+
+    def _restore(self, claims: Claims, subject: str) -> bool:
+        """Claim again what the topic has and the coordination lacks; whether there was any. A new id or version is
+        given only above those of the topic."""
+        self._refresh()
+        ids, versions = set(claims.ids()), claims.versions(subject)
+        lacking = [
+            entry
+            for entry in self._written.values()
+            if entry.schema_id in self._by_id  # a record that is no schema claims nothing
+            and (entry.schema_id not in ids or (entry.subject == subject and entry.version not in versions))
+        ]
+        restored = [claims.restore(entry) for entry in sorted(lacking, key=lambda entry: entry.schema_id)]
+        return any(restored)
 
     def _write(self, entry: SchemaEntry) -> None:
         """Into the topic, unless it is there; a second copy would say the same."""
@@ -134,7 +150,7 @@ class SchemaRegistry:
                 _log.warning("schema %d of %s in the topic: %s", entry.schema_id, entry.subject, error)
 
     def _add(self, entry: SchemaEntry) -> None:
-        self._written.add((entry.subject, entry.version))
+        self._written[entry.subject, entry.version] = entry
         if entry.schema_id in self._by_id:
             return
         schema = registered(entry.schema_id, entry.text)

@@ -216,6 +216,7 @@ class Broker:
             Endpoint(own.host, own.port, own.name),
             directory_id=str(logs.meta.directory_id),
             rack=self._config.broker_rack,
+            highest_producer_id=logs.highest_producer_id,
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)

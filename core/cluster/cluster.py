@@ -22,7 +22,7 @@ from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.leadership import elections
-from klamm.core.cluster.producer_ids import allocate_block
+from klamm.core.cluster.producer_ids import allocate_block, pass_over_used
 from klamm.core.cluster.registration import BrokerIdentity, Registration
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.cluster.topics import TopicChanges
@@ -49,7 +49,9 @@ class Cluster:
         clock: Callable[[], float] = time.time,
         random_index: Callable[[int], int] = random.randrange,
         new_id: Callable[[], UUID] = uuid4,
+        highest_producer_id: Callable[[], int] = lambda: -1,
     ) -> None:
+        """`highest_producer_id` gives the highest in this broker's logs."""
         self._coordination = coordination
         self.broker_id = broker_id
         identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
@@ -57,6 +59,8 @@ class Cluster:
         self._controller = Controller(coordination, broker_id, clock)
         self._topics = TopicChanges(coordination, self._controller, random_index, new_id)
         self._new_id = new_id
+        self._highest_producer_id = highest_producer_id
+        self._allocated = -1
         self._image = EMPTY_IMAGE
         self._image_lock = threading.Lock()
         self._change_lock = threading.Lock()
@@ -136,7 +140,13 @@ class Cluster:
 
     def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody had before or will have again."""
-        return allocate_block(self._coordination, self.broker_id)
+        block = allocate_block(self._coordination, self.broker_id, self._highest_used())
+        self._allocated = max(self._allocated, block.stop - 1)
+        return block
+
+    def _highest_used(self) -> int:
+        """The highest producer id in its logs, or given by it to a producer that may not have written yet."""
+        return max(self._allocated, self._highest_producer_id())
 
     def close(self) -> None:
         """Leave: resign, unregister, stop the worker. Without an answer the session's end does the same later."""
@@ -166,6 +176,7 @@ class Cluster:
         for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *configs):
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._broker_epoch = self._registration.register()
+        pass_over_used(self._coordination, self.broker_id, self._highest_used())
         self._settle()
 
     def _settle(self) -> None:

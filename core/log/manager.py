@@ -167,6 +167,10 @@ class LogManager:
         with self._lock:
             return dict(self._logs)
 
+    def highest_producer_id(self) -> int:
+        """The highest in any log: a new producer must get a higher one. -1 when there is none."""
+        return max((log.highest_producer_id for log in self.logs().values()), default=-1)
+
     def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
         """The partition's log, made if it is not there, with this configuration. One of another topic id (deleted and
         created anew while this broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""

@@ -233,6 +233,11 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         """The last epoch written under; -1 when none."""
         return self._epochs.latest
 
+    @property
+    def highest_producer_id(self) -> int:
+        """The highest producer id among those whose retries are known here; -1 when none."""
+        return self._producers.highest_id
+
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) when not known."""
         with self._lock:

@@ -55,6 +55,8 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}  # the longest silent first
+        self.highest_id = NO_PRODUCER_ID
+        """The highest producer id that was ever here, those forgotten since included."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -97,6 +99,7 @@ class ProducerState:
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = Producer(header.producer_epoch, now_ms)
+            self.highest_id = max(self.highest_id, header.producer_id)
             if len(self._producers) >= MAX_PRODUCERS:
                 del self._producers[next(iter(self._producers))]
         producer.seen_ms = now_ms
@@ -151,6 +154,7 @@ class ProducerState:
                 end = pos + batches * _BATCH.size
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = Producer(epoch, seen_ms, entries)
+                state.highest_id = max(state.highest_id, pid)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers
                 raise CorruptRecordError(f"a producer snapshot says {count} producers, and holds more")
