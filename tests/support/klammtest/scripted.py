@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
+from uuid import UUID, uuid4
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages
@@ -101,6 +102,7 @@ class ScriptedBroker:
         self.versions = dict(ADVERTISED)
         self.requests: list[ApiKey] = []
         self.logs: dict[TopicPartition, Log] = {}
+        self.topic_ids: dict[str, UUID] = {}
         self.log_start_offset = 0
         self._codecs = codecs
         self._next_producer_id = 1000
@@ -213,7 +215,12 @@ class ScriptedBroker:
         )
         error = ErrorCode.none if count else ErrorCode.unknown_topic_or_partition
         return schema.part(
-            "MetadataResponseTopic", error_code=error, name=name, is_internal=False, partitions=partitions
+            "MetadataResponseTopic",
+            error_code=error,
+            name=name,
+            topic_id=self.topic_ids.setdefault(name, uuid4()) if count else None,
+            is_internal=False,
+            partitions=partitions,
         )
 
     def _init_producer_id(self, request: Any, version: int) -> Any:
