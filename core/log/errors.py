@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
 from klamm.core.errors import ErrorCode, KlammError, StorageError
 
 __all__ = [
@@ -14,15 +17,31 @@ __all__ = [
     "MessageTooLargeError",
     "OffsetOutOfRangeError",
     "OutOfOrderSequenceError",
+    "RecordError",
     "RecordListTooLargeError",
     "StorageError",
 ]
 
 
+MAX_RECORD_ERRORS: Final = 1000
+"""Records of one batch that are named; the message says how many there are in all."""
+
+
+class RecordError(NamedTuple):
+    """A record for which its whole batch is refused (KIP-467); `index` is its place in the batch."""
+
+    index: int
+    message: str
+
+
 class InvalidRecordError(KlammError):
-    """A batch that breaks the rules of appending, though its bytes are whole."""
+    """A batch that breaks the rules of appending, though its bytes are whole; names the records, if it is for some."""
 
     code = ErrorCode.invalid_record
+
+    def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
+        super().__init__(message)
+        self.record_errors = tuple(record_errors[:MAX_RECORD_ERRORS])
 
 
 class MessageTooLargeError(KlammError):

@@ -11,6 +11,7 @@ from klamm.core.log.errors import (
     InvalidRecordError,
     InvalidTimestampError,
     MessageTooLargeError,
+    RecordError,
     RecordListTooLargeError,
 )
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
@@ -165,6 +166,9 @@ class Validator:
     def check_keys(self, batch: Buffer, header: BatchHeader, max_size: int) -> None:
         """Compacted topics keep the last record of each key: one without a key is refused."""
         keys = decode_columns(batch, 0, header, self.codecs, max_size).keys
-        missing = sum(key is None for key in keys)
+        missing = [index for index, key in enumerate(keys) if key is None]
         if missing:
-            raise InvalidRecordError(f"{missing} of {len(keys)} records have no key, and the topic is compacted")
+            raise InvalidRecordError(
+                f"{len(missing)} of {len(keys)} records have no key, and the topic is compacted",
+                [RecordError(index, "a record of a compacted topic needs a key") for index in missing],
+            )

@@ -44,6 +44,8 @@ class Produced:
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str | None = None
+    record_errors: Sequence[tuple[int, str]] = ()
+    """The records for which the batch was refused (KIP-467): each by its place in the batch, and why."""
 
 
 def read_produce_request(frame: bytearray, offset: int, version: int) -> ProduceRequest:
@@ -83,4 +85,8 @@ def _partition(p: Produced, version: int, flexible: bool) -> bytes:
     if version < 5:
         return _PARTITION.pack(p.partition, p.error, p.base_offset, p.log_append_time_ms)
     fixed = _PARTITION_WITH_START.pack(p.partition, p.error, p.base_offset, p.log_append_time_ms, p.log_start_offset)
-    return fixed if version < 8 else fixed + array(0, flexible) + string(p.message, flexible)
+    if version < 8:
+        return fixed
+    tags = b"\0" if flexible else b""
+    errors = [INT32.pack(index) + string(why, flexible) + tags for index, why in p.record_errors]
+    return b"".join((fixed, array(len(errors), flexible), *errors, string(p.message, flexible)))

@@ -7,12 +7,14 @@ flushes, a large one) runs on a worker thread.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.partitions import LedPartition
 from klamm.core.broker.services import Services
 from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
+from klamm.core.log.errors import InvalidRecordError
 from klamm.core.log.partition_log import AppendResult
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.protocol.apis import ApiKey
@@ -28,6 +30,22 @@ log = logging.getLogger(__name__)
 
 ON_LOOP_BYTES = 512 * 1024
 """A larger batch is appended on a worker thread."""
+MAX_RECORD_ERRORS = 10_000
+"""Records that one response names."""
+
+
+class _Outcomes:
+    """What the partitions of one request answer."""
+
+    def __init__(self) -> None:
+        self.all: list[Produced] = []
+        self._room = MAX_RECORD_ERRORS
+
+    def add(self, outcome: Produced) -> None:
+        if len(outcome.record_errors) > self._room:
+            outcome = replace(outcome, record_errors=outcome.record_errors[: self._room])
+        self._room -= len(outcome.record_errors)
+        self.all.append(outcome)
 
 
 def produce(services: Services, request: Request) -> Any:
@@ -35,13 +53,13 @@ def produce(services: Services, request: Request) -> Any:
     refused = _refusal(message)
     if refused is not None:
         return _respond(services, request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
-    outcomes: list[Produced] = []
+    outcomes = _Outcomes()
     for index, part in enumerate(message.partitions):
         led = services.led(part.topic, part.partition)
         if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
             return _produce_rest(services, request, outcomes, message.partitions[index:])
-        outcomes.append(_append_now(led, part, message.acks))
-    return _respond(services, request, outcomes)
+        outcomes.add(_append_now(led, part, message.acks))
+    return _respond(services, request, outcomes.all)
 
 
 def produce_plain(services: Services, request: PlainProduce) -> list[Buffer] | None:
@@ -94,16 +112,14 @@ def _one_failed(services: Services, led: LedPartition, request: OneBatch, error:
     return response_frame(ApiKey.PRODUCE, request.version, request.correlation_id, [body])
 
 
-async def _produce_rest(
-    services: Services, request: Request, outcomes: list[Produced], rest: list[ProducePartition]
-) -> Any:
+async def _produce_rest(services: Services, request: Request, outcomes: _Outcomes, rest: list[ProducePartition]) -> Any:
     for part in rest:
         led = services.led(part.topic, part.partition)
         if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
-            outcomes.append(await _append_later(services, led, part, request.message.acks))
+            outcomes.add(await _append_later(services, led, part, request.message.acks))
         else:
-            outcomes.append(_append_now(led, part, request.message.acks))
-    return _respond(services, request, outcomes)
+            outcomes.add(_append_now(led, part, request.message.acks))
+    return _respond(services, request, outcomes.all)
 
 
 def _refusal(message: ProduceRequest) -> ErrorCode | None:
@@ -165,7 +181,8 @@ def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview
 def _failed(led: LedPartition, part: ProducePartition, error: KlammError) -> Produced:
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
-    return Produced(part.topic, part.partition, error.code, message=str(error))
+    named = error.record_errors if isinstance(error, InvalidRecordError) else ()
+    return Produced(part.topic, part.partition, error.code, message=str(error), record_errors=named)
 
 
 def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> Produced:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from klamm.core.broker import handlers
 from klamm.core.broker.context import Request
 from klamm.core.broker.handlers import authorized, configs, fetch
 from klamm.core.broker.handlers.table import HANDLERS
@@ -16,13 +18,16 @@ from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.encode import encode_batch
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
-from klammtest.requests import batch, fetch_fields, new_topic, produce
+from klammtest.logs import codec_table
+from klammtest.requests import batch, fetch_fields, new_topic, produce, produce_fields
 from klammtest.wire import WireClient, part
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 NOT_ASKED = -(2**31)
+NOW_MS = time.time_ns() // 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +92,41 @@ def test_an_empty_fetch_does_not_wait(broker: Broker, wire: WireClient) -> None:
     answer = wire.call(ApiKey.FETCH, 12, **fetch_fields({}, max_wait_ms=300, min_bytes=1_000_000))
     assert answer.error_code is ErrorCode.none
     assert sum(waits) == before
+
+
+def no_record_is_named(patch: pytest.MonkeyPatch) -> None:
+    class Nothing(Exception):
+        """What no error is."""
+
+    patch.setattr(handlers.produce, "InvalidRecordError", Nothing)
+
+
+@guarantee("E19", "a batch refused for some of its records names them (KIP-467)", plant=no_record_is_named)
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_records_that_spoil_their_batch_are_named(wire: WireClient, codec: str | None) -> None:
+    topic = new_topic(wire, cleanup_policy="compact")
+    keyless = range(7, 100, 10)
+    records = [(NOW_MS, None if i in keyless else b"k", b"v", ()) for i in range(100)]
+    answer = produce(wire, topic, encode_batch(records, codec=codec_table().by_name(codec) if codec else None))
+    assert answer.error_code is ErrorCode.invalid_record
+    assert [e.batch_index for e in answer.record_errors] == list(keyless)
+    assert {e.batch_index_error_message for e in answer.record_errors} == {"a record of a compacted topic needs a key"}
+    assert "10 of 100 records have no key" in answer.error_message
+    assert (answer.base_offset, answer.log_append_time) == (-1, None)
+    good = [record for i, record in enumerate(records) if i not in keyless]
+    answer = produce(wire, topic, encode_batch(good))
+    assert (answer.error_code, answer.base_offset, answer.record_errors) == (ErrorCode.none, 0, ())
+
+
+def test_an_answer_names_a_bounded_number_of_records(wire: WireClient) -> None:
+    """A thousand of a batch, ten thousand of a request: an answer stays small beside what was sent."""
+    topic = new_topic(wire, partitions=11, cleanup_policy="compact")
+    spoiled = encode_batch([(NOW_MS, None, b"", ())] * 1500)
+    batches = {(topic, partition): spoiled for partition in range(11)}
+    answer = wire.call(ApiKey.PRODUCE, 9, **produce_fields(batches))
+    outcomes = answer.responses[0].partition_responses
+    assert [len(o.record_errors) for o in outcomes] == [1000] * 10 + [0]
+    assert all("1500 of 1500 records have no key" in o.error_message for o in outcomes)
 
 
 def describe(wire: WireClient, name: str, keys: tuple[str, ...] | None, kind: int = TOPIC) -> Any:

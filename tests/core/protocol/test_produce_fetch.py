@@ -74,15 +74,19 @@ def test_a_produce_response_is_written_as_kio_does(version: int) -> None:
     outcomes = [
         Produced("a", 0, base_offset=7, log_append_time_ms=int(now.timestamp() * 1000), log_start_offset=2),
         Produced("a", 1, ErrorCode.corrupt_message, message="bad"),
+        Produced("a", 2, ErrorCode.invalid_record, message="bad", record_errors=((3, "no key"), (70_000, "größe"))),
         Produced("b", 0, base_offset=0, log_start_offset=0),
     ]
     schema = messages.response(ApiKey.PRODUCE, version)
+
+    def named(index: int, why: str) -> object:
+        return schema.part("BatchIndexAndErrorMessage", batch_index=index, batch_index_error_message=why)
 
     def part(o: Produced) -> object:
         return schema.part(
             "PartitionProduceResponse", index=o.partition, error_code=o.error, base_offset=o.base_offset,
             log_append_time=now if o.log_append_time_ms >= 0 else None, log_start_offset=o.log_start_offset,
-            record_errors=(), error_message=o.message,
+            record_errors=tuple(named(*r) for r in o.record_errors if version >= 8), error_message=o.message,
         )  # fmt: skip
 
     topics = tuple(
