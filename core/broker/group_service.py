@@ -22,6 +22,7 @@ from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.classic import GroupCoordinator
 from klamm.core.groups.doors import ClassicDoors, Door, door_of
+from klamm.core.groups.group_view import read_view
 from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent
@@ -29,7 +30,9 @@ from klamm.core.seams.offsets import CommittedOffset, OffsetStore
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
-_TICK_S = 0.1
+_LONGEST_TICK_S = 0.1
+"""A request may bring the next deadline forward; more often than this nothing looks."""
+_SHORTEST_TICK_S = 0.001
 _LEAVE_ATTEMPTS = 20
 _STOP_S = 2.0
 _DOOR_RETRY_S = 0.5
@@ -117,7 +120,10 @@ class GroupService:
         """Groups with members go on where the broker before stopped; who asks meanwhile is told to wait."""
         loaded = 0
         for group, state in (await self._keeper.load()).items():
-            if not state.members or not self._is_mine(group):
+            if not self._is_mine(group):
+                continue
+            if not state.members:
+                self.coordinator.restore({group: state})
                 continue
             while (refused := await self._enter_door(group)) is ErrorCode.coordinator_not_available:
                 await asyncio.sleep(_DOOR_RETRY_S)
@@ -193,22 +199,39 @@ class GroupService:
             return error.code
         return code
 
-    async def delete_offsets(self, group: str, names: Collection[TopicPartition]) -> ErrorCode:
-        """Forget some offsets of a group that has no member (KIP-496)."""
+    async def delete_offsets(
+        self, group: str, names: Collection[TopicPartition]
+    ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
+        """Forget some offsets of a group (KIP-496): a code for each, `group_subscribed_to_topic` where a member reads
+        the topic; or one code where the group as a whole is refused."""
         refused = self.not_mine(group)
         if refused is not None:
             return refused
-        if self.coordinator.populated(group):
-            return ErrorCode.non_empty_group
         try:
-            if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
-                return ErrorCode.non_empty_group
-            if not await self.fetch(group, None):
-                return ErrorCode.group_id_not_found
-            await self._workers.offsets(self._offsets.delete, group, names)
+            read = await self._workers.coordination(self._registry_topics, group)
+            stored = bool(await self.fetch(group, None))
+            codes = {
+                name: ErrorCode.group_subscribed_to_topic
+                if name.topic in read
+                else self.coordinator.delete_offsets_error(group, name.topic, has_offsets=stored or bool(read))
+                for name in names
+            }
+            for code in (ErrorCode.group_id_not_found, ErrorCode.non_empty_group):
+                if code in codes.values():
+                    return code
+            chosen = [name for name, code in codes.items() if code is ErrorCode.none]
+            if chosen:
+                await self._workers.offsets(self._offsets.delete, group, chosen)
         except KlammError as error:
             return error.code
-        return ErrorCode.none
+        return codes
+
+    def _registry_topics(self, group: str) -> frozenset[str]:
+        """What the members of a registry group read; nothing where there are none. Blocking."""
+        if door_of(self._coordination, group) is not Door.REGISTRY:
+            return frozenset()
+        members = read_view(self._coordination, group, ()).subscriptions.values()
+        return frozenset(topic for subscription in members for topic in subscription)
 
     # -- offsets
 
@@ -295,7 +318,9 @@ class GroupService:
 
     async def _tick(self) -> None:
         while True:
-            await asyncio.sleep(_TICK_S)
+            due = self.coordinator.next_deadline()
+            left = _LONGEST_TICK_S if due is None else due - time.monotonic()
+            await asyncio.sleep(min(max(left, _SHORTEST_TICK_S), _LONGEST_TICK_S))
             self.coordinator.tick()
 
     def _settled(self, group: str) -> None:

@@ -17,6 +17,9 @@ ALL_BROKERS = "<default>"
 METADATA_VERSION = "/admin/metadata_version"
 """Klamm's own: set in every transaction that changes a topic, so that one watch sees them all."""
 
+_EMPTY = "%"
+"""Stands for the empty group id, by which old clients commit; no other id is encoded to a lone percent sign."""
+
 PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, "/admin")
 """What a broker makes at its first start, as the parents of everything else."""
 
@@ -52,13 +55,13 @@ def broker_config(broker_id: int | None) -> str:
 
 def group(group_id: str) -> str:
     """A group's root. Kafka allows any text as a group's id, so what a path cannot hold is percent-encoded."""
-    name = quote(group_id, safe="!$&'()*+,:;=@~ ")
+    name = quote(group_id, safe="!$&'()*+,:;=@~ ") or _EMPTY
     return f"{CONSUMERS}/{'%2E' * len(name) if name in ('.', '..') else name}"
 
 
 def group_id(name: str) -> str:
     """The id of the group whose root has this name: the other way round from `group`."""
-    return unquote(name)
+    return "" if name == _EMPTY else unquote(name)
 
 
 def group_ids(group_id: str) -> str:

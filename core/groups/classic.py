@@ -2,7 +2,8 @@
 
 The rules of one group and its table of states are in `classic_group`. Here: which ids and session time-outs are
 accepted, which groups exist, and when one is forgotten. No I/O, no threads: the broker calls it from its event loop,
-gives callbacks that complete its futures, and calls `tick` (every 100 ms, say, or at `next_deadline`).
+gives callbacks that complete its futures, and calls `tick` at `next_deadline`. A request first does what its group's
+time has brought: it never meets a member whose session is over, however late the tick is.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.classic_group import ClassicGroup
+from klamm.core.groups.classic_group import CONSUMER, ClassicGroup
 from klamm.core.groups.requests import (
     DescribedGroup,
     GroupLimits,
@@ -67,7 +68,7 @@ class GroupCoordinator:
             done(JoinResult(error, request.member_id))
             return
         now = self._clock()
-        group = self._groups.get(request.group_id)
+        group = self._current(request.group_id)
         if group is None:
             group = ClassicGroup(request.group_id, self._limits, self._new_id, now)
             self._groups[request.group_id] = group
@@ -90,7 +91,7 @@ class GroupCoordinator:
 
     def sync(self, request: SyncRequest, done: SyncDone) -> None:
         """`done` is called now or later, once."""
-        group = self._groups.get(request.group_id)
+        group = self._current(request.group_id)
         if group is None:
             done(SyncResult(_missing(request.group_id)))
             return
@@ -98,14 +99,14 @@ class GroupCoordinator:
             group.sync(request, self._clock(), done)
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
-        group = self._groups.get(group_id)
+        group = self._current(group_id)
         if group is None:
             return _missing(group_id)
         return group.heartbeat(member_id, instance_id, generation, self._clock())
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity]) -> list[ErrorCode]:
         """One code for each member, in order."""
-        group = self._groups.get(group_id)
+        group = self._current(group_id)
         if group is None:
             return [_missing(group_id)] * len(members)
         with self._noticing(group):
@@ -113,7 +114,7 @@ class GroupCoordinator:
 
     def commit_error(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
         """Whether offsets may be stored: `none`, or the error for every partition of the request."""
-        group = self._groups.get(group_id)
+        group = self._current(group_id)
         if group is not None:
             return group.commit_error(member_id, instance_id, generation, self._clock())
         return ErrorCode.none if generation < 0 and not member_id else ErrorCode.illegal_generation
@@ -135,9 +136,7 @@ class GroupCoordinator:
 
     def delete(self, group_id: str, *, has_offsets: bool = False) -> ErrorCode:
         """Forget an empty group; on `none` the caller deletes its offsets."""
-        if not group_id:
-            return ErrorCode.invalid_group_id
-        group = self._groups.get(group_id)
+        group = self._current(group_id)
         if group is None:
             return ErrorCode.none if has_offsets else ErrorCode.group_id_not_found
         if group.populated:
@@ -145,6 +144,15 @@ class GroupCoordinator:
         del self._groups[group_id]
         group.close(ErrorCode.coordinator_not_available)
         return ErrorCode.none
+
+    def delete_offsets_error(self, group_id: str, topic: str, *, has_offsets: bool = False) -> ErrorCode:
+        """Whether the group's offsets in a topic may be deleted (KIP-496): not while a member reads the topic."""
+        group = self._current(group_id)
+        if group is None:
+            return ErrorCode.none if has_offsets else ErrorCode.group_id_not_found
+        if group.members and group.protocol_type != CONSUMER:
+            return ErrorCode.non_empty_group
+        return ErrorCode.group_subscribed_to_topic if group.subscribes(topic) else ErrorCode.none
 
     def evict(self, group_id: str) -> None:
         """The group was taken over by the other door: its members are unknown from now on."""
@@ -196,15 +204,25 @@ class GroupCoordinator:
         """Expire members, end rebalances, forget groups that have long been empty."""
         now = self._clock()
         for group in list(self._groups.values()):
-            due = self._deadline(group)
-            if due is None or due > now:
-                continue
-            if not group.populated and group.state is GroupState.EMPTY:
-                del self._groups[group.group_id]
-                group.close(ErrorCode.coordinator_not_available)
-                continue
-            with self._noticing(group):
-                group.tick(now)
+            self._bring_up_to(now, group)
+
+    def _current(self, group_id: str) -> ClassicGroup | None:
+        """The group as it is at this moment; None where there is none."""
+        group = self._groups.get(group_id)
+        if group is not None:
+            self._bring_up_to(self._clock(), group)
+        return self._groups.get(group_id)
+
+    def _bring_up_to(self, now: float, group: ClassicGroup) -> None:
+        due = self._deadline(group)
+        if due is None or due > now:
+            return
+        if not group.populated and group.state is GroupState.EMPTY:
+            del self._groups[group.group_id]
+            group.close(ErrorCode.coordinator_not_available)
+            return
+        with self._noticing(group):
+            group.tick(now)
 
     def close(self) -> None:
         """Answer every parked request: the broker is going."""

@@ -32,7 +32,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, ProtocolError
+from klamm.core.groups.consumer_protocol import decode_subscription
 from klamm.core.groups.members import Member, common_protocols, elect_protocol
 from klamm.core.groups.requests import (
     DescribedGroup,
@@ -48,6 +49,8 @@ from klamm.core.groups.requests import (
 )
 from klamm.core.seams.offsets import StoredGroup
 
+CONSUMER = "consumer"
+"""The protocol type of consumers, whose subscriptions a coordinator can read."""
 REBALANCING = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
 
 
@@ -82,9 +85,10 @@ class ClassicGroup:
         """As it was when it was stored: Stable with members, else Empty."""
         group = cls(group_id, limits, new_id, now)
         group.generation = stored.generation
+        group.protocol_type = stored.protocol_type or None
         if stored.members:
             group.state = GroupState.STABLE
-            group.protocol_type, group.protocol, group.leader = stored.protocol_type, stored.protocol, stored.leader
+            group.protocol, group.leader = stored.protocol, stored.leader
             restored = [Member.restored(member, stored.protocol or "", now) for member in stored.members]
             group.members = {member.member_id: member for member in restored}
             group.static = {m.instance_id: m.member_id for m in restored if m.instance_id is not None}
@@ -298,8 +302,9 @@ class ClassicGroup:
                 done(self._joined(member))
 
     def _become_empty(self, now: float) -> None:
+        """The protocol type stays, as in Kafka: it says what kind of group the offsets are of."""
         self.state = GroupState.EMPTY
-        self.protocol = self.protocol_type = self.leader = None
+        self.protocol = self.leader = None
         self.empty_since = now
 
     def unsettle(self, now: float) -> None:
@@ -403,6 +408,18 @@ class ClassicGroup:
         if error is None and generation != self.generation:
             error = ErrorCode.illegal_generation
         return error
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member reads this topic, as far as the coordinator can tell: where a subscription cannot be read,
+        or the group has not yet agreed on a protocol, every topic counts as read."""
+        if not self.members or self.protocol_type != CONSUMER:
+            return False
+        if self.protocol is None:
+            return True
+        try:
+            return any(topic in decode_subscription(m.metadata(self.protocol)) for m in self.members.values())
+        except ProtocolError:
+            return True
 
     # Loss of members, time
 

@@ -19,7 +19,8 @@ from klamm.core.seams.coordination import Check
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """`offset` is the next to read. `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`:
+    """`offset` is the next to read; negative as a client may have stored it, and then as if nothing was stored.
+    `commit_timestamp_ms` since the epoch; `leader_epoch` -1 when unknown. `topic_id`:
     the offset means something in this topic only, not in one of the same name that was created later (design D5a); None
     when unknown, as in offsets that were stored by older versions."""
 

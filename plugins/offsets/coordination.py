@@ -40,7 +40,7 @@ class _StoredOffset(BaseModel):
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore")
 
     version: int = 1
-    offset: Annotated[int, Field(ge=0)]
+    offset: Annotated[int, Field(ge=-(2**63), lt=2**63)]
     leader_epoch: int = Field(default=-1, alias="leaderEpoch")
     metadata: str = ""
     commit_timestamp_ms: int = Field(default=-1, alias="commitTimestamp")

@@ -62,8 +62,8 @@ class TopicOffsetStore:
         if not offsets:
             return
         for tp, value in offsets.items():
-            if not 0 <= value.offset < 2**63:
-                raise CoordinationError(f"{tp}: offset {value.offset} is no offset: it should be 0 or more")
+            if not -(2**63) <= value.offset < 2**63:
+                raise CoordinationError(f"{tp}: offset {value.offset} is no offset: it should have 64 bits")
         self._check(guards)
         with self._reaching():
             count = self._partitions() or self._create()

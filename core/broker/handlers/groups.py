@@ -34,8 +34,6 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
         code = ErrorCode.transactional_id_authorization_failed
         return {**row, "error_code": code, "error_message": "transactions are not served"}
-    if not key:
-        return {**row, "error_code": ErrorCode.invalid_group_id, "error_message": "a group id is not empty"}
     node_id = services.groups.coordinator_of(key)
     for node, host, port, _ in nodes(services, request):
         if node == node_id:

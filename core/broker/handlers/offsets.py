@@ -121,21 +121,26 @@ def _fetched(
 
 
 async def offset_delete(services: Services, request: Request) -> Any:
-    """Of a group without members, whichever topics it read; a live group is refused as a whole."""
+    """Of topics that no member of the group reads now; the others get GROUP_SUBSCRIBED_TO_TOPIC."""
     m = request.message
-    code = await services.groups.delete_offsets(
+    codes = await services.groups.delete_offsets(
         m.group_id, [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
     )
-    done = m.topics if code is ErrorCode.none else ()
+    if isinstance(codes, ErrorCode):
+        return request.respond(error_code=codes, topics=())
     topics = tuple(
         request.part(
             "OffsetDeleteResponseTopic",
             name=topic.name,
             partitions=tuple(
-                request.part("OffsetDeleteResponsePartition", partition_index=p.partition_index, error_code=code)
+                request.part(
+                    "OffsetDeleteResponsePartition",
+                    partition_index=p.partition_index,
+                    error_code=codes[TopicPartition(topic.name, p.partition_index)],
+                )
                 for p in topic.partitions
             ),
         )
-        for topic in done
+        for topic in m.topics
     )
-    return request.respond(error_code=code, topics=topics)
+    return request.respond(error_code=ErrorCode.none, topics=topics)

@@ -9,6 +9,7 @@ import pytest
 
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.classic import GroupCoordinator
+from klamm.core.groups.classic_group import ClassicGroup
 from klamm.core.groups.requests import (
     GroupLimits,
     GroupState,
@@ -19,6 +20,7 @@ from klamm.core.groups.requests import (
     SyncResult,
 )
 from klamm.core.seams.offsets import StoredGroup
+from klammtest.guarantees import guarantee
 
 LIMITS = GroupLimits(initial_rebalance_delay_ms=3_000, empty_retention_ms=60_000, max_size=4)
 RANGE = (("range", b"r"),)
@@ -419,7 +421,7 @@ def test_list_describe_and_delete() -> None:
     assert world.groups.delete("g") is ErrorCode.non_empty_group
     assert world.groups.delete("none") is ErrorCode.group_id_not_found
     assert world.groups.delete("old", has_offsets=True) is ErrorCode.none
-    assert world.groups.delete("") is ErrorCode.invalid_group_id
+    assert world.groups.delete("") is ErrorCode.group_id_not_found
     world.groups.leave("g", [MemberIdentity(m.member_id) for m in described.members])
     assert world.groups.delete("g") is ErrorCode.none
     assert world.state is GroupState.DEAD
@@ -474,7 +476,7 @@ def test_an_empty_group_and_a_static_member_that_came_back_are_stored() -> None:
     assert [m.member_id for m in stored_by(world).members] == [again] != [a]
     world.groups.leave("g", [MemberIdentity(again)])
     assert world.settled == ["g"] * 3
-    assert stored_by(world) == StoredGroup("", 2, None, None, 5)
+    assert stored_by(world) == StoredGroup("consumer", 2, None, None, 5)
 
 
 def test_a_restored_group_goes_on_and_its_sessions_begin_anew() -> None:
@@ -520,3 +522,55 @@ def test_what_could_not_be_stored_is_agreed_on_again() -> None:
     world.groups.unsettle("g", 1)
     assert world.beat(a, 1) is ErrorCode.rebalance_in_progress
     assert world.join("a", a)[0].generation == 2
+
+
+def forget_the_type(patch: pytest.MonkeyPatch) -> None:
+    def become_empty(group: ClassicGroup, now: float) -> None:
+        kept(group, now)
+        group.protocol_type = None
+
+    kept = ClassicGroup._become_empty
+    patch.setattr(ClassicGroup, "_become_empty", become_empty)
+
+
+@guarantee("E24", "an empty group keeps its protocol type", plant=forget_the_type)
+def test_an_empty_group_keeps_its_protocol_type() -> None:
+    world = World()
+    (a,) = world.stable("a")
+    world.groups.leave("g", [MemberIdentity(a)])
+    described = world.groups.describe("g")
+    assert (described.state, described.protocol_type) == (GroupState.EMPTY, "consumer")
+    assert [row.protocol_type for row in world.groups.list_groups()] == ["consumer"]
+    stored = world.groups.state_to_store("g", 7)
+    assert stored is not None
+    after = World()
+    after.groups.restore({"g": stored})
+    assert after.groups.describe("g").protocol_type == "consumer"
+
+
+def look_only_at_ticks(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(GroupCoordinator, "_current", lambda groups, group_id: groups._groups.get(group_id))
+
+
+@guarantee("E31", "a member whose session is over is gone before the next tick", plant=look_only_at_ticks)
+@pytest.mark.parametrize("request_of", ["heartbeat", "commit", "sync"])
+def test_a_request_meets_no_member_whose_session_is_over(request_of: str) -> None:
+    world = World()
+    (a,) = world.stable("a")
+    assert world.beat(a, 1) is ErrorCode.none
+    world.now += 10.0
+    answers = {
+        "heartbeat": lambda: world.beat(a, 1),
+        "commit": lambda: world.groups.commit_error("g", a, 1),
+        "sync": lambda: world.sync(a, 1)[0].error,
+    }
+    assert answers[request_of]() is ErrorCode.unknown_member_id
+
+
+def test_a_static_member_of_an_expired_session_joins_as_a_newcomer() -> None:
+    world = World()
+    (a,) = world.stable("a", instance_id="pod")
+    world.now += 10.0
+    assert world.join("a", instance_id="pod") == []
+    world.pass_time(6.5)
+    assert world.groups.describe("g").members[0].member_id != a

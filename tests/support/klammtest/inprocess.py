@@ -17,11 +17,16 @@ START_S = 60.0
 
 @contextmanager
 def broker_thread(
-    folder: Path, coordination: Mapping[str, Any], broker_keys: Mapping[str, Any] | None = None
+    folder: Path,
+    coordination: Mapping[str, Any],
+    broker_keys: Mapping[str, Any] | None = None,
+    *,
+    offsets: Mapping[str, Any] | None = None,
 ) -> Iterator[Broker]:
     """It has joined the cluster when this yields; stopped in order at the end. `broker_keys` go over its own."""
     own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
-    settings = load_settings({"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)})
+    sections = {"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)}
+    settings = load_settings(sections | ({} if offsets is None else {"offsets": dict(offsets)}))
     ready, failed = threading.Event(), list[BaseException]()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
