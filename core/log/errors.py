@@ -28,9 +28,9 @@ MAX_RECORD_ERRORS: Final = 1000
 
 
 class RecordError(NamedTuple):
-    """A record for which its whole batch is refused (KIP-467); `index` is its place in the batch."""
+    """A record for which its whole batch is refused (KIP-467), by its place in the batch."""
 
-    index: int
+    place: int
     message: str
 
 
