@@ -60,8 +60,8 @@ def describe_topic(
     entries = []
     for name, definition in TOPIC_DEFINITIONS.items():
         synonyms = [Synonym(name, configs[name], ConfigSource.TOPIC)] if name in configs else []
-        broker_key, value = broker.topic_default(name)
-        if any(broker.is_set(candidate) for candidate, _ in BROKER_SYNONYMS[name]):
+        if any(broker.is_set(candidate) for candidate, _ in BROKER_SYNONYMS.get(name, ())):
+            broker_key, value = broker.topic_default(name)
             synonyms.append(Synonym(broker_key, to_string(value), source(broker_key)))
         synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
         top = synonyms[0]

@@ -16,7 +16,7 @@ from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import BASE_DIR, definitions
 from klamm.core.config.sink import SinkSettings, own_keys
-from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.topic import TOPIC_DEFINITIONS, topic_model
 from klamm.core.config.topic_settings import TopicSettings, name_problem
 from klamm.core.errors import ConfigError, PluginError
 from klamm.core.plugins import PluginHost, Providers, plugin_host
@@ -237,7 +237,7 @@ class SettingsLoader:
             if name not in TOPIC_DEFINITIONS:
                 self._found((*path, name), unknown("topic config", name, TOPIC_DEFINITIONS))
             else:
-                self._model(TopicConfig, {name: value}, path)
+                self._model(topic_model(name), {name: value}, path)
         self._codec((*path, "compression.type"), config.get("compression.type"), host)
 
     def _sinks(self, host: PluginHost) -> dict[str, SinkSettings]:

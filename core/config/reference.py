@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.consumer import ConsumerConfig
+from klamm.core.config.ignored_topic import IgnoredTopicConfig
 from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import LONG_MAX, Definition, definitions, to_string
@@ -40,6 +41,11 @@ def _lines(host: PluginHost) -> Iterator[str]:
     )  # fmt: skip
     yield from _section("topics.NAME.config", "The topic's log, by Kafka's topic configs.", TopicConfig)
     yield from _synonyms()
+    yield from _section(
+        "topics.NAME.config without effect",
+        "Kafka's topic configs that are accepted, checked and shown as in Kafka, and make no difference.",
+        IgnoredTopicConfig,
+    )
     yield from _section("producer", "A producer.", ProducerConfig)
     yield from _section("consumer", "A consumer.", ConsumerConfig)
     yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)

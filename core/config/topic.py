@@ -1,4 +1,5 @@
-"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults.
+"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. What
+makes no difference here is in `ignored_topic`.
 
 A value comes from the topic itself, else from the broker's file, else from here. -1 means unlimited, as in Kafka.
 """
@@ -10,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ValidationError, model_validator
 
+from klamm.core.config.ignored_topic import IgnoredTopicConfig
 from klamm.core.config.problems import problems_of, unknown
 from klamm.core.config.section import (
     LONG_MAX,
@@ -93,18 +95,43 @@ class TopicConfig(Section):
         for name in given:
             if name not in TOPIC_DEFINITIONS:
                 raise ConfigError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
+        _ignored(given)
         base = (defaults or cls()).model_dump(by_alias=True)
+        own = {name: value for name, value in given.items() if topic_model(name) is cls}
         try:
-            return cls.model_validate({**base, **given}, by_alias=True, by_name=False)
+            return cls.model_validate({**base, **own}, by_alias=True, by_name=False)
         except ValidationError as error:
             raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls, given))) from error
 
     def to_strings(self) -> dict[str, str]:
-        """Every config by its name, as Kafka's tools write it."""
+        """Every config that is obeyed by its name, as Kafka's tools write it."""
         return values(self)
 
 
-TOPIC_DEFINITIONS = {d.name: d for d in definitions(TopicConfig)}
+_IGNORED = {d.name: d for d in definitions(IgnoredTopicConfig)}
+TOPIC_DEFINITIONS = {d.name: d for d in definitions(TopicConfig)} | _IGNORED
+"""Those that are obeyed, then those that make no difference."""
+
+
+def topic_model(name: str) -> type[TopicConfig] | type[IgnoredTopicConfig]:
+    """The section that checks a topic config."""
+    return IgnoredTopicConfig if name in _IGNORED else TopicConfig
+
+
+def topic_values(given: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
+    """Every topic config of a topic that sets `given`, as Kafka's tools write it; `ConfigError` as `from_strings`."""
+    return TopicConfig.from_strings(given, defaults).to_strings() | values(_ignored(given))
+
+
+def _ignored(given: Mapping[str, str]) -> IgnoredTopicConfig:
+    theirs = {name: value for name, value in given.items() if name in _IGNORED}
+    try:
+        return IgnoredTopicConfig.model_validate(theirs, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = problems_of(error, IgnoredTopicConfig, theirs)
+        raise ConfigError("; ".join(str(problem) for problem in found)) from error
+
+
 _MINUTE_MS = 60_000
 _HOUR_MS = 3_600_000
 

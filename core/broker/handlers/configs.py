@@ -24,7 +24,7 @@ from klamm.core.broker.handlers.topics import check_topic_config, wire_error
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
 from klamm.core.config.describe import ConfigEntry, describe_topic
-from klamm.core.config.topic import TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.topic import TOPIC_DEFINITIONS, topic_values
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 
 log = logging.getLogger(__name__)
@@ -152,5 +152,5 @@ def _changed(services: Services, topic: TopicImage, change: Change) -> str | Non
     if definition is None:
         check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
         raise AssertionError(f"{change.name} is unknown, and was accepted")
-    current = TopicConfig.from_strings(topic.configs, services.config.topic_defaults()).to_strings()[change.name]
+    current = topic_values(topic.configs, services.config.topic_defaults())[change.name]
     return changed(change, definition.type, current)

@@ -15,6 +15,7 @@ from klamm.core.broker.handlers import authorized, configs, fetch
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
+from klamm.core.config.topic import TOPIC_DEFINITIONS
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
@@ -22,7 +23,7 @@ from klamm.core.records.encode import encode_batch
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
 from klammtest.logs import codec_table
-from klammtest.requests import batch, fetch_fields, new_topic, produce, produce_fields
+from klammtest.requests import batch, create_topic, fetch_fields, new_topic, produce, produce_fields
 from klammtest.wire import WireClient, part
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
@@ -129,12 +130,12 @@ def test_an_answer_names_a_bounded_number_of_records(wire: WireClient) -> None:
     assert all("1500 of 1500 records have no key" in o.error_message for o in outcomes)
 
 
-def describe(wire: WireClient, name: str, keys: tuple[str, ...] | None, kind: int = TOPIC) -> Any:
+def describe(wire: WireClient, name: str, keys: tuple[str, ...] | None, kind: int = TOPIC, **more: Any) -> Any:
     api, version = ApiKey.DESCRIBE_CONFIGS, 4
     asked = part(
         api, version, "DescribeConfigsResource", resource_type=kind, resource_name=name, configuration_keys=keys
     )
-    return wire.call(api, version, resources=(asked,)).results[0]
+    return wire.call(api, version, resources=(asked,), **more).results[0]
 
 
 def no_names_mean_no_configs(patch: pytest.MonkeyPatch) -> None:
@@ -197,6 +198,49 @@ def alter(wire: WireClient, kind: int, name: str, version: int = 2, validate_onl
     given = tuple(part(api, version, "AlterableConfig", name=k.replace("_", "."), value=v) for k, v in keys.items())
     resource = part(api, version, "AlterConfigsResource", resource_type=kind, resource_name=name, configs=given)
     return wire.call(api, version, resources=(resource,), validate_only=validate_only).responses[0]
+
+
+ACCEPTED = {
+    "compression.gzip.level": ("9", "10"),
+    "compression.lz4.level": ("1", "-1"),
+    "compression.zstd.level": ("-131072", "23"),
+    "errors.deadletterqueue.group.enable": ("TRUE", "yes"),
+    "follower.replication.throttled.replicas": ("0:1,1:2", "none"),
+    "leader.replication.throttled.replicas": ("*", "0:1,*"),
+    "local.retention.bytes": ("-1", "-3"),
+    "local.retention.ms": ("5", "-3"),
+    "max.decompressed.message.bytes": ("1", "2147483647"),
+    "preallocate": ("true", "1"),
+    "remote.copy.lag.bytes": ("5", "-2"),
+    "remote.copy.lag.ms": ("5", "-2"),
+    "remote.log.copy.disable": ("true", "no"),
+    "remote.log.delete.on.disable": ("true", "no"),
+    "remote.storage.enable": ("false", "true"),
+    "segment.jitter.ms": ("5", "-1"),
+    "unclean.leader.election.enable": ("true", "maybe"),
+}
+"""Kafka's topic configs that make no difference here, each with a value that Kafka takes and one it refuses."""
+
+
+def only_what_is_obeyed(patch: pytest.MonkeyPatch) -> None:
+    """Knows no topic config that makes no difference."""
+    for name in ACCEPTED:
+        patch.delitem(TOPIC_DEFINITIONS, name)
+
+
+@guarantee("E29", "Kafka's topic configs without effect are checked, kept and shown", plant=only_what_is_obeyed)
+def test_configs_without_effect(wire: WireClient) -> None:
+    good = {name: values[0] for name, values in ACCEPTED.items()}
+    topic = f"configs-{time.monotonic_ns()}"
+    assert create_topic(wire, topic, 1, good).error_code is ErrorCode.none
+    assert own(wire, topic) == good
+    for name, (_, wrong) in ACCEPTED.items():
+        assert create_topic(wire, "wrong", 1, {name: wrong}).error_code is ErrorCode.invalid_config
+        assert alter(wire, TOPIC, topic, **{name.replace(".", "_"): wrong}).error_code is ErrorCode.invalid_config
+    assert own(wire, topic) == good
+    for config in describe(wire, topic, tuple(ACCEPTED), include_documentation=True).configs:
+        assert "No effect" in config.documentation or "only false" in config.documentation
+    assert produce(wire, topic, batch(b"a")).error_code is ErrorCode.none
 
 
 def own(wire: WireClient, topic: str) -> dict[str, str]:

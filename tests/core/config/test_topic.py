@@ -8,7 +8,7 @@ from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.describe import ConfigSource, describe_broker, describe_topic
 from klamm.core.config.dynamic import DYNAMIC_KEYS
 from klamm.core.config.section import ConfigType, values
-from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig, topic_values
 from klamm.core.errors import ConfigError
 
 KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
@@ -34,6 +34,26 @@ KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
     "segment.ms": "604800000",
 }
 
+IGNORED = {  # Apache Kafka 4.4's, as a broker describes them
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.zstd.level": "3",
+    "errors.deadletterqueue.group.enable": "false",
+    "follower.replication.throttled.replicas": "",
+    "leader.replication.throttled.replicas": "",
+    "local.retention.bytes": "-2",
+    "local.retention.ms": "-2",
+    "max.decompressed.message.bytes": "2147483639",
+    "preallocate": "false",
+    "remote.copy.lag.bytes": "-1",
+    "remote.copy.lag.ms": "0",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
+    "remote.storage.enable": "false",
+    "segment.jitter.ms": "0",
+    "unclean.leader.election.enable": "false",
+}
+
 
 def broker(**keys: object) -> BrokerConfig:
     return BrokerConfig.model_validate({name.replace("_", "."): value for name, value in keys.items()})
@@ -41,10 +61,12 @@ def broker(**keys: object) -> BrokerConfig:
 
 def test_names_and_defaults_are_kafkas() -> None:
     assert TopicConfig().to_strings() == KAFKA
+    assert topic_values({}, TopicConfig()) == KAFKA | IGNORED
+    assert set(TOPIC_DEFINITIONS) == set(KAFKA | IGNORED)
 
 
 def test_every_topic_config_has_a_broker_key_whose_default_is_the_same() -> None:
-    assert set(BROKER_SYNONYMS) == set(TOPIC_DEFINITIONS)
+    assert set(BROKER_SYNONYMS) == set(KAFKA)
     assert broker().topic_defaults() == TopicConfig()
 
 
@@ -80,6 +102,12 @@ def test_strings_over_the_brokers_defaults() -> None:
         ({"retention.ms": str(2**63)}, "retention.ms: should be less than or equal to"),
         ({"max.message.bytes": str(2**31)}, "max.message.bytes: should be less than or equal to"),
         ({"message.timestamp.type": "Mine"}, "message.timestamp.type: should be 'CreateTime' or"),
+        ({"preallocate": "1"}, "preallocate: should be true or false, got '1'"),
+        ({"remote.storage.enable": "true"}, "remote.storage.enable: cannot be true: there is no tiered storage"),
+        ({"compression.gzip.level": "0"}, "compression.gzip.level: should be 1 to 9, or -1"),
+        ({"compression.lz4.level": "18"}, "compression.lz4.level: should be less than or equal to 17, got '18'"),
+        ({"segment.jitter.ms": "-1"}, "segment.jitter.ms: should be greater than or equal to 0, got '-1'"),
+        ({"leader.replication.throttled.replicas": "0:1,*"}, "should be * or a list of PARTITION:BROKER"),
         ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, "min.compaction.lag.ms: is above"),
     ],
 )  # fmt: skip
@@ -92,7 +120,7 @@ def test_a_wrong_one_is_one_line(given: dict[str, str], words: str) -> None:
 
 def test_described_with_type_source_and_synonyms() -> None:
     found = {entry.name: entry for entry in describe_topic({"segment.bytes": "77"}, broker(log_retention_hours=1))}
-    assert set(found) == set(KAFKA)
+    assert set(found) == set(KAFKA | IGNORED)
     retention, segment, delay = found["retention.ms"], found["segment.bytes"], found["file.delete.delay.ms"]
     assert (retention.value, retention.source, retention.type) == (
         "3600000",
