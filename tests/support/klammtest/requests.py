@@ -116,7 +116,7 @@ def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *
     asked = (
         None
         if topics is None
-        else tuple(part(ApiKey.METADATA, version, "MetadataRequestTopic", name=t) for t in topics)
+        else tuple(part(ApiKey.METADATA, version, "MetadataRequestTopic", name=t, topic_id=None) for t in topics)
     )
     return wire.call(
         ApiKey.METADATA, version, topics=asked, allow_auto_topic_creation=create,
