@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from klamm.core.client.caller import Network
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.consumer_audit import ConsumerAudit
 from klamm.core.client.consumer_commits import CommitPolicy, Commits, RebalanceListener
-from klamm.core.client.consumer_delivery import Decoding, Delivery
+from klamm.core.client.consumer_delivery import Built, Decoding, Delivery, Run
 from klamm.core.client.consumer_member import SoleMember, make_member, patience_s
 from klamm.core.client.consumer_values import Interception, RecordConverter
 from klamm.core.client.errors import ClientClosedError
@@ -208,14 +209,32 @@ class Consumer:
         converter = ArrowConverter(self._values, self._converter)
         read = ArrowReader(self._decoding, self._delivery.read_one).read
         limit = max_records or MAX_ROWS
-        with _Polling(self):
-            return converter.table(self._delivery.take(limit, timeout_s, converter.convert, one_topic=True, read=read))
+        with self._polled(self._delivery):
+            return self._delivery.take(limit, timeout_s, converter.convert, converter.table, one_topic=True, read=read)
 
     def _take(self, delivery: Delivery, limit: int, timeout_s: float | None) -> list[ConsumerRecord]:
-        with _Polling(self):
-            runs = delivery.take(limit, timeout_s, self._converter.convert)
+        with self._polled(delivery):
+            return delivery.take(limit, timeout_s, self._converter.convert, self._records)
+
+    def _records(self, runs: Sequence[Run[list[ConsumerRecord]]]) -> Built[list[ConsumerRecord]]:
         records = [record for _, run in runs for record in run]
-        return self._interception.on_consume(records) if records else records
+        return Built(self._interception.on_consume(records) if records else records, len(runs))
+
+    @contextmanager
+    def _polled(self, delivery: Delivery) -> Iterator[None]:
+        """What is raised in it, an interrupt after the take too, leaves the records for the next call."""
+        try:
+            with self._counting:
+                self._polling += 1
+            try:
+                yield
+            finally:
+                with self._counting:
+                    self._polling -= 1
+                    self._polled_at = time.monotonic()
+        except BaseException:
+            delivery.take_back()
+            raise
 
     def _check_polling(self) -> None:
         if self._closed:
@@ -346,22 +365,6 @@ class Consumer:
     ) -> None:
         """After an error what the application had in hand counts as not done with."""
         self._close(done=error is None)
-
-
-class _Polling:
-    """While it is entered the application waits for records; then it works on them."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-
-    def __enter__(self) -> None:
-        with self._consumer._counting:
-            self._consumer._polling += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._consumer._counting:
-            self._consumer._polling -= 1
-            self._consumer._polled_at = time.monotonic()
 
 
 def _wall_ms() -> int:

@@ -1,9 +1,9 @@
-"""What `poll_arrow` hands out: a table with the columns of Spark's Kafka source."""
+"""What `poll_arrow` returns: a table with the columns of Spark's Kafka source."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
@@ -15,9 +15,9 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError("poll_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
-from klamm.core.client.consumer_delivery import Converted, Decoding, Read, Reading, whole_batch_at
+from klamm.core.client.consumer_delivery import Built, Converted, Decoding, Read, Reading, Run, whole_batch_at
 from klamm.core.client.consumer_values import RecordConverter, unreadable
-from klamm.core.client.positions import Chunk, Ready
+from klamm.core.client.positions import Ready
 from klamm.core.client.typed import TypedValues
 from klamm.core.records.arrow import HEADERS, TIMESTAMP, arrow_columns, columns_to_arrow
 from klamm.core.records.codecs import UnsupportedCodecError
@@ -62,37 +62,41 @@ class ArrowReader:
         self._decoding = decoding
         self._one = one
 
-    def read(self, partition: TopicPartition, chunk: Chunk, position: int) -> Reading:
-        """As `Delivery.read_one`, of all batches from where the chunk is at."""
-        areas, end, at, stamped = self._areas(partition, chunk, position)
-        if not areas:
-            return self._one(partition, chunk, position)
+    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+        """As `Delivery.read_one`, of all batches from `at` on."""
+        areas, last, end = self._areas(partition, data, at, position)
+        if last is None:
+            return self._one(partition, data, at, position)
         try:
             columns = arrow_columns(areas, position)
         except CorruptRecordError:
-            return self._one(partition, chunk, position)
-        return Reading(Ready(columns, 0, max(end, position), stamped), at)
+            return self._one(partition, data, at, position)
+        after = max(last.next_offset, position)
+        return Reading(Ready(columns, 0, after, last.leader_epoch, last.log_append_time), end)
 
-    def _areas(self, partition: TopicPartition, chunk: Chunk, position: int) -> tuple[list[RecordArea], int, int, bool]:
-        """The batches' records, the offset and the place after them, and whether the broker stamped them."""
+    def _areas(
+        self, partition: TopicPartition, data: bytes, at: int, position: int
+    ) -> tuple[list[RecordArea], BatchHeader | None, int]:
+        """The batches' records, the last batch of them (None: none can be read), and the place after it. All or none of
+        them are stamped by the broker."""
         decoding = self._decoding
         areas: list[RecordArea] = []
-        at, end, size, stamped = chunk.at, position, 0, False
-        while size < _MAX_READ and whole_batch_at(chunk.data, at):
-            header = BatchHeader.parse(chunk.data, at)
-            if header.is_control or (areas and header.log_append_time != stamped):
+        last: BatchHeader | None = None
+        size = 0
+        while size < _MAX_READ and whole_batch_at(data, at):
+            header = BatchHeader.parse(data, at)
+            if header.is_control or (last is not None and header.log_append_time != last.log_append_time):
                 break
             if header.next_offset > position:
                 try:
-                    area = read_area(chunk.data, at, header, decoding.codecs, decoding.max_size, partition)
+                    area = read_area(data, at, header, decoding.codecs, decoding.max_size, partition)
                 except (CorruptRecordError, UnsupportedCodecError):
                     break
                 areas.append(area)
-                stamped = header.log_append_time
+                last = header
                 size += len(area.data)
             at += header.size
-            end = header.next_offset
-        return areas, end, at, stamped
+        return areas, last, at
 
 
 class ArrowConverter:
@@ -119,37 +123,55 @@ class ArrowConverter:
         outcome = None if decoder is None else decoder(payloads)
         if outcome is None:
             converted = self._records.convert(partition, columns)
-            return _inferred(partition.topic, [record.value for record in converted.result]), converted.error
+            value = _inferred(partition.topic, [record.value for record in converted.result])
+            return value, converted.error if len(value) == converted.count else None
         value, error = outcome
         if error is not None:  # the record's own reader says what is wrong, and where
             wrong = columns.part(len(value), len(value) + 1)
             error = self._records.convert(partition, wrong).error or unreadable(partition, wrong.offsets[0], error)
         return value, error
 
-    def table(self, runs: Iterable[tuple[TopicPartition, pa.RecordBatch]]) -> pa.Table:
+    def table(self, runs: Sequence[Run[pa.RecordBatch]]) -> Built[pa.Table]:
         """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that
-        one lacks are null; `SchemaError` where they contradict each other."""
+        one lacks are null; where two contradict each other the table ends before the second."""
         batches = [batch for _, batch in runs]
         if not batches:
-            return EMPTY.empty_table()
+            return Built(EMPTY.empty_table(), 0)
         if all(batch.schema == batches[0].schema for batch in batches):
-            return pa.Table.from_batches(batches)
-        try:
-            return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="permissive")
-        except pa.ArrowException as error:
-            raise SchemaError(f"values of different types cannot be one table: {error}") from error
+            return Built(pa.Table.from_batches(batches), len(batches))
+        schema = batches[0].schema
+        fitting = 1
+        for batch in batches[1:]:
+            try:
+                schema = pa.unify_schemas([schema, batch.schema], promote_options="permissive")
+            except pa.ArrowException:
+                break
+            fitting += 1
+        tables = [pa.Table.from_batches([batch]) for batch in batches[:fitting]]
+        return Built(pa.concat_tables(tables, promote_options="permissive"), fitting)
 
 
 def _inferred(topic: str, values: list[Any]) -> pa.Array:
-    """An array of the values' own types; `SchemaError` where they have none in common."""
+    """An array of the values' own types, of those before the first that has no type in common with the ones before it;
+    `SchemaError` where Arrow has no type for the first."""
     try:
         return pa.array(values)
     except pa.ArrowException:
-        pass  # Arrow knows no dataclass, and no UUID in a struct
+        plain = [_plain(value) for value in values]  # Arrow knows no dataclass, and no UUID in a struct
     try:
-        return pa.array([_plain(value) for value in values])
+        return pa.array(plain)
     except pa.ArrowException as error:
-        raise SchemaError(f"topic {topic}: the values cannot be one column, poll can hand them out: {error}") from error
+        problem = error
+    array, fits, fails = None, 0, len(plain)  # if so many values make an array, so do fewer
+    while fails - fits > 1:
+        tried = min(2 * fits or 1, (fits + fails) // 2)
+        try:
+            array, fits = pa.array(plain[:tried]), tried
+        except pa.ArrowException as error:
+            problem, fails = error, tried
+    if array is None:
+        raise SchemaError(f"topic {topic}: no column can hold the value, poll can return it: {problem}") from problem
+    return array
 
 
 def _plain(value: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, FetchedPartition
 from klamm.core.client.errors import ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
-from klamm.core.client.positions import MAX_CHUNKS, Chunk, PartitionState, Positions
+from klamm.core.client.positions import Chunk, PartitionState, Positions
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records.chain import check_chain
@@ -219,7 +219,7 @@ class NodeFetcher(threading.Thread):
             for partition, state in self._positions.states.items():
                 if state.node != self._node or not state.fetchable or state.retry_at > now:
                     continue
-                if len(state.chunks) >= MAX_CHUNKS:
+                if not state.has_room:
                     crowded = True
                 elif state.fetch_from is not None:
                     wanted[partition] = (state, state.version, state.fetch_from)

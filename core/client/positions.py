@@ -39,28 +39,33 @@ class Chunk:
 @dataclass(slots=True)
 class Ready:
     """The records of a batch, or of several, those before `index` handed out or not wanted; `end` is the offset after
-    them. `log_append_time`: their timestamps are the broker's."""
+    them, `epoch` the leader epoch of the last batch. `log_append_time`: their timestamps are the broker's."""
 
     columns: Columns
     index: int
     end: int
+    epoch: int = -1
     log_append_time: bool = False
 
 
 @dataclass(slots=True)
 class PartitionState:
     """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
-    `reset`: the position is to be found by `auto.offset.reset` even where an offset is stored."""
+    `reset`: the position is to be found by `auto.offset.reset` even where an offset is stored. `position_epoch`: the
+    leader epoch of the record before `position`, -1 when unknown. `reading`: so many of the first chunks are read by a
+    take that is under way, and take no room any more."""
 
     partition: TopicPartition
     stream: int = 0
     epoch: int = -1
     position: int | None = None
+    position_epoch: int = -1
     confirmed: int | None = None
     committed: int | None = None
     fetch_from: int | None = None
     node: int | None = None
     chunks: deque[Chunk] = field(default_factory=deque)
+    reading: int = 0
     ready: Ready | None = None
     version: int = 0
     reset: bool = False
@@ -74,14 +79,20 @@ class PartitionState:
         """To another position (None: to be found); what was fetched is dropped."""
         self.version += 1
         self.position = self.confirmed = self.fetch_from = offset
+        self.position_epoch = -1
         self.reset = reset
         self.chunks.clear()
+        self.reading = 0
         self.ready = None
         self.retry_at = 0.0
 
     @property
     def has_data(self) -> bool:
         return bool(self.chunks) or self.ready is not None
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.chunks) - self.reading < MAX_CHUNKS
 
     @property
     def deliverable(self) -> bool:
@@ -134,10 +145,13 @@ class Positions:
 
     # What the application has in hand
 
-    def hand_out(self, holder: object, state: PartitionState, position: int) -> None:
-        """Under the lock: the records before `position` are the application's."""
-        state.position = position
-        self._busy.setdefault(holder, set()).add(state.partition)
+    def hold(self, holder: object, partitions: Iterable[TopicPartition]) -> None:
+        """Under the lock: a revocation of these waits until the holder comes back or releases them."""
+        self._busy.setdefault(holder, set()).update(partitions)
+
+    def release(self, holder: object) -> None:
+        """Under the lock: it holds nothing any more."""
+        self._busy.pop(holder, None)
 
     def come_back(self, holder: object) -> None:
         """The application asks for more, so it is done with what it had."""

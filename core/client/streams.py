@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Self
 
@@ -21,17 +22,16 @@ class RecordStream:
         self.number = number
         self._take = take
         self._come_back = come_back
+        self._left: deque[ConsumerRecord] = deque()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        self._come_back()
-        while True:
+        while not self._left:
+            self._come_back()
             try:
-                records = self._take()
+                self._left.extend(self._take())  # one record, of which an interceptor may have made none or several
             except ClientClosedError:
                 raise StopIteration from None
-            if records:  # an interceptor may have dropped it
-                return records[0]
-            self._come_back()
+        return self._left.popleft()

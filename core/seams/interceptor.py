@@ -24,7 +24,8 @@ class ProducerInterceptor(Protocol):
 
 class ConsumerInterceptor(Protocol):
     def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-        """Before they are handed out; offsets advance over what is dropped."""
+        """Before they are handed out; offsets advance over what is dropped. Records are shown again when they did not
+        reach the application: another interceptor or a signal interrupted it, or a rebalance took them away."""
         ...
 
     def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...

@@ -17,7 +17,8 @@ from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
 
 Decoded = tuple[pa.Array, SchemaError | None]
-"""The values before the first that cannot be decoded, and why that one cannot."""
+"""The values before the first that cannot be decoded, and why that one cannot; None: because its type contradicts that
+of the values before it, which only happens where the topic has no schema of its own."""
 
 
 class ColumnReader:
@@ -43,6 +44,7 @@ class ColumnReader:
         nulls = pc.indices_nonzero(pc.is_null(values))
         places, parts, sources = [nulls], [], [pa.nulls(len(nulls), pa.int64())]
         end, problem, used = len(values), None, 0
+        joined = pa.schema([])
         for number, prefix in enumerate(prefixes):
             rows = pc.indices_nonzero(pc.equal(kinds, number))
             decoded = self._of(prefix, values.take(rows))
@@ -51,6 +53,12 @@ class ColumnReader:
             part, error = decoded
             if error is not None and rows[len(part)].as_py() < end:
                 end, problem = rows[len(part)].as_py(), error
+            try:
+                joined = pa.unify_schemas([joined, pa.schema([("value", part.type)])], promote_options="permissive")
+            except pa.ArrowException:
+                if rows[0].as_py() < end:
+                    end, problem = rows[0].as_py(), None
+                continue
             places.append(rows[: len(part)])
             parts.append(part)
             sources.append(pa.array(range(used, used + len(part)), pa.int64()))
@@ -64,11 +72,8 @@ class ColumnReader:
             return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader))
         if all(part.type == parts[0].type for part in parts):
             return pa.concat_arrays(parts)
-        try:
-            tables = [pa.table({"value": part}) for part in parts]
-            merged = pa.concat_tables(tables, promote_options="permissive")["value"].combine_chunks()
-        except pa.ArrowException as error:
-            raise SchemaError(f"values of different types cannot be one column: {error}") from error
+        tables = [pa.table({"value": part}) for part in parts]
+        merged = pa.concat_tables(tables, promote_options="permissive")["value"].combine_chunks()
         return pa.concat_arrays(merged.chunks) if isinstance(merged, pa.ChunkedArray) else merged
 
     def _of(self, prefix: bytes, values: pa.Array) -> Decoded | None:
