@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
-from klamm.core.records.header import BatchHeader
+from klamm.core.records.header import BatchHeader, crc_matches
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Record
+from klamm.core.seams.codec import DecompressionBombError
 from klamm.core.seams.validator import TopicValidator
 
 
@@ -26,13 +28,13 @@ class Validation:
         return bool(self._validators) and bool(self._of(topic))
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
-        """Blocking. `BrokerError` INVALID_RECORD with the validator's line when it refuses; CORRUPT_MESSAGE when the
-        batch cannot be opened."""
+        """Blocking. `BrokerError` INVALID_RECORD with the validator's line when it refuses, and where the records of a
+        batch with the right CRC cannot be read; MESSAGE_TOO_LARGE where they unpack to too much; CORRUPT_MESSAGE for
+        any other batch that is not whole."""
         header = BatchHeader.parse(batch)
         if header.size != len(batch):
             raise CorruptRecordError(f"{name}: {len(batch)} bytes of records are not exactly one batch")
-        batch_at_zero = header._replace(base_offset=0)
-        records = decode_batch(batch, 0, batch_at_zero, self._codecs, self._max_size, name)
+        records = self._records(name, batch, header._replace(base_offset=0))
         for validator in self._of(name.topic):
             try:
                 validator.validate(name.topic, name.partition, records)
@@ -40,6 +42,16 @@ class Validation:
                 raise BrokerError(ErrorCode.invalid_record, f"{name}: {error}") from error
             except Exception as error:  # a third party's validator may raise anything; its contract: refuse the batch
                 raise BrokerError(ErrorCode.invalid_record, f"{name}: the validator failed: {error!r}") from error
+
+    def _records(self, name: TopicPartition, batch: memoryview, header: BatchHeader) -> list[Record]:
+        if not crc_matches(batch, 0, header):
+            raise CorruptRecordError(f"{name}: a record batch fails its CRC")
+        try:
+            return decode_batch(batch, 0, header, self._codecs, self._max_size, name)
+        except DecompressionBombError as error:
+            raise BrokerError(ErrorCode.message_too_large, f"{error} (decompressed.max.bytes)") from error
+        except CorruptRecordError as error:
+            raise BrokerError(ErrorCode.invalid_record, str(error)) from error
 
     def _of(self, topic: str) -> tuple[TopicValidator, ...]:
         if topic not in self._by_topic:

@@ -22,7 +22,7 @@ from klamm.core.config.section import (
     key,
     wrong_key,
 )
-from klamm.core.config.topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig
+from klamm.core.config.topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig, VerifyPayload
 
 _TOPIC = TopicConfig()
 
@@ -168,6 +168,7 @@ class BrokerConfig(Section):
     log_roll_hours: Int = key(168, "The same in hours, when log.roll.ms is not set.", ge=1)
     log_segment_bytes: Int = key(_TOPIC.segment_bytes, "Default of segment.bytes.", ge=14)
     log_segment_delete_delay_ms: Long = key(_TOPIC.file_delete_delay_ms, "Default of file.delete.delay.ms.", ge=0)
+    log_verify_payload: VerifyPayload = key(_TOPIC.verify_payload, "Default of verify.payload.")
 
     @field_validator("max_connections_per_ip_overrides")
     @classmethod

@@ -39,6 +39,7 @@ def _policy(value: Any) -> Any:
 
 CleanupPolicy = Annotated[str, BeforeValidator(_policy), ConfigType.LIST]
 TimestampType = Literal["CreateTime", "LogAppendTime"]
+VerifyPayload = Literal["none", "uncompressed", "all"]
 
 
 class TopicConfig(Section):
@@ -74,6 +75,9 @@ class TopicConfig(Section):
     segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
     segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and the segment rolled.", ge=4)
     segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
+    verify_payload: VerifyPayload = key(
+        "uncompressed", "Of which batches the broker reads the records before it takes them; others it takes unopened."
+    )
 
     @property
     def deletes(self) -> bool:
@@ -160,5 +164,6 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.bytes": (("log.segment.bytes", 1),),
     "segment.index.bytes": (("log.index.size.max.bytes", 1),),
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
+    "verify.payload": (("log.verify.payload", 1),),
 }
 """The broker keys that give a topic config its default, the strongest first, each with its factor (hours to ms)."""

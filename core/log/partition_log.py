@@ -184,11 +184,10 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
         """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
-        if self._as_sent:
-            return self._config.flush_messages < LONG_MAX
+        if self._config.flush_messages < LONG_MAX:
+            return True
         try:
-            header = BatchHeader.parse(batch)
-            return self._config.flush_messages < LONG_MAX or self._validator.requires_open(header)
+            return self._validator.may_block(BatchHeader.parse(batch))
         except CorruptRecordError:
             return False  # append says what is wrong, at once
 
@@ -277,8 +276,8 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         header = self._validator.check(batch, origin, now_ms)
         append_time = _NO_TIME
         if origin is not AppendOrigin.REPLICA:
-            if not self._as_sent:
-                batch, header = self._prepare(batch, header)
+            if self._validator.requires_open(header):
+                batch, header = self._opened(batch, header, now_ms)
             if self._log_append_time:
                 header = rewrite_log_append_time(batch, 0, header, now_ms)
                 append_time = now_ms
@@ -304,16 +303,17 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
             self.flush()
         return AppendResult(header.base_offset, header.last_offset, append_time)
 
-    def _prepare(
-        self, batch: bytearray | memoryview, header: BatchHeader
+    def _opened(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int
     ) -> tuple[bytearray | memoryview, BatchHeader]:
-        """Open the batch where the topic wants it; see `append_may_block`."""
-        if self._config.compacts and not header.is_control:
-            self._validator.check_keys(batch, header, self.decompressed_max_bytes)
+        """The batch as it is stored, its records read; see `append_may_block`."""
+        opened = self._validator.open(batch, header, self.decompressed_max_bytes, now_ms)
+        if self._config.compacts:
+            self._validator.check_keys(opened)
         stored = self._validator.stored_codec(header)
         if stored == header.codec_id:
-            return batch, header
-        return recompress(batch, header, self._codecs, self._codecs.by_id(stored), self.decompressed_max_bytes)
+            return batch, opened.header
+        return recompress(opened.header, opened.records, self._codecs.by_id(stored))
 
     def _check_open(self) -> None:
         if self._closed is not None:

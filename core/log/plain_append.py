@@ -36,6 +36,11 @@ class PlainAppend(LogParts):
             or (crc >= 0 and crc32c(batch[CRC_FROM:]) != crc)
         ):
             return None
+        validator = self._validator
+        if validator.verifies(codec, first_ms, largest_ms) and not validator.bears_out(
+            batch, count, codec, first_ms, largest_ms
+        ):
+            return None
         header = None if producer == NO_PRODUCER_ID else BatchHeader.parse(batch)
         with self._lock:
             base = self._end

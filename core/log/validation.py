@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError
@@ -14,8 +14,8 @@ from klamm.core.log.errors import (
     RecordError,
     RecordListTooLargeError,
 )
+from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
-from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import (
     HEADER,
     HEADER_SIZE,
@@ -28,7 +28,9 @@ from klamm.core.records.header import (
     BatchHeader,
     Buffer,
     crc_matches,
+    rewrite_max_timestamp,
 )
+from klamm.core.seams.codec import DecompressionBombError
 
 FIRST_THIRD_PARTY_CODEC: Final = 5
 
@@ -41,6 +43,19 @@ class AppendOrigin(Enum):
     INTERNAL = "internal"
 
 
+ON_LOOP_PACKED: Final = 16 * 1024
+"""A larger compressed batch is opened on a worker thread."""
+_ON_LOOP_UNPACKED: Final = 128 * 1024
+
+
+class Opened(NamedTuple):
+    """A batch whose records were read: its header, corrected; the records, uncompressed; how many have no key."""
+
+    header: BatchHeader
+    records: Buffer
+    keyless: int
+
+
 class Validator:
     """The rules of one topic."""
 
@@ -51,6 +66,8 @@ class Validator:
         self._kafkas_codecs = frozenset(i for i in range(FIRST_THIRD_PARTY_CODEC) if i in codecs)
         self._before_ms = config.message_timestamp_before_max_ms
         self._after_ms = config.message_timestamp_after_max_ms
+        self._verifies_all = config.verify_payload == "all"
+        self._verifies_plain = config.verify_payload != "none"
 
     def check(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """The header of the one batch in `batch`, or the error that the client gets."""
@@ -152,9 +169,68 @@ class Validator:
                 f"timestamp {header.max_timestamp} lies more than message.timestamp.after.max.ms={after} after now"
             )
 
+    # -- the records ---------------------------------------------------------------------------------------------
+
+    def verifies(self, codec_id: int, first_ms: int, largest_ms: int) -> bool:
+        """Whether the records of such a batch are read though it is stored as it is: by `verify.payload`, and where the
+        header's timestamps cannot both be right (Kafka reads every batch, and corrects them)."""
+        return (
+            self._verifies_all
+            or (self._verifies_plain and codec_id == 0)
+            or largest_ms < first_ms
+            or (first_ms == NO_TIMESTAMP and largest_ms != NO_TIMESTAMP)
+        )
+
     def requires_open(self, header: BatchHeader) -> bool:
-        """Whether appending opens the batch (compacted topic, another codec to store): not on the event loop then."""
-        return self.config.compacts or self.stored_codec(header) != header.codec_id
+        """Whether appending reads the records: `verifies`, a compacted topic, another codec to store."""
+        if header.is_control:
+            return False
+        by_topic = self.config.compacts or self.stored_codec(header) != header.codec_id
+        return by_topic or self.verifies(header.codec_id, header.base_timestamp, header.max_timestamp)
+
+    def may_block(self, header: BatchHeader) -> bool:
+        """Whether that does not belong on an event loop."""
+        compressed = header.codec_id != 0 or self.config.compacts or self.stored_codec(header) != header.codec_id
+        return compressed and self.requires_open(header)
+
+    def open(self, batch: bytearray | memoryview, header: BatchHeader, max_size: int, now_ms: int) -> Opened:
+        """Read the records of a batch whose CRC is right, without making anything of them. A max timestamp that no
+        record has is corrected in the batch, as Kafka's brokers do.
+
+        `InvalidRecordError` where they do not decompress or are not what the header says: no retry would help.
+        `MessageTooLargeError` where they take more than `max_size` bytes: some producers then split the batch.
+        """
+        records: Buffer = memoryview(batch)[HEADER_SIZE : header.size]
+        try:
+            if header.codec_id:
+                records = self.codecs.by_id(header.codec_id).decompress(records, max_size)
+            largest_ms, keyless = self._read(records, header.record_count, header.base_timestamp)
+        except DecompressionBombError as error:
+            raise MessageTooLargeError(f"a record batch cannot be opened: {error} (decompressed.max.bytes)") from error
+        except CorruptRecordError as error:
+            raise InvalidRecordError(f"the records of a batch with the right CRC cannot be read: {error}") from error
+        if largest_ms != header.max_timestamp:
+            header = rewrite_max_timestamp(batch, 0, header, largest_ms)
+            self._check_timestamps(header, now_ms)
+        return Opened(header, records, keyless)
+
+    def bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
+        """Whether a plain batch's records are what its header says; on the event loop, so False as well where it takes
+        longer to know. `open` then says what is wrong, or corrects it."""
+        records: Buffer = batch[HEADER_SIZE:]
+        try:
+            if codec_id:
+                if len(records) > ON_LOOP_PACKED:
+                    return False
+                records = self.codecs.by_id(codec_id).decompress(records, _ON_LOOP_UNPACKED)
+            return self._read(records, count, first_ms)[0] == largest_ms
+        except CorruptRecordError:
+            return False
+
+    @staticmethod
+    def _read(records: Buffer, count: int, first_ms: int) -> tuple[int, int]:
+        """The largest timestamp, and how many records have no key. The offsets are those that the log will give."""
+        return native.validate(records, count, 0, count - 1, first_ms, False)
 
     def stored_codec(self, header: BatchHeader) -> int:
         """The id of the codec in which the topic stores the batch."""
@@ -163,11 +239,12 @@ class Validator:
             return header.codec_id
         return self.codecs.by_name("none" if name == "uncompressed" else name).codec_id
 
-    def check_keys(self, batch: Buffer, header: BatchHeader, max_size: int) -> None:
+    def check_keys(self, opened: Opened) -> None:
         """Compacted topics keep the last record of each key: one without a key is refused."""
-        keys = decode_columns(batch, 0, header, self.codecs, max_size).keys
-        missing = [index for index, key in enumerate(keys) if key is None]
-        if missing:
+        if opened.keyless:
+            header = opened.header
+            keys = native.lists(opened.records, header.record_count, 0, header.record_count - 1, 0, True)[2]
+            missing = [index for index, key in enumerate(keys) if key is None]
             raise InvalidRecordError(
                 f"{len(missing)} of {len(keys)} records have no key, and the topic is compacted",
                 [RecordError(index, "a record of a compacted topic needs a key") for index in missing],

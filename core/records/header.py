@@ -153,6 +153,14 @@ def rewrite_base(buf: bytearray | memoryview, pos: int, base_offset: int, leader
     _LENGTH.pack_into(buf, pos + _LEADER_EPOCH_AT, leader_epoch)
 
 
+def rewrite_max_timestamp(buf: bytearray | memoryview, pos: int, header: BatchHeader, largest_ms: int) -> BatchHeader:
+    """Set the max timestamp and the CRC that goes with it; returns the new header."""
+    _MAX_TIMESTAMP.pack_into(buf, pos + _MAX_TIMESTAMP_AT, largest_ms)
+    crc = crc_of(buf, pos, header.size)
+    set_crc(buf, pos, crc)
+    return header._replace(max_timestamp=largest_ms, crc=crc)
+
+
 def rewrite_log_append_time(buf: bytearray | memoryview, pos: int, header: BatchHeader, now_ms: int) -> BatchHeader:
     """Make `now_ms` the timestamp of all records (KIP-32): type bit, max timestamp, CRC; returns the new header."""
     attributes = header.attributes | LOG_APPEND_TIME

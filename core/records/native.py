@@ -23,6 +23,7 @@ __all__ = [
     "plain_produce",
     "produced",
     "seal",
+    "validate",
 ]
 
 
@@ -41,7 +42,7 @@ IMPLEMENTATION: Final = _chosen()
 
 crc32c, chain, lists, columns = pure.crc32c, pure.chain, pure.lists, pure.columns
 encode_records, encode_columns, seal, partitions = pure.encode_records, pure.encode_columns, pure.seal, pure.partitions
-plain_produce, produced = pure.plain_produce, pure.produced
+plain_produce, produced, validate = pure.plain_produce, pure.produced, pure.validate
 
 if IMPLEMENTATION == "native":
     from klamm.core.records import _native
@@ -50,3 +51,4 @@ if IMPLEMENTATION == "native":
     encode_records, encode_columns = _native.encode_records, _native.encode_columns
     seal, partitions = _native.seal, _native.partitions
     plain_produce, produced = _native.plain_produce, _native.produced
+    validate = getattr(_native, "validate", pure.validate)  # a checkout whose module was built before it had this one

@@ -119,6 +119,15 @@ def lists(data: Buffer, count: int, base_offset: int, last_delta: int, base_time
     return found
 
 
+def validate(
+    data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /
+) -> tuple[int, int]:
+    """Checks the records as `lists` does and makes nothing of them: the largest timestamp (-1 without records), and how
+    many records have no key. `CorruptRecordError` names record and byte."""
+    _, timestamps, keys, _, _ = lists(data, count, base_offset, last_delta, base_timestamp, fixed)
+    return max(timestamps, default=-1), keys.count(None)
+
+
 def _parse(data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int) -> Lists:
     """The loop over records. One-byte varints are read in place: most are, and a call costs as much as the record.
 

@@ -1,13 +1,51 @@
 /* The records of a batch as lists of Python objects, and back. */
 #include "native.h"
 
-static int check_all(const Area *area, Fault *fault) {
+/* What a walk over all records finds; max_timestamp is meaningless where there are none. */
+typedef struct {
+    int64_t max_timestamp, keyless;
+} Found;
+
+static int check_all(const Area *area, Found *found, Fault *fault) {
     Walk walk = {0, 0, -1};
     Record record;
-    while (walk.index < area->count)
+    found->max_timestamp = INT64_MIN;
+    found->keyless = 0;
+    while (walk.index < area->count) {
         if (next_record(area, &walk, &record, fault))
             return -1;
+        if (record.timestamp > found->max_timestamp)
+            found->max_timestamp = record.timestamp;
+        found->keyless += record.key_size < 0;
+    }
     return end_of_records(area, &walk, fault);
+}
+
+/* check_all, without the GIL where it takes long. */
+static int check_area(const Area *area, Found *found, Fault *fault) {
+    int wrong;
+    if (area->size < (1 << 16))
+        return check_all(area, found, fault);
+    Py_BEGIN_ALLOW_THREADS
+    wrong = check_all(area, found, fault);
+    Py_END_ALLOW_THREADS
+    return wrong;
+}
+
+PyObject *native_validate(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    long long count, base_offset, last_delta, base_timestamp;
+    int fixed;
+    if (!PyArg_ParseTuple(args, "y*LLLLp", &data, &count, &base_offset, &last_delta, &base_timestamp, &fixed))
+        return NULL;
+    Area area = {data.buf, data.len, count, base_offset, last_delta, base_timestamp, fixed};
+    Found found;
+    Fault fault = {""};
+    int wrong = check_area(&area, &found, &fault);
+    PyBuffer_Release(&data);
+    if (wrong)
+        return raise_corrupt(module, fault.text);
+    return Py_BuildValue("(LL)", (long long)(count > 0 ? found.max_timestamp : -1), (long long)found.keyless);
 }
 
 static PyObject *bytes_or_none(const Area *area, int64_t at, int64_t size) {
@@ -73,20 +111,14 @@ done:
 PyObject *native_lists(PyObject *module, PyObject *args) {
     Py_buffer data;
     long long count, base_offset, last_delta, base_timestamp;
-    int fixed, wrong;
+    int fixed;
     if (!PyArg_ParseTuple(args, "y*LLLLp", &data, &count, &base_offset, &last_delta, &base_timestamp, &fixed))
         return NULL;
     Area area = {data.buf, data.len, count, base_offset, last_delta, base_timestamp, fixed};
     Fault fault = {""};
     PyObject *lists[5] = {NULL}, *result = NULL, *no_headers = NULL;
-    if (data.len < (1 << 16)) {
-        wrong = check_all(&area, &fault);
-    } else {
-        Py_BEGIN_ALLOW_THREADS
-        wrong = check_all(&area, &fault);
-        Py_END_ALLOW_THREADS
-    }
-    if (wrong) {
+    Found found;
+    if (check_area(&area, &found, &fault)) {
         raise_corrupt(module, fault.text);
         goto done;
     }

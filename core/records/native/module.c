@@ -38,6 +38,7 @@ static PyMethodDef methods[] = {
     {"crc32c", native_crc32c, METH_VARARGS, NULL},
     {"chain", native_chain, METH_VARARGS, NULL},
     {"lists", native_lists, METH_VARARGS, NULL},
+    {"validate", native_validate, METH_VARARGS, NULL},
     {"columns", native_columns, METH_VARARGS, NULL},
     {"encode_records", native_encode_records, METH_VARARGS, NULL},
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},

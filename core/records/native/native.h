@@ -111,6 +111,7 @@ int end_of_records(const Area *area, const Walk *walk, Fault *fault);
 PyObject *native_crc32c(PyObject *module, PyObject *args);
 PyObject *native_chain(PyObject *module, PyObject *args);
 PyObject *native_lists(PyObject *module, PyObject *args);
+PyObject *native_validate(PyObject *module, PyObject *args);
 PyObject *native_columns(PyObject *module, PyObject *args);
 PyObject *native_encode_records(PyObject *module, PyObject *args);
 PyObject *native_encode_columns(PyObject *module, PyObject *args);

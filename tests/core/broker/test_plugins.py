@@ -99,7 +99,7 @@ def test_a_validator_that_fails_refuses_too(wire: WireClient) -> None:
 def test_a_batch_that_unpacks_to_too_much_is_refused(wire: WireClient) -> None:
     create_topic(wire, "polite-bomb")
     outcome = produce(wire, "polite-bomb", batch(b"please" * 100_000, codec=GZIP))
-    assert outcome.error_code is ErrorCode.corrupt_message
+    assert outcome.error_code is ErrorCode.message_too_large
     assert produce(wire, "polite-bomb", b"x" * 100).error_code is not ErrorCode.none
 
 

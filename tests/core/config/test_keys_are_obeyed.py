@@ -99,7 +99,12 @@ def serve(message, config):
     assert unread(Keys, iter([(True, source)])) == ["checked", "sent", "told"]
 
 
-DIFFERENT = {"cleanup.policy": "compact", "compression.type": "gzip", "message.timestamp.type": "LogAppendTime"}
+DIFFERENT = {
+    "cleanup.policy": "compact",
+    "compression.type": "gzip",
+    "message.timestamp.type": "LogAppendTime",
+    "verify.payload": "all",
+}
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ KAFKA = {  # Apache Kafka 4.0's documentation of topic configs
     "segment.index.bytes": "10485760",
     "segment.ms": "604800000",
 }
+OWN = {"verify.payload": "uncompressed"}
 
 IGNORED = {  # Apache Kafka 4.4's, as a broker describes them
     "compression.gzip.level": "-1",
@@ -60,9 +61,9 @@ def broker(**keys: object) -> BrokerConfig:
 
 
 def test_names_and_defaults_are_kafkas() -> None:
-    assert TopicConfig().to_strings() == KAFKA
-    assert topic_values({}, TopicConfig()) == KAFKA | IGNORED
-    assert set(TOPIC_DEFINITIONS) == set(KAFKA | IGNORED)
+    assert TopicConfig().to_strings() == KAFKA | OWN
+    assert topic_values({}, TopicConfig()) == KAFKA | OWN | IGNORED
+    assert set(TOPIC_DEFINITIONS) == set(KAFKA | OWN | IGNORED)
 
 
 def test_every_topic_config_has_a_broker_key_whose_default_is_the_same() -> None:
@@ -120,7 +121,7 @@ def test_a_wrong_one_is_one_line(given: dict[str, str], words: str) -> None:
 
 def test_described_with_type_source_and_synonyms() -> None:
     found = {entry.name: entry for entry in describe_topic({"segment.bytes": "77"}, broker(log_retention_hours=1))}
-    assert set(found) == set(KAFKA | IGNORED)
+    assert set(found) == set(KAFKA | OWN | IGNORED)
     retention, segment, delay = found["retention.ms"], found["segment.bytes"], found["file.delete.delay.ms"]
     assert (retention.value, retention.source, retention.type) == (
         "3600000",

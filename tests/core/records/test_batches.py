@@ -179,7 +179,8 @@ def test_output_is_bounded() -> None:
 @pytest.mark.parametrize("target", NAMES)
 def test_recompression_keeps_the_records(source: str, target: str) -> None:
     raw = batch([b"abc"] * 50, codec=CODECS.by_name(source), producer=(5, 0, 10))
-    out, header = recompress(raw, BatchHeader.parse(raw), CODECS, CODECS.by_name(target), MAX_DECOMPRESSED)
+    records = CODECS.by_name(source).decompress(raw[HEADER_SIZE:], MAX_DECOMPRESSED)
+    out, header = recompress(BatchHeader.parse(raw), records, CODECS.by_name(target))
     assert BatchHeader.parse(out) == header
     assert header.codec_id == CODECS.by_name(target).codec_id
     assert (header.producer_id, header.base_sequence) == (5, 10)

@@ -161,6 +161,7 @@ class Twins:
         stamp = header.base_timestamp if rng.random() < 0.9 else rng.choice(EDGES)
         fixed = rng.random() < 0.1
         self.same("lists", area, count, base, header.last_offset_delta, stamp, fixed)
+        self.same("validate", area, count, base, header.last_offset_delta, stamp, fixed)
         one = (area, 0, len(area), count, base, header.last_offset_delta, stamp, fixed)
         padded = (b"abc" + area + b"d", 3, 3 + len(area), *one[3:])
         limits = rng.choice(((0, 2**63 - 1), (base + 1, base + 3), (-(2**63), base)))
