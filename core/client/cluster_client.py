@@ -230,7 +230,13 @@ class ClusterClient(Caller):
         """All of them, or `BrokerError` for the first that fails (others may be gone)."""
         message = self.call_controller(
             ApiKey.DELETE_TOPICS,
-            lambda schema: schema.build(topic_names=tuple(names), timeout=self._waiting(timeout_s)),
+            lambda schema: schema.build(
+                topic_names=tuple(names),
+                topics=tuple(schema.part("DeleteTopicState", name=n, topic_id=None) for n in names)
+                if schema.root.__version__ >= 6
+                else (),
+                timeout=self._waiting(timeout_s),
+            ),
             lambda answer: [r.error_code for r in answer.responses],
             timeout_s,
         )

@@ -115,9 +115,10 @@ class Cluster:
         """What `create_topic` would refuse, without writing (`validate_only`)."""
         self._topics.check_create(self._image, name, partitions)
 
-    def delete_topic(self, name: str) -> None:
+    def delete_topic(self, name: str, topic_id: UUID | None = None) -> None:
+        """With an id, only the topic that has it; `BrokerError` as `TopicChanges.delete`."""
         with self._change_lock:
-            self._topics.delete(name)
+            self._topics.delete(name, topic_id)
             self._read()
 
     def create_partitions(self, name: str, total: int) -> None:

@@ -76,9 +76,12 @@ class TopicChanges:
             raise BrokerError(ErrorCode.invalid_partitions, f"topic {name!r} needs at least 1 partition, not {count}")
         _check_count(name, count)
 
-    def delete(self, name: str) -> None:
-        """`BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there."""
+    def delete(self, name: str, topic_id: UUID | None = None) -> None:
+        """`BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there; with an id, UNKNOWN_TOPIC_ID when the topic of
+        this name has another."""
         node, _ = self._topic(name)
+        if topic_id not in (None, node.topic_id):
+            raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
         operations: list[Operation] = []
         for number in node.partitions:
             operations += [Delete(paths.partition_state(name, number)), Delete(paths.partition(name, number))]

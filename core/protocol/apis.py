@@ -40,7 +40,7 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
 
 
-# Upper ends: no topic ids in Produce, Fetch and DeleteTopics; no KIP-848 in the group APIs.
+# Upper ends: no topic ids in Produce and Fetch; no KIP-848 in the group APIs.
 SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 9),
     ApiKey.FETCH: (4, 12),
@@ -57,7 +57,7 @@ SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.LIST_GROUPS: (0, 4),
     ApiKey.API_VERSIONS: (0, 3),
     ApiKey.CREATE_TOPICS: (2, 7),
-    ApiKey.DELETE_TOPICS: (1, 5),
+    ApiKey.DELETE_TOPICS: (1, 6),
     ApiKey.DELETE_RECORDS: (0, 2),
     ApiKey.INIT_PRODUCER_ID: (0, 4),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: (2, 4),

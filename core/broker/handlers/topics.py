@@ -143,21 +143,64 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
 async def delete_topics(services: Services, request: Request) -> Any:
     results = []
     deleted = set()
-    for name in dict.fromkeys(request.message.topic_names):
+    asked = _asked(services, request)
+    counts = Counter(topic.name for topic in asked if topic.problem is None)
+    for topic in dict.fromkeys(asked):
         code, text = ErrorCode.none, None
         try:
             if not services.config.delete_topic_enable:
                 raise BrokerError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
-            await services.workers.coordination(services.cluster.delete_topic, name)
-            deleted.add(name)
-            log.info("deleted topic %s", name)
+            if topic.problem is not None:
+                raise topic.problem
+            assert topic.name is not None
+            if counts[topic.name] > 1:
+                raise _twice(ErrorCode.invalid_request, topic.name)
+            await services.workers.coordination(services.cluster.delete_topic, topic.name, topic.topic_id)
+            deleted.add(topic.name)
+            log.info("deleted topic %s", topic.name)
         except KlammError as error:
             code, text = wire_error(error)
-        results.append(request.part("DeletableTopicResult", name=name, error_code=code, error_message=text))
+        results.append(
+            request.part(
+                "DeletableTopicResult",
+                name=topic.name,
+                topic_id=topic.topic_id,
+                error_code=code,
+                error_message=text,
+            )
+        )
     await services.leadership.refresh()  # from here on nobody commits an offset of theirs at this broker
     if deleted:
         await services.groups.forget_topics(deleted)
     return request.respond(responses=tuple(results))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A topic that a DeleteTopics request names. `topic_id` where it is named by that; `problem`: why it cannot be."""
+
+    name: str | None
+    topic_id: UUID | None = None
+    problem: BrokerError | None = None
+
+
+def _asked(services: Services, request: Request) -> list[_Asked]:
+    """By name up to version 5; by name or by id (KIP-516) from version 6 on."""
+    if request.version < 6:
+        return [_Asked(name) for name in request.message.topic_names]
+    return [_asked_for(services, topic.name, topic.topic_id) for topic in request.message.topics]
+
+
+def _asked_for(services: Services, name: str | None, topic_id: UUID | None) -> _Asked:
+    if (name is None) == (topic_id is None):
+        problem = BrokerError(ErrorCode.invalid_request, "a topic is named either by its name or by its id")
+        return _Asked(name, topic_id, problem)
+    if topic_id is None:
+        return _Asked(name)
+    known = services.image.topic_by_id(topic_id)
+    if known is None:
+        return _Asked(None, topic_id, BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}"))
+    return _Asked(known.name, topic_id)
 
 
 async def create_partitions(services: Services, request: Request) -> Any:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -15,6 +17,8 @@ from klamm.core.broker.handlers import authorized, configs, fetch
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
+from klamm.core.cluster.image import ClusterImage
+from klamm.core.cluster.topics import TopicChanges
 from klamm.core.config.topic import TOPIC_DEFINITIONS
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import apis
@@ -241,6 +245,46 @@ def test_configs_without_effect(wire: WireClient) -> None:
     for config in describe(wire, topic, tuple(ACCEPTED), include_documentation=True).configs:
         assert "No effect" in config.documentation or "only false" in config.documentation
     assert produce(wire, topic, batch(b"a")).error_code is ErrorCode.none
+
+
+def delete(wire: WireClient, *topics: tuple[str | None, UUID | None]) -> list[tuple[str | None, ErrorCode]]:
+    """DeleteTopics 6 of topics by name or by id."""
+    api = ApiKey.DELETE_TOPICS
+    asked = tuple(part(api, 6, "DeleteTopicState", name=name, topic_id=topic_id) for name, topic_id in topics)
+    answer = wire.call(api, 6, topics=asked, timeout=timedelta(seconds=10))
+    return [(r.name, r.error_code) for r in answer.responses]
+
+
+def deletes_by_name_alone(patch: pytest.MonkeyPatch) -> None:
+    """Deletes the topic that has the name now, whatever id was meant."""
+    names: dict[UUID, str] = {}
+    create, delete = TopicChanges.create, TopicChanges.delete
+
+    def remembered(self: TopicChanges, image: ClusterImage, name: str, *rest: Any) -> UUID:
+        topic_id = create(self, image, name, *rest)
+        names[topic_id] = name
+        return topic_id
+
+    patch.setattr(TopicChanges, "create", remembered)
+    patch.setattr(TopicChanges, "delete", lambda self, name, topic_id=None: delete(self, name))
+    patch.setattr(ClusterImage, "topic_by_id", lambda image, topic_id: image.topics.get(names.get(topic_id, "")))
+
+
+@guarantee("E30", "DeleteTopics by id deletes that topic and no later one of its name", plant=deletes_by_name_alone)
+def test_a_topic_is_deleted_by_its_id(wire: WireClient) -> None:
+    name = f"deleted-{time.monotonic_ns()}"
+    first = create_topic(wire, name).topic_id
+    assert delete(wire, (None, first)) == [(name, ErrorCode.none)]
+    second = create_topic(wire, name).topic_id
+    assert first != second
+    assert delete(wire, (None, first)) == [(None, ErrorCode.unknown_topic_id)]
+    assert delete(wire, (None, None)) == [(None, ErrorCode.invalid_request)]
+    assert delete(wire, (name, second)) == [(name, ErrorCode.invalid_request)]
+    assert {code for _, code in delete(wire, (None, second), (name, None))} == {ErrorCode.invalid_request}
+    assert delete(wire, (name, None), (name, None)) == [(name, ErrorCode.invalid_request)]
+    assert delete(wire, ("nowhere", None)) == [("nowhere", ErrorCode.unknown_topic_or_partition)]
+    assert produce(wire, name, batch(b"a")).error_code is ErrorCode.none
+    assert delete(wire, (name, None)) == [(name, ErrorCode.none)]
 
 
 def own(wire: WireClient, topic: str) -> dict[str, str]:

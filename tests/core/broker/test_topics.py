@@ -105,7 +105,11 @@ def test_a_deleted_topic_is_gone_and_a_new_one_of_its_name_is_empty(broker: Runn
 
 @pytest.mark.parametrize("version", range(SERVED[ApiKey.DELETE_TOPICS][0], SERVED[ApiKey.DELETE_TOPICS][1] + 1))
 def test_every_version_deletes(wire: WireClient, version: int) -> None:
-    answer = wire.call(ApiKey.DELETE_TOPICS, version, topic_names=(new_topic(wire),), timeout=WAIT)
+    name = new_topic(wire)
+    named = {"topics": (part(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=name, topic_id=None),)}
+    if version < 6:
+        named = {"topic_names": (name,)}
+    answer = wire.call(ApiKey.DELETE_TOPICS, version, **named, timeout=WAIT)
     assert answer.responses[0].error_code is ErrorCode.none
 
 
