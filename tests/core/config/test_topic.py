@@ -67,7 +67,7 @@ def test_names_and_defaults_are_kafkas() -> None:
 
 
 def test_every_topic_config_has_a_broker_key_whose_default_is_the_same() -> None:
-    assert set(BROKER_SYNONYMS) == set(KAFKA)
+    assert set(BROKER_SYNONYMS) == set(KAFKA | OWN)
     assert broker().topic_defaults() == TopicConfig()
 
 
