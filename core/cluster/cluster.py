@@ -14,7 +14,15 @@ import time
 from collections.abc import Callable, Mapping
 from uuid import UUID, uuid4
 
-from tenacity import RetryCallState, RetryError, Retrying, sleep_using_event, stop_when_event_set, wait_exponential
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_not_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+)
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.broker_configs import Change, alter_broker_config
@@ -23,13 +31,20 @@ from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.leadership import elections
 from klamm.core.cluster.producer_ids import allocate_block, pass_over_used
-from klamm.core.cluster.registration import BrokerIdentity, Registration
+from klamm.core.cluster.registration import BrokerIdentity, DisplacedError, Registration
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.errors import KlammError
-from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent, Watch
+from klamm.core.seams.coordination import (
+    Coordination,
+    CoordinationUnavailableError,
+    SessionEvent,
+    SessionExpiredError,
+    Watch,
+)
 
 OnChange = Callable[[ClusterImage], None]
+OnDisplaced = Callable[[DisplacedError], None]
 _MAX_BACK_OFF_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -65,6 +80,7 @@ class Cluster:
         self._image_lock = threading.Lock()
         self._change_lock = threading.Lock()
         self._callbacks: list[OnChange] = []
+        self._on_displaced: list[OnDisplaced] = []
         self._watches: list[Watch] = []
         self._broker_epoch = -1
         self._expired = False
@@ -100,6 +116,23 @@ class Cluster:
         below and has not returned yet. It must return soon and may call `image` only."""
         with self._image_lock:
             self._callbacks.append(callback)
+
+    def on_displaced(self, callback: OnDisplaced) -> None:
+        """Call back, once and on the worker's thread, when another broker has taken this one's id: it must stop serving
+        at once, and never joins again."""
+        self._on_displaced.append(callback)
+
+    def confirm(self) -> int | None:
+        """The epoch of this broker's registration, where the coordination says that it holds now; None while it does
+        not, and then the worker registers again. Any `CoordinationError`."""
+        epoch = self._broker_epoch
+        try:
+            if not self._expired and self._registration.renew(epoch):
+                return epoch
+        except SessionExpiredError:
+            self._expired = True
+        self._wake.set()
+        return None
 
     def create_topic(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
@@ -207,12 +240,17 @@ class Cluster:
                 sleep=sleep_using_event(self._stop),
                 stop=stop_when_event_set(self._stop),
                 wait=wait_exponential(multiplier=0.1, max=_MAX_BACK_OFF_S),
+                retry=retry_if_not_exception_type(DisplacedError),
                 before_sleep=self._complain,
             )
             try:
                 retrying(self._catch_up)
             except RetryError:
                 return  # stopped while it was failing
+            except DisplacedError as error:
+                for callback in self._on_displaced:
+                    callback(error)
+                return
 
     def _catch_up(self) -> None:
         if self._stop.is_set():
@@ -228,6 +266,9 @@ class Cluster:
                 raise
             _log.info("broker %d has rejoined with epoch %d", self.broker_id, self._broker_epoch)
         else:
+            if not self._registration.holds(self._broker_epoch):
+                self._broker_epoch = self._registration.register()
+                _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
             self._settle()
 
     def _complain(self, state: RetryCallState) -> None:
