@@ -25,6 +25,7 @@ from tenacity import (
 )
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.assignment import Replicas
 from klamm.core.cluster.broker_configs import Change, alter_broker_config
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
@@ -135,12 +136,17 @@ class Cluster:
         return None
 
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str] | None = None,
+        replicas: Replicas | None = None,
     ) -> UUID:
-        """Make a topic, replicas dealt round the live brokers; its id. It is in `image` when this returns.
+        """Make a topic, replicas as given or dealt round the live brokers; its id. It is in `image` when this returns.
         `BrokerError` with Kafka's code: see `TopicChanges.create`."""
         with self._change_lock:
-            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {})
+            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {}, replicas)
             self._read()
             return topic_id
 
@@ -154,10 +160,10 @@ class Cluster:
             self._topics.delete(name, topic_id)
             self._read()
 
-    def create_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to `total` partitions."""
+    def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
+        """Grow a topic to `total` partitions, the new ones' replicas as given or dealt round the live brokers."""
         with self._change_lock:
-            self._topics.create_partitions(self._read(), name, total)
+            self._topics.create_partitions(self._read(), name, total, replicas)
             self._read()
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from klamm.core.cluster import paths
-from klamm.core.cluster.assignment import assign_replicas
+from klamm.core.cluster.assignment import Replicas, assign_replicas
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
 from klamm.core.cluster.nodes import ConfigNode, PartitionStateNode, TopicNode
@@ -45,21 +45,32 @@ class TopicChanges:
         self._new_id = new_id
 
     def create(
-        self, image: ClusterImage, name: str, count: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        image: ClusterImage,
+        name: str,
+        count: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        replicas: Replicas | None = None,
     ) -> UUID:
-        """The new topic's id. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+        """The new topic's id. `replicas` as `checked_assignment` gives them; where there are none they are dealt round
+        the live brokers. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
         INVALID_REPLICATION_FACTOR, NOT_CONTROLLER."""
         self.check_create(image, name, count)
         epoch = self._controller.epoch()
-        assigned = assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
+        assigned = (
+            dict(replicas)
+            if replicas
+            else assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
+        )
         node = TopicNode(topic_id=self._new_id(), partitions=assigned)
         operations: list[Operation] = [
             Create(paths.topic(name), node.encode()),
             Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
             Create(paths.partitions(name)),
         ]
-        for number, replicas in assigned.items():
-            operations += _new_partition(name, number, replicas, epoch)
+        for number, brokers_of in assigned.items():
+            operations += _new_partition(name, number, brokers_of, epoch)
         try:
             self._controller.write(operations, [name])
         except NodeExistsError:
@@ -91,8 +102,9 @@ class TopicChanges:
         except NoNodeError:
             raise _unknown(name) from None
 
-    def create_partitions(self, image: ClusterImage, name: str, total: int) -> None:
-        """Grow to `total` partitions; `BrokerError` INVALID_PARTITIONS unless that is more than there are."""
+    def create_partitions(self, image: ClusterImage, name: str, total: int, replicas: Replicas | None = None) -> None:
+        """Grow to `total` partitions, with `replicas` as in `create`; `BrokerError` INVALID_PARTITIONS unless that is
+        more than there are."""
         node, stat = self._topic(name)
         count = len(node.partitions)
         if total <= count:
@@ -105,11 +117,15 @@ class TopicChanges:
         brokers = sorted(image.brokers)
         first = node.partitions[0][0]
         start = brokers.index(first) if first in brokers else 0
-        assigned = assign_replicas(brokers, count, total - count, factor, start)
+        assigned = (
+            {number: replicas[number] for number in range(count, total)}
+            if replicas
+            else assign_replicas(brokers, count, total - count, factor, start)
+        )
         grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
         operations: list[Operation] = [Set(paths.topic(name), grown.encode(), stat.version)]
-        for number, replicas in assigned.items():
-            operations += _new_partition(name, number, replicas, epoch)
+        for number, brokers_of in assigned.items():
+            operations += _new_partition(name, number, brokers_of, epoch)
         self._controller.write(operations, [name])
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
