@@ -36,6 +36,7 @@ from klamm.core.cluster.registration import BrokerIdentity, DisplacedError, Regi
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.errors import KlammError
+from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
     Coordination,
     CoordinationUnavailableError,
@@ -166,6 +167,12 @@ class Cluster:
             self._topics.create_partitions(self._read(), name, total, replicas)
             self._read()
 
+    def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
+        """Raise the leader epochs of partitions that this broker leads above those that its logs say have begun; they
+        are in `image` when this returns."""
+        self._topics.raise_leader_epochs(self.broker_id, begun)
+        self._read()
+
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Set keys; `None` takes one back to its default. The caller has validated names and values."""
         with self._change_lock:
@@ -217,21 +224,23 @@ class Cluster:
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._broker_epoch = self._registration.register()
         pass_over_used(self._coordination, self.broker_id, self._highest_used())
-        self._settle()
+        self._settle(new_session=True)
 
-    def _settle(self) -> None:
-        """Bring election, image and leaders to where the tree says they should be."""
+    def _settle(self, *, new_session: bool = False) -> None:
+        """Bring election, image and leaders to where the tree says they should be. The tree of a new session may have
+        been restored from a backup, so all of it is read."""
         elected = self._controller.elect()
-        image = self._read()
+        image = self._read(whole=new_session)
         if elected and (changed := elections(image)):
             with self._change_lock:
                 self._topics.set_leaders(changed)
             self._read()
 
-    def _read(self) -> ClusterImage:
+    def _read(self, *, whole: bool = False) -> ClusterImage:
+        """`whole`: nothing is taken over from the last image."""
         with self._image_lock:
             previous = self._image
-            image = read_image(self._coordination, previous if previous.cluster_id else None)
+            image = read_image(self._coordination, None if whole or not previous.cluster_id else previous)
             self._image = image
             if image != previous:
                 for callback in self._callbacks:

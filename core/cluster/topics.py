@@ -9,12 +9,14 @@ from klamm.core.cluster import paths
 from klamm.core.cluster.assignment import Replicas, assign_replicas
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
-from klamm.core.cluster.nodes import ConfigNode, PartitionStateNode, TopicNode
+from klamm.core.cluster.nodes import ConfigNode, MetadataVersionNode, PartitionStateNode, TopicNode
 from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
+    BadVersionError,
     Coordination,
+    CoordinationUnavailableError,
     Create,
     Delete,
     NodeExistsError,
@@ -27,6 +29,7 @@ from klamm.core.seams.coordination import (
 MAX_PARTITIONS_A_CHANGE = 1000
 """New partitions in one request, so that its transaction stays under the coordination's 1 MB."""
 _ELECTIONS_A_TRANSACTION = 500
+_RAISES = 20
 
 
 class TopicChanges:
@@ -151,6 +154,36 @@ class TopicChanges:
                 Set(paths.partition_state(tp.topic, tp.partition), _state(state, epoch).encode()) for tp, state in part
             ]
             self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
+
+    def raise_leader_epochs(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
+        """Raise the leader epoch of partitions that `broker_id` leads above those that its logs say have begun. Written
+        by the leader itself, as Kafka's leaders write their in-sync replicas: on condition of each state's version."""
+        items = sorted(begun.items())
+        for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
+            self._raise(broker_id, dict(items[begin : begin + _ELECTIONS_A_TRANSACTION]))
+
+    def _raise(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
+        for _ in range(_RAISES):
+            operations: list[Operation] = []
+            for tp, epoch in begun.items():
+                path = paths.partition_state(tp.topic, tp.partition)
+                try:
+                    data, stat = self._coordination.get(path)
+                except NoNodeError:
+                    continue  # deleted since
+                state = PartitionStateNode.decode(path, data)
+                if state.leader == broker_id and state.leader_epoch <= epoch:
+                    raised = state.model_copy(update={"leader_epoch": epoch + 1})
+                    operations.append(Set(path, raised.encode(), stat.version))
+            if not operations:
+                return
+            marker = MetadataVersionNode(topics=tuple(sorted({tp.topic for tp in begun})))
+            try:
+                self._coordination.transaction([*operations, Set(paths.METADATA_VERSION, marker.encode())])
+            except (BadVersionError, NoNodeError):
+                continue  # the controller has elected meanwhile, or a topic was deleted
+            return
+        raise CoordinationUnavailableError(f"partition states kept changing for {_RAISES} attempts")
 
     def _topic(self, name: str) -> tuple[TopicNode, Stat]:
         check_topic_name(name)
