@@ -15,8 +15,8 @@ demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled
 	@scripts/setup.sh
 	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT))
 
-test: setup ## the test suite (ARGS=... go to pytest)
-	@$(PY) -m pytest -n 3 --dist loadfile $(ARGS)  # much of it waits: three processes on two cores
+test: setup ## the test suite (FAST=1 the inner loop, without JVMs and costly files; COSTS=1 measures; ARGS=... go to pytest)
+	@$(PY) -m pytest -n 3 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # much of it waits: three processes on two cores
 
 lint: setup ## style, imports, types
 	@.venv/bin/ruff check .

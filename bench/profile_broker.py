@@ -37,7 +37,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import request_frame
 from klamm.core.records.encode import encode_batch
-from klammtest.broker import free_port
+from klammtest.ports import free_port
 
 TOPIC, PARTITIONS, VERSION = "profile", 12, 9
 SAMPLE_S = 0.001

@@ -25,8 +25,7 @@ Connect = Callable[[], AbstractContextManager[ClusterClient]]
 
 
 class _Counted(BaseModel):
-    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes). `lost`: deleted before they
-    could be loaded, so that the load has none of their records."""
+    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes)."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -34,7 +33,6 @@ class _Counted(BaseModel):
     start: int = Field(alias="from")
     end: int = Field(alias="to")
     windows: list[tuple[int, int, int]]
-    lost: bool = False
 
 
 class LoadAudit(BaseModel):
@@ -53,14 +51,7 @@ class LoadAudit(BaseModel):
 
     @classmethod
     def of(
-        cls,
-        owner: str,
-        topic: str,
-        load: int,
-        job_id: str,
-        window_ms: int,
-        counts: Iterable[RangeCount],
-        lost: Iterable[RangeCount] = (),
+        cls, owner: str, topic: str, load: int, job_id: str, window_ms: int, counts: Iterable[RangeCount]
     ) -> LoadAudit:
         ranges = [
             _Counted.model_validate(
@@ -69,11 +60,9 @@ class LoadAudit(BaseModel):
                     "from": c.from_offset,
                     "to": c.to_offset,
                     "windows": [(w.start_ms, w.count, w.bytes) for w in c.windows],
-                    "lost": gone,
                 }
             )
-            for gone, part in ((True, lost), (False, counts))
-            for c in part
+            for c in counts
         ]
         return cls(owner=owner, topic=topic, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges)
 

@@ -47,5 +47,5 @@ def test_librdkafka_lists_all_topics(tmp_path: Path) -> None:
     from confluent_kafka import Producer
 
     with running_broker(tmp_path, topics={"t": {"partitions": 2}}) as broker:
-        listed = Producer({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10)
+        listed = Producer({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=60)
         assert {name: len(topic.partitions) for name, topic in listed.topics.items()} == {"t": 2}

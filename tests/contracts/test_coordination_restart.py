@@ -22,7 +22,7 @@ from klamm.core.seams.coordination import (
 )
 from klamm.plugins.coordination.kazoo_session import KazooSession, Request, UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import free_port
+from klammtest.ports import free_port
 from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually
 
 

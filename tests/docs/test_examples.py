@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from klammtest.broker import free_port
 from klammtest.documents import Reader
+from klammtest.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [

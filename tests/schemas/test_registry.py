@@ -151,7 +151,7 @@ def test_threads_at_once_agree(coordination: Coordination) -> None:
     def register(number: int) -> None:
         made = registry(coordination, log)
         try:
-            barrier.wait(10)
+            barrier.wait(60)
             for name in ("a", "b", "c", f"own{number}"):
                 subject = f"{name}-value"
                 found.append((name, made.register(subject, schema(name, record=name)).schema_id))

@@ -17,7 +17,7 @@ from klamm.core.broker.connections import Connections
 from klamm.core.broker.creation_rate import CreationRate
 from klamm.core.broker.limits import Limits
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 class Clock:

@@ -10,7 +10,8 @@ from klamm.core.cluster.nodes import ClusterIdNode, MetadataVersionNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import free_port, running_broker
+from klammtest.broker import running_broker
+from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.wire import WireClient
 from klammtest.zookeeper import eventually

@@ -15,7 +15,8 @@ import yaml
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
-from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
 from klammtest.wire import WireClient, part
 
@@ -78,7 +79,7 @@ def test_a_coordination_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_broker_id_that_is_taken(tmp_path: Path) -> None:
-    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 400}
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 4000}
     with running_broker(tmp_path / "first", coordination=tree) as first:
         own = {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": "./data"}
         line = refusal(tmp_path / "second", broker=own, coordination=tree)
@@ -144,7 +145,7 @@ def test_all_interfaces_need_an_address_to_tell(tmp_path: Path) -> None:
 
 
 def test_each_listener_tells_its_own_address(tmp_path: Path) -> None:
-    inside, outside = free_port(), free_port() + 1
+    inside, outside = free_port(), free_port()
     config = {
         "listeners": f"INSIDE://127.0.0.1:{inside},OUTSIDE://127.0.0.1:{outside}",
         "advertised.listeners": f"INSIDE://127.0.0.1:{inside},OUTSIDE://localhost:{outside}",
@@ -179,7 +180,7 @@ def test_idle_and_superfluous_connections_are_closed(tmp_path: Path) -> None:
 @pytest.fixture
 def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
     """Brokers 0 (the controller) and 1 on one embedded coordination with short sessions."""
-    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 1000}
+    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db"), "session.timeout.ms": 3000}
     with (
         running_broker(tmp_path / "zero", coordination=tree) as zero,
         running_broker(tmp_path / "one", coordination=tree, broker={"broker.id": 1}) as one,
@@ -190,7 +191,7 @@ def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
         yield zero, one
 
 
-def until(condition: Any, what: str, timeout_s: float = 30.0) -> None:
+def until(condition: Any, what: str, timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
@@ -207,7 +208,7 @@ def stop_until_expired(stopped: RunningBroker, other: RunningBroker) -> None:
     then it goes on for a moment, and is stopped again."""
     for _ in range(6):
         stopped.pause()
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 15
         while time.monotonic() < deadline:
             with WireClient(other.bootstrap) as wire:
                 if len(metadata(wire, []).brokers) == 1:

@@ -20,7 +20,8 @@ from klamm.core.broker.recent_times import WINDOW_S, RecentTimes
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.messages import response
-from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
 from klammtest.requests import batch, fetch, metadata, produce
 from klammtest.wire import WireClient
 

@@ -16,7 +16,8 @@ import yaml
 
 from klamm.core.config.settings import load_settings
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import KLAMM, free_port
+from klammtest.broker import KLAMM
+from klammtest.ports import free_port
 
 Klamm = Callable[..., Any]
 
@@ -117,7 +118,7 @@ def test_a_broker_starts_with_the_file_of_init(klamm: Klamm, here: Path, zookeep
         (line,) = [line for line in second.stderr.splitlines() if line.startswith("klamm: ")]
         assert str(port) in line
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(60) == 130
     finally:
         process.kill()
         process.communicate()

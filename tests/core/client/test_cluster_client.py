@@ -319,7 +319,7 @@ def test_closing_ends_a_call_under_way(scripted: ScriptedBroker, codecs: CodecTa
     while not scripted.count(ApiKey.PRODUCE):
         time.sleep(0.005)
     client.close()
-    thread.join(10)
+    thread.join(60)
     assert [type(error) for error in caught] == [ClientClosedError]
     with pytest.raises(ClientClosedError):
         client.metadata()

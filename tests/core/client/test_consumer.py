@@ -100,10 +100,10 @@ def test_only_explicit_commits_count_without_autocommit(config: dict[str, Any], 
     with klamm.Consumer(manual, topics=[topic]) as consumer:
         assert len(read(consumer, 3)) == 3
     with klamm.Consumer(manual, topics=[topic]) as consumer:
-        assert [r.offset for r in consumer.poll(10.0, 2)] == [0, 1]
+        assert [r.offset for r in consumer.poll(60.0, 2)] == [0, 1]
         consumer.commit()
         assert consumer.committed([TopicPartition(topic, 0)])[TopicPartition(topic, 0)].offset == 2
-        assert [r.offset for r in consumer.poll(10.0, 2)] == [2]
+        assert [r.offset for r in consumer.poll(60.0, 2)] == [2]
     with klamm.Consumer(manual, topics=[topic]) as consumer:
         assert [r.offset for r in read(consumer, 1)] == [2]
         consumer.commit({TopicPartition(topic, 0): 1})
@@ -129,8 +129,8 @@ def test_positions_are_committed_at_the_interval(config: dict[str, Any], topic: 
 def test_what_was_in_hand_when_the_application_failed_is_read_again(config: dict[str, Any], topic: str) -> None:
     produce(config, topic, {0: [b"a", b"b"]})
     consumer = klamm.Consumer(config, topics=[topic])
-    assert consumer.poll(10.0, 1)[0].value == b"a"
-    assert consumer.poll(10.0, 1)[0].value == b"b"
+    assert consumer.poll(60.0, 1)[0].value == b"a"
+    assert consumer.poll(60.0, 1)[0].value == b"b"
     consumer.__exit__(ZeroDivisionError, ZeroDivisionError(), None)
     with klamm.Consumer(config, topics=[topic]) as consumer:
         assert [r.value for r in read(consumer, 1)] == [b"b"]
@@ -314,7 +314,7 @@ def test_streams_share_the_partitions_block_and_end_with_the_consumer(config: di
         consumer.poll(0)
     consumer.close()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
     with klamm.Consumer(config, topics=[topic]) as after:
         assert after.poll(0.5) == [], "asking for the next one confirmed the last"
@@ -416,9 +416,9 @@ def test_the_consumer_tier_tiles_over_a_crash_and_counts_each_record_once(
     audited = {**config, "audit": {"plugin": "klamm", "topic": events, "topics": [topic]}}
     produce(config, topic, {0: [b"0123456789"] * 50})
     crashed = klamm.Consumer(audited, topics=[topic])
-    assert len(crashed.poll(10.0, 20)) == 20
+    assert len(crashed.poll(60.0, 20)) == 20
     crashed.commit()
-    assert len(crashed.poll(10.0, 20)) == 20
+    assert len(crashed.poll(60.0, 20)) == 20
     crashed.__exit__(RuntimeError, RuntimeError(), None)
     with klamm.Consumer(audited, topics=[topic]) as consumer:
         assert [r.offset for r in read(consumer, 30)] == list(range(20, 50))

@@ -27,11 +27,13 @@ from klammtest.readers import Reader, client_config, produce, read, wait_until
 
 NUMBER = itertools.count()
 COUNT = 6
+SESSION_MS = 10_000
+"""In a crowd a member may get no processor for seconds; nobody fails by that."""
 
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    coordination = {"plugin": "embedded", "path": "./coordination.db", "session.timeout.ms": 2_000}
+    coordination = {"plugin": "embedded", "path": "./coordination.db", "session.timeout.ms": SESSION_MS}
     limits = {"group.min.session.timeout.ms": 1_000}
     with running_broker(tmp_path_factory.mktemp("groups"), coordination=coordination, broker=limits) as running:
         yield running
@@ -50,15 +52,18 @@ def topic(client: ClusterClient) -> str:
     return name
 
 
-def group_config(broker: RunningBroker, protocol: str, **more: Any) -> dict[str, Any]:
-    return client_config(
+def group_config(broker: RunningBroker, protocol: str, session_ms: int = SESSION_MS, **more: Any) -> dict[str, Any]:
+    config = client_config(
         broker,
         group_id=f"group-{next(NUMBER)}",
         group_protocol=protocol,
         heartbeat_interval_ms=100,
-        session_timeout_ms=2_000,
+        session_timeout_ms=session_ms,
         **more,
     )
+    key = "zookeeper.session.timeout.ms" if config["coordination"]["plugin"] == "zookeeper" else "session.timeout.ms"
+    config["coordination"][key] = session_ms
+    return config
 
 
 def some(count: int, tag: str) -> dict[int, list[bytes]]:
@@ -131,7 +136,7 @@ def test_a_listener_hears_of_rebalances(broker: RunningBroker, topic: str, proto
     with klamm.Consumer(group_config(broker, protocol), topics=[topic], listener=noting) as consumer:
         wait_until(lambda: len(consumer.assignment()) == COUNT, "assigned")
         with pytest.raises(KlammError, match="the listener's on_assigned raised RuntimeError"):
-            consumer.poll(5.0)
+            consumer.poll(60.0)
         consumer.poll(0)
     assert noting.heard == [("assigned", COUNT), ("revoked", COUNT)]
 
@@ -278,18 +283,17 @@ with klamm.Consumer(config, topics=[topic]) as consumer, open(path, "a", bufferi
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])
 def test_kill_9_of_a_member_loses_nothing(broker: RunningBroker, topic: str, protocol: str, tmp_path: Path) -> None:
-    kill_a_member(group_config(broker, protocol, auto_commit_interval_ms=100), topic, tmp_path)
+    kill_a_member(group_config(broker, protocol, 3_000, auto_commit_interval_ms=100), topic, tmp_path)
 
 
 def test_kill_9_of_a_member_and_of_the_broker_with_zookeeper(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
     coordination = {
         "plugin": "zookeeper",
         "zookeeper.connect": f"{zookeeper_server.connect}/consumers-{next(NUMBER)}",
-        "zookeeper.session.timeout.ms": 2_000,
     }
     topics = {"t": {"partitions": COUNT}}
     with running_broker(tmp_path / "broker", topics=topics, coordination=coordination) as broker:
-        config = group_config(broker, "registry", auto_commit_interval_ms=100)
+        config = group_config(broker, "registry", 3_000, auto_commit_interval_ms=100)
         kill_a_member(config, "t", tmp_path)
         reader = Reader(klamm.Consumer(config, topics=["t"]))
         wait_until(lambda: len(reader.consumer.assignment()) == COUNT, "owned")
@@ -297,7 +301,7 @@ def test_kill_9_of_a_member_and_of_the_broker_with_zookeeper(zookeeper_server: Z
         broker.start()
         produce(config, "t", some(10, "c"))
         wait_until(lambda: len(reader.seen) == COUNT * 10, "the group has outlived the broker")
-        assert len(reader.consumer.assignment()) == COUNT
+        wait_until(lambda: len(reader.consumer.assignment()) == COUNT, "it has them all still, or again")
         reader.stop()
 
 
@@ -324,5 +328,5 @@ def kill_a_member(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
         return read_by(survivor) | theirs == {(p, i) for p in range(COUNT) for i in range(200)}
 
     wait_until(all_read, "nothing is lost")
-    assert len(survivor.consumer.assignment()) == COUNT
+    wait_until(lambda: len(survivor.consumer.assignment()) == COUNT, "the survivor has them all")
     survivor.stop()

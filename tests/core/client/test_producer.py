@@ -75,7 +75,7 @@ def test_keys_go_where_kafkas_clients_send_them(broker: RunningBroker, client: C
         for n in range(100):
             theirs.produce(topic, b"theirs", key=b"key-%d" % n)
             ours.send(topic, b"ours", key=b"key-%d" % n)
-        theirs.flush(20)
+        theirs.flush(60)
     where: dict[bytes | None, set[int]] = {}
     for partition, records in stored(client, topic).items():
         for record in records:
@@ -157,8 +157,8 @@ def test_a_record_over_the_topics_limit_fails_on_its_future(
         large = producer.send(topic, os.urandom(6000), partition=0)
         after = producer.send(topic, b"after", partition=0)
         with pytest.raises(DeliveryError, match="partition 0: 1 record was not delivered: MESSAGE_TOO_LARGE"):
-            large.result(20)
-        assert [future.result(20).offset for future in [*small, after]] == list(range(21))
+            large.result(60)
+        assert [future.result(60).offset for future in [*small, after]] == list(range(21))
 
 
 def test_what_does_not_fit_is_on_its_future(broker: RunningBroker, topic: str) -> None:
@@ -239,7 +239,7 @@ def test_more_partitions_are_used_once_they_are_known(broker: RunningBroker, cli
         grown = threading.Event()
         while producer.partitions(topic) < 5:
             grown.wait(0.02)
-        assert producer.send(topic, b"v", partition=4).result(10).partition == 4
+        assert producer.send(topic, b"v", partition=4).result(60).partition == 4
 
 
 class Interceptor:
@@ -312,7 +312,7 @@ class Auditor:
 
     def close(self) -> None:
         self.event = self._publish(b"key", b"event")
-        self.event.result(20)
+        self.event.result(60)
 
 
 def test_audited_records_are_counted_and_named(
@@ -366,7 +366,7 @@ def test_kill_9_in_flight_neither_loses_nor_doubles_nor_reorders(
             for kill in range(3):
                 futures += [producer.send("t", b"%06d" % n, partition=n % 2) for n in _batch(kill)]
                 while not futures[kill * 5000 + 500].done():
-                    futures[kill * 5000 + 500].exception(20)
+                    futures[kill * 5000 + 500].exception(60)
                 broker.kill()
                 broker.start()
             producer.flush(60)

@@ -64,8 +64,8 @@ def test_kinds_of_columns(broker: RunningBroker, client: ClusterClient, topic: s
     with Producer(producer_settings(broker)) as producer:
         for value, key, stamp in columns:
             batch = pa.record_batch({"value": value, "k": key, "t": stamp})
-            producer.send_arrow(topic, batch, key="k", timestamp="t", partition=1).result(20)
-        empty = producer.send_arrow(topic, pa.table({"value": pa.array([], pa.binary())})).result(20)
+            producer.send_arrow(topic, batch, key="k", timestamp="t", partition=1).result(60)
+        empty = producer.send_arrow(topic, pa.table({"value": pa.array([], pa.binary())})).result(60)
     assert (empty.records, empty.ranges) == (0, ())
     ms = int(when.timestamp() * 1000)
     assert [(r.key, r.value, r.timestamp_ms) for r in stored(client, topic)[1]] == [
@@ -80,7 +80,7 @@ def test_without_keys_batches_go_to_each_partition_in_turn(
     broker: RunningBroker, client: ClusterClient, topic: str
 ) -> None:
     with Producer(producer_settings(broker, batch_size=1000, acks=1)) as producer:
-        sent = producer.send_arrow(topic, pa.table({"value": ["x" * 90] * 300})).result(20)
+        sent = producer.send_arrow(topic, pa.table({"value": ["x" * 90] * 300})).result(60)
     counts = [len(records) for records in stored(client, topic).values()]
     assert sum(counts) == 300
     assert min(counts) >= 90
@@ -91,7 +91,7 @@ def test_a_partitioner_of_ones_own(broker: RunningBroker, client: ClusterClient,
     with Producer(producer_settings(broker, partitioner="operator:length_hint")) as producer:  # any callable will do
         producer._writers.clear()
         producer._partitioner = lambda topic, key, value, count: 2 if value == b"two" else 0
-        producer.send_arrow(topic, pa.table({"value": ["two", "other", "two"]})).result(20)
+        producer.send_arrow(topic, pa.table({"value": ["two", "other", "two"]})).result(60)
     assert [len(records) for records in stored(client, topic).values()] == [1, 0, 2]
 
 
@@ -182,7 +182,7 @@ def test_audited_rows_are_counted_by_window_and_named(
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     rows = pa.table({"key": ["k", None, "k", "k"], "value": ["a", "bb", None, "d"], "timestamp": [-1, 5, 999, 1000]})
     with Producer(producer_settings(broker)) as producer:
-        assert producer.send_arrow(topic, rows, partition=0).result(20).records == 4
+        assert producer.send_arrow(topic, rows, partition=0).result(60).records == 4
     counts = {(-1, 2, 1), (0, 3, 2), (1000, 2, 1)}
     for kind in ("attempted", "acknowledged"):
         assert {tuple(rest) for what, *rest in auditor.counted if what == kind} == counts

@@ -101,7 +101,7 @@ def test_room_that_comes_is_used_and_somebody_who_waits_makes_haste() -> None:
     while not box.accumulator.ready(box.now).queues:
         pass
     box.settle()
-    thread.join(10)
+    thread.join(60)
     assert len(appended) == 1
     assert box.accumulator.used_bytes == 60
 
@@ -137,7 +137,7 @@ def test_a_flush_makes_everything_ready_and_says_what_is_left() -> None:
     while not box.accumulator.ready(box.now).queues:
         pass
     box.settle()
-    assert done.wait(10)
+    assert done.wait(60)
     thread.join()
     assert box.accumulator.idle
 

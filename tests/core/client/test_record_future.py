@@ -71,11 +71,11 @@ def test_waiting_has_a_limit() -> None:
 def test_a_waiting_thread_is_woken_by_its_own_part_only() -> None:
     batch, futures = outcome(2)
     got: list[RecordMetadata] = []
-    thread = threading.Thread(target=lambda: got.append(futures[1].result(10)))
+    thread = threading.Thread(target=lambda: got.append(futures[1].result(60)))
     thread.start()
     batch.acknowledge(0, 1, 5)
     batch.acknowledge(1, 2, 50)
-    thread.join(10)
+    thread.join(60)
     assert [metadata.offset for metadata in got] == [50]
 
 
@@ -99,10 +99,10 @@ def test_the_standard_librarys_functions_work_on_it() -> None:
     done, pending = concurrent.futures.wait(futures, timeout=0)
     assert (len(done), len(pending)) == (0, 3)
     threading.Timer(0.01, lambda: batch.acknowledge(0, 2, 7)).start()
-    done, pending = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED, timeout=10)
+    done, pending = concurrent.futures.wait(futures, return_when=concurrent.futures.FIRST_COMPLETED, timeout=60)
     assert pending >= {futures[2]}
     threading.Timer(0.01, lambda: batch.fail(2, 3, DeliveryError("x"))).start()
-    assert set(concurrent.futures.as_completed(futures, timeout=10)) == set(futures)
+    assert set(concurrent.futures.as_completed(futures, timeout=60)) == set(futures)
     done, pending = concurrent.futures.wait(futures)
     assert not pending
 

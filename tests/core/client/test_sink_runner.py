@@ -107,11 +107,11 @@ def test_two_tasks_share_the_work_and_hand_it_over(broker: RunningBroker) -> Non
     produce(broker, "share", 200)
     _until(lambda: sum(r.progress.records for r in runners) >= 400)
     first_stop.set()
-    threads[0].join(30)
+    threads[0].join(60)
     produce(broker, "share", 200)
     _until(lambda: sum(r.progress.records for r in runners) >= 600)
     stop.set()
-    threads[1].join(30)
+    threads[1].join(60)
     assert errors == []
     assert written(broker.folder / "share") == Counter({f"v{i}": 3 for i in range(200)})
 

@@ -68,7 +68,7 @@ def test_a_table_is_stored_as_its_rows_would_be(
         consumer.assign([TopicPartition(topic, n) for n in range(2)])
         raw: dict[int, list[Any]] = {0: [], 1: []}
         while sum(map(len, raw.values())) < 600:
-            for record in consumer.poll(10.0):
+            for record in consumer.poll(60.0):
                 raw[record.partition].append((record.key, record.value))
     assert raw[0] == raw[1]
     found = polled(config(typed, tmp_path, topic, reads), topic, 600)

@@ -66,7 +66,7 @@ def test_another_brokers_dead_session_is_waited_out(coordination_case: Coordinat
     time.sleep(0.2)
     assert registering.is_alive()
     dead.close()
-    registering.join(20)
+    registering.join(60)
     assert len(epochs) == 1
 
 

@@ -15,7 +15,6 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import free_port
 from klammtest.members import (
     CoordinationSpec,
     Group,
@@ -26,6 +25,7 @@ from klammtest.members import (
     wait_until,
     write_topic,
 )
+from klammtest.ports import free_port
 from klammtest.zookeeper import CoordinationCase, ZooKeeperCase
 
 PARTITIONS = {TopicPartition("t", n) for n in range(6)}

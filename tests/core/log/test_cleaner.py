@@ -166,7 +166,7 @@ def test_a_broker_compacts_while_it_is_written_and_read(tmp_path: Path) -> None:
         for number in range(3000):
             producer.produce("table", b"%d" % number, b"key-%d" % (number % 10))
             if number % 20 == 19:
-                producer.flush(30)
+                producer.flush(60)
         eventually(lambda: "is compacted to offset" in broker.log(), "compaction", 60)
         found: dict[bytes, bytes] = {}
         seen: list[int] = []

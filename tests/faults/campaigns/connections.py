@@ -19,7 +19,8 @@ import psutil
 
 from crowd import HALF_OPEN, IDLE, SLOW_LORIS, SLOW_READER, Crowd, all_descriptors, command
 from harness import Result, Run
-from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
 from ordinary import Latencies, Ordinary, now_ms, quantile

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bombard import Bombardment
 from harness import Result, Run
-from klammtest.broker import free_port, running_broker
+from klammtest.broker import running_broker
+from klammtest.ports import free_port
 from recorded import Recorder, use_clients
 from swarm import Shot
 

@@ -20,8 +20,9 @@ from typing import Protocol
 from harness import Result, Run
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klammtest.broker import RunningBroker, free_port, running_broker
+from klammtest.broker import RunningBroker, running_broker
 from klammtest.history import History, Outcome, Send, Verdict, check
+from klammtest.ports import free_port
 from klammtest.proxy import ProduceProxy
 
 TOPIC = "campaign"

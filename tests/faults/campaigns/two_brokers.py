@@ -8,7 +8,8 @@ from pathlib import Path
 import yaml
 
 from harness import Result, Run
-from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, free_port, running_broker
+from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
+from klammtest.ports import free_port
 from produced import append_values, values_in
 
 TOPIC = "shared"

@@ -205,7 +205,7 @@ def test_the_service_counts_until_it_is_stopped() -> None:
     service = BrokerTier(lambda name: not name.startswith("__"), WINDOW_MS, config, logs, connect, lambda: 1)
     logs.append([0] * 3)
     service.start()
-    assert stored.acquire(timeout=10)
+    assert stored.acquire(timeout=60)
     logs.append([0] * 4)
     service.stop()
     assert logs.topics == ["__klamm_audit"]

@@ -167,7 +167,7 @@ def test_a_producer_killed_with_9_is_unknown(broker: RunningBroker) -> None:
     assert child.stdout is not None
     assert child.stdout.readline() == b"sent\n"
     os.kill(child.pid, signal.SIGKILL)
-    child.wait(10)
+    child.wait(60)
     child.stdout.close()
     deadline = time.monotonic() + 30
     while "killed" not in kinds(audit(broker, wait="0")[1]):

@@ -104,7 +104,7 @@ def test_a_producer_says_that_it_is_there_and_that_it_lives() -> None:
     counts = KlammProducerAudit(identity("producer"), publish, window_ms=WINDOW_MS, interval_s=0.01, clock_ms=lambda: 1)
     counts.attempted("flights", 0, 1)
     for _ in range(3):
-        assert told.acquire(timeout=10)
+        assert told.acquire(timeout=60)
     counts.close()
     assert total(topic.events) == {0: (1, 0)}
     assert not topic.events[0].final

@@ -15,7 +15,7 @@ import pytest
 from klamm.core.errors import ConfigError, CoordinationError
 from klamm.plugins.coordination import zookeeper_jars
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer, answers
-from klammtest.broker import free_port
+from klammtest.ports import free_port
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 
@@ -33,7 +33,7 @@ def test_the_command_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) 
     assert f"klamm zookeeper ready: 127.0.0.1:{port}" in ready
     assert answers("127.0.0.1", port)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=90)
     assert (process.returncode, out, err) == (0, "ZooKeeper has stopped\n", "")
     assert not answers("127.0.0.1", port)
 
@@ -48,8 +48,8 @@ def test_no_server_is_left_when_the_command_is_killed(tmp_path: Path) -> None:
     assert "ready" in process.stdout.readline()
     (server,) = psutil.Process(process.pid).children()
     process.kill()
-    process.communicate(timeout=30)
-    assert psutil.wait_procs([server], timeout=30)[1] == []
+    process.communicate(timeout=90)
+    assert psutil.wait_procs([server], timeout=90)[1] == []
 
 
 def test_the_command_says_that_java_is_missing(tmp_path: Path) -> None:

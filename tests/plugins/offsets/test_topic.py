@@ -43,7 +43,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
 
 def committed(consumer: Any, *numbers: int) -> list[tuple[int, str | None]]:
     asked = [ForeignPartition("orders", number) for number in numbers]
-    return [(p.offset, p.metadata) for p in consumer.committed(asked, timeout=30)]
+    return [(p.offset, p.metadata) for p in consumer.committed(asked, timeout=60)]
 
 
 def foreign(broker: RunningBroker, group: str) -> Any:
@@ -65,7 +65,7 @@ def test_foreign_commits_outlive_kill_9_and_are_kafkas_records(broker: RunningBr
 
     reader = foreign(broker, "reader")
     reader.assign([ForeignPartition("__consumer_offsets", partition_for("billing", PARTITIONS), 0)])
-    found = [message for message in reader.consume(2, timeout=30) if message.error() is None]
+    found = [message for message in reader.consume(2, timeout=60) if message.error() is None]
     reader.close()
     assert [decode_key(message.key()) for message in found] == [OffsetKey("billing", TopicPartition("orders", 0))] * 2
     values = [decode_value(message.value()) for message in found]
@@ -157,7 +157,7 @@ def test_foreign_members_go_on_after_a_restart(broker: RunningBroker) -> None:
     assert next(values(consumer)) == b"after"
     assert assigned == [2]
     consumer.commit(asynchronous=False)
-    assert [p.offset for p in consumer.committed([ForeignPartition("foreign", 0)], timeout=30)] == [2]
+    assert [p.offset for p in consumer.committed([ForeignPartition("foreign", 0)], timeout=60)] == [2]
     consumer.close()
 
 
@@ -230,7 +230,7 @@ def wait_for_few(broker: RunningBroker, most: int) -> list[tuple[object, bytes |
     while time.monotonic() < deadline:
         reader = foreign(broker, "reader")
         reader.assign([ForeignPartition("__consumer_offsets", 0, 0)])
-        _, end = reader.get_watermark_offsets(ForeignPartition("__consumer_offsets", 0), timeout=30)
+        _, end = reader.get_watermark_offsets(ForeignPartition("__consumer_offsets", 0), timeout=60)
         found: list[Any] = []
         while not found or found[-1].offset() < end - 1:
             found.extend(message for message in reader.consume(500, timeout=0.2) if message.error() is None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,30 +17,16 @@ import yaml
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
+from klammtest.ports import free_port
 from klammtest.wire import WireClient, part
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
-READY_TIMEOUT_S = 60.0
+READY_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 90.0
 SUPPORT = Path(__file__).resolve().parents[1]
 SPAWNED = str(SUPPORT / "spawned")
 ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join((SPAWNED, str(SUPPORT)))}
 """Of the broker's process; it can import plugins from `klammtest`."""
-
-_HIGHEST_PORT = 32_000  # below the range that the system takes ports of outgoing connections from
-
-
-def free_port() -> int:
-    """A port that nobody listens on now, outside the ephemeral range, so that no outgoing connection takes it."""
-    start = 20_000 + (os.getpid() * 7919 + time.monotonic_ns() // 1000) % 11_000
-    for offset in range(11_000):
-        port = 20_000 + (start - 20_000 + offset) % (_HIGHEST_PORT - 20_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    raise RuntimeError("no port is free")
 
 
 class RunningBroker:
@@ -126,10 +111,10 @@ class RunningBroker:
         if process.poll() is None:
             process.send_signal(how)
         try:
-            return process.wait(30)
+            return process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(60)
             raise RuntimeError(f"the broker did not end by {how.name}:\n{self.log()}") from None
 
     def create_topics(self, topics: Mapping[str, Mapping[str, Any]]) -> None:

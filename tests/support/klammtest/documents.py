@@ -118,7 +118,7 @@ class Reader:
             process.wait()  # so that the page may wait for it to be gone
 
         threading.Thread(target=drain, daemon=True).start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not ready.wait(0.1):
             gone = process.poll() is not None or time.monotonic() > deadline
             assert not gone, f"{example.where}: {command!r} did not print {wanted[0]!r}, but\n{''.join(seen)}"
@@ -128,10 +128,10 @@ class Reader:
             process.terminate()
         for process in self.background:
             try:
-                process.wait(20)
+                process.wait(60)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(20)
+                process.wait(60)
             if process.stdout is not None:
                 process.stdout.close()
 

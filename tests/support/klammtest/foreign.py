@@ -101,7 +101,7 @@ def _kafka_python_produce(bootstrap: str, topic: str, codec: str, values: Values
     futures = [producer.send(topic, value, partition=0) for value in values]
     producer.flush(timeout=120)
     for future in futures:
-        future.get(timeout=10)
+        future.get(timeout=60)
     producer.close()
 
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
-from klammtest.broker import free_port
+from klammtest.ports import free_port, reserve
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
-READY_TIMEOUT_S = 60
+READY_TIMEOUT_S = 120
 
 
 class InitialisedBroker:
@@ -22,7 +21,7 @@ class InitialisedBroker:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log_dir = folder / "data"
-        self._port = 9092 if _is_free(9092) else free_port()
+        self._port = 9092 if reserve(9092) else free_port()
         self._zookeeper_port = free_port()
         self._env = {**os.environ, "KLAMM_ZOOKEEPER": f"127.0.0.1:{self._zookeeper_port}", "PYTHONUNBUFFERED": "1"}
         self._stack = ExitStack()
@@ -77,12 +76,7 @@ class InitialisedBroker:
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(30)
+        process.wait(90)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait(10)
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+        process.wait(60)

@@ -12,7 +12,7 @@ from typing import Any
 from klamm.core.broker.server import Broker
 from klamm.core.config.settings import load_settings
 
-START_S = 60.0
+START_S = 120.0
 
 
 @contextmanager

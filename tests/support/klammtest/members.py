@@ -196,7 +196,7 @@ class MemberProcess:
     def stop(self) -> None:
         self._process.terminate()
         try:
-            self._process.wait(20)
+            self._process.wait(60)
         except subprocess.TimeoutExpired:
             self.kill()
 

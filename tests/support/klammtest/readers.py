@@ -41,7 +41,7 @@ def produce(config: Mapping[str, Any], topic: str, values: Mapping[int, list[Any
     """Values by partition, in order."""
     with klamm.Producer(config) as producer:
         futures = [producer.send(topic, v, partition=n) for n, many in values.items() for v in many]
-        producer.flush(30)
+        producer.flush(60)
         for future in futures:
             future.result(0)
 

@@ -139,7 +139,7 @@ class ScriptedBroker:
         self._server.close()
         self.disconnect()
         for thread in list(self._threads):
-            thread.join(10)
+            thread.join(60)
 
     def _spawn(self, target: Callable[..., None], *args: Any) -> None:
         thread = threading.Thread(target=target, args=args, daemon=True)

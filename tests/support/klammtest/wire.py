@@ -11,7 +11,7 @@ from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header, request_frame
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 
 
 class WireClient:

@@ -23,10 +23,13 @@ from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordina
 from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.broker import free_port
+from klammtest.ports import free_port
+
+PATIENCE_S = 60.0
+"""A bound, not a measurement: what takes longer is broken, on a slow machine in a crowd too."""
 
 
-def eventually(condition: Callable[[], object], what: str, timeout_s: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait until `condition` holds; the time is a bound, not a measurement."""
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -63,7 +66,7 @@ class Signal:
         time.sleep(0.15)
         self._marked = self.count
 
-    def wait_for_more(self, timeout_s: float = 20.0) -> None:
+    def wait_for_more(self, timeout_s: float = PATIENCE_S) -> None:
         with self._changed:
             assert self._changed.wait_for(lambda: self.count > self._marked, timeout_s), "the watch was not called"
 
@@ -139,7 +142,7 @@ def _close_session(port: int, session_id: int, password: bytes) -> None:
     """Whoever has a session's id and password may end it: connect with them, and close, in one breath."""
     connect = Connect(0, 0, 10_000, session_id, password, False).serialize()
     close = struct.pack(">ii", 1, Close.type)
-    with socket.create_connection(("127.0.0.1", port), timeout=2) as connection, contextlib.suppress(OSError):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(OSError):
         connection.sendall(b"".join(struct.pack(">i", len(part)) + bytes(part) for part in (connect, close)))
         while connection.recv(4096):
             pass
