@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_exponential
 
+from klamm.core.broker.turns_by_key import TurnsByKey
 from klamm.core.broker.workers import Workers
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.seams.coordination import CoordinationUnavailableError
@@ -28,7 +29,7 @@ class GroupKeeper:
         self._store = store if isinstance(store, GroupStore) else None
         self._workers = workers
         self._on_failed = on_failed
-        self._saving: dict[str, asyncio.Task[ErrorCode]] = {}
+        self._saving = TurnsByKey[ErrorCode]()
 
     @property
     def keeps(self) -> bool:
@@ -38,23 +39,16 @@ class GroupKeeper:
     def save(self, group: str, state: StoredGroup) -> None:
         """Begin to store it; `saved` tells how it ended."""
         if self._store is not None:
-            saving = self._save(self._store, group, state, self._saving.get(group))
-            task = asyncio.get_running_loop().create_task(saving)
-            self._saving[group] = task
-            task.add_done_callback(lambda done: self._ended(group, done))
+            self._saving.begin(group, self._save(self._store, group, state))
 
     async def saved(self, group: str) -> ErrorCode:
         """`none` once all that was to be stored of it is."""
-        task = self._saving.get(group)
+        task = self._saving.last(group)
         return await asyncio.shield(task) if task is not None else ErrorCode.none
 
     async def stop(self, timeout_s: float) -> None:
         """Give what is under way this long; a state that is not stored costs the members a rebalance."""
-        tasks = list(self._saving.values())
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
-        for task in tasks:
-            task.cancel()
+        await self._saving.stop(timeout_s)
 
     async def load(self) -> dict[str, StoredGroup]:
         """All groups that are stored. Asks until the store answers; one that cannot be read keeps no group."""
@@ -71,11 +65,7 @@ class GroupKeeper:
             log.error("the stored groups cannot be read; their members will join anew: %s", error)
             return {}
 
-    async def _save(
-        self, store: GroupStore, group: str, state: StoredGroup, former: asyncio.Task[ErrorCode] | None
-    ) -> ErrorCode:
-        if former is not None:
-            await asyncio.wait([former])
+    async def _save(self, store: GroupStore, group: str, state: StoredGroup) -> ErrorCode:
         try:
             await self._workers.offsets(store.save_group, group, state)
         except KlammError as error:
@@ -83,7 +73,3 @@ class GroupKeeper:
             self._on_failed(group, state.generation)
             return ErrorCode.coordinator_not_available
         return ErrorCode.none
-
-    def _ended(self, group: str, task: asyncio.Task[ErrorCode]) -> None:
-        if self._saving.get(group) is task:
-            del self._saving[group]

@@ -11,21 +11,31 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from klamm.core.broker.group_keeper import GroupKeeper
+from klamm.core.broker.turns_by_key import TurnsByKey
 from klamm.core.broker.workers import Workers
+from klamm.core.cluster import paths
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.classic import GroupCoordinator
-from klamm.core.groups.doors import ClassicDoors, Door, door_of
+from klamm.core.groups.doors import ClassicDoors, Door, door_of, look_inside
 from klamm.core.groups.group_view import read_view
-from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
+from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, SyncRequest, SyncResult
+from klamm.core.groups.topic_ids import TopicIds, commit_current, is_of
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent
+from klamm.core.seams.coordination import (
+    BadVersionError,
+    Check,
+    Coordination,
+    CoordinationUnavailableError,
+    NoNodeError,
+    SessionEvent,
+)
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore
 
 log = logging.getLogger(__name__)
@@ -45,6 +55,14 @@ def limits_of(config: BrokerConfig) -> GroupLimits:
         initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
         max_size=config.group_max_size,
     )
+
+
+class Committer(NamedTuple):
+    """Who commits; without member id and generation (-1), nobody's member."""
+
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
 
 
 class GroupService:
@@ -72,6 +90,8 @@ class GroupService:
         self._doors = ClassicDoors(coordination, config.broker_id, self.coordinator.populated)
         self._offsets_retention_ms = config.offsets_retention_minutes * 60_000
         self._populated_ms: dict[str, int] = {}
+        self._topics = TopicIds(coordination)
+        self._commits = TurnsByKey[dict[TopicPartition, ErrorCode]]()
         self._away = False
         coordination.on_session(self._session_changed)
         self._ticker: asyncio.Task[None] | None = None
@@ -89,6 +109,7 @@ class GroupService:
             if task is not None:
                 task.cancel()
         self.coordinator.close()
+        await self._commits.stop(_STOP_S)
         await self._keeper.stop(_STOP_S)
         if self._leaving:
             await asyncio.wait(self._leaving, timeout=_STOP_S)
@@ -98,9 +119,7 @@ class GroupService:
     async def renew_doors(self) -> None:
         """After a new session: enter the doors of live groups again; a group that was taken over is ended."""
         for group in await self._workers.coordination(self._doors.renew):
-            log.warning("group %s is now held by registry members; its classic members are sent away", group)
-            members = self.coordinator.describe(group).members
-            self.coordinator.leave(group, [MemberIdentity(m.member_id) for m in members])
+            self._taken_over(group, "it was entered while this broker had no session")
 
     # -- who coordinates
 
@@ -191,7 +210,7 @@ class GroupService:
         try:
             if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
                 return ErrorCode.non_empty_group
-            stored = await self.fetch(group, None)
+            stored = await self._stored(group, None)
             code = self.coordinator.delete(group, has_offsets=bool(stored))
             if code is ErrorCode.none:
                 await self._workers.offsets(self._offsets.delete, group)
@@ -209,7 +228,7 @@ class GroupService:
             return refused
         try:
             read = await self._workers.coordination(self._registry_topics, group)
-            stored = bool(await self.fetch(group, None))
+            stored = bool(await self._stored(group, None))
             codes = {
                 name: ErrorCode.group_subscribed_to_topic
                 if name.topic in read
@@ -235,22 +254,72 @@ class GroupService:
 
     # -- offsets
 
-    async def commit_error(self, group: str, member: str, generation: int, instance: str | None) -> ErrorCode | None:
-        """Why offsets may not be stored; None: they may. A commit from outside any group is refused while registry
-        members own the group."""
+    async def commit(
+        self, group: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Stores a member's offsets, or those of nobody's member: a code for each. The commits of a group are stored in
+        the order of their requests; one whose client has gone is stored all the same, before the next."""
+        return await asyncio.shield(self._commits.begin(group, self._commit(group, committer, offsets)))
+
+    async def _commit(
+        self, group: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+    ) -> dict[TopicPartition, ErrorCode]:
+        try:
+            self._check_store()
+            guards = await self._guards(group, committer)
+            if isinstance(guards, ErrorCode):
+                return dict.fromkeys(offsets, guards)
+            gone = await self._workers.offsets(self._store, group, offsets, guards)
+        except (BadVersionError, NoNodeError) as error:
+            log.info("offsets of group %s were refused: %s", group, error)
+            await self._look_at_door(group)
+            return dict.fromkeys(offsets, ErrorCode.not_coordinator)
+        except KlammError as error:
+            return dict.fromkeys(offsets, error.code)
+        return {name: ErrorCode.unknown_topic_or_partition if name in gone else ErrorCode.none for name in offsets}
+
+    async def _guards(self, group: str, committer: Committer) -> list[Check] | ErrorCode:
+        """What must hold while the offsets are stored; or why they may not be. A commit from outside any group is
+        refused while registry members own the group."""
         refused = self.not_mine(group)
         if refused is not None:
             return refused
-        code = self.coordinator.commit_error(group, member, generation, instance)
+        code = self.coordinator.commit_error(group, committer.member_id, committer.generation, committer.instance_id)
         if code is not ErrorCode.none:
             return code
-        if generation < 0 and not self.coordinator.populated(group):
-            try:
-                if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
-                    return ErrorCode.inconsistent_group_protocol
-            except KlammError as error:
-                return error.code
-        return None
+        guards = [Check(paths.broker(self._broker_id))]
+        if self.coordinator.populated(group):
+            entered = self._doors.guard(group)
+            if entered is None:
+                self._taken_over(group, "its door is not open")
+                return ErrorCode.not_coordinator
+            return [*guards, entered]
+        door, unchanged = await self._workers.coordination(look_inside, self._coordination, group)
+        return ErrorCode.inconsistent_group_protocol if door is Door.REGISTRY else guards + unchanged
+
+    def _store(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: list[Check]
+    ) -> set[TopicPartition]:
+        """The offsets whose topic is gone; the others are stored. Blocking."""
+        if self._away:  # the store needs no coordination, and goes on without one as partitions do
+            self._offsets.commit(group, offsets)
+            return set()
+        return commit_current(self._offsets, self._topics, group, offsets, guards)
+
+    async def _look_at_door(self, group: str) -> None:
+        """A guard has failed: perhaps somebody else has the group by now."""
+        try:
+            if not await self._workers.coordination(self._doors.still_holds, group):
+                self._taken_over(group, "another broker or a registry member has entered it")
+        except KlammError as error:
+            log.info("the door of group %s cannot be looked at: %s", group, error)
+
+    def _taken_over(self, group: str, why: object) -> None:
+        """What is known of the group here is of the past: its members join again, wherever it is coordinated now."""
+        log.warning("the members of group %s are sent away: %s", group, why)
+        self._doors.lost(group)
+        self.coordinator.evict(group)
+        self._emptied(group)
 
     def _session_changed(self, event: SessionEvent) -> None:
         self._away = event is not SessionEvent.CONNECTED
@@ -260,12 +329,30 @@ class GroupService:
         if self._away and self._offsets.needs_coordination:
             raise CoordinationUnavailableError("the coordination is away, and the offsets with it")
 
-    async def store(self, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """`CoordinationUnavailableError`, at once where that is known, when the store is away."""
-        self._check_store()
-        await self._workers.offsets(self._offsets.commit, group, offsets)
-
     async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
+        """What is stored for the topics that there are now; an offset of a deleted topic of the same name is passed
+        over. `CoordinationUnavailableError`, at once where that is known, when the store is away."""
+        stored = await self._stored(group, names)
+        image = self._image()
+        doubtful = {
+            name.topic
+            for name, found in stored.items()
+            if not is_of(found, topic.topic_id if (topic := image.topics.get(name.topic)) else None)
+        }
+        if not doubtful:
+            return stored
+        # The image may be older than the commit.
+        ids = await self._workers.coordination(self._topics.now, doubtful)
+        return {
+            name: found
+            for name, found in stored.items()
+            if name.topic not in doubtful or is_of(found, ids.get(name.topic))
+        }
+
+    async def _stored(
+        self, group: str, names: Iterable[TopicPartition] | None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """Whatever is stored, offsets of deleted topics too."""
         self._check_store()
         return await self._workers.offsets(self._offsets.fetch, group, names)
 
@@ -278,7 +365,7 @@ class GroupService:
         same name begins at 0. A store that fails leaves the rest for `offsets.retention.minutes`, and says so."""
         try:
             for group in await self.with_offsets():
-                gone = [name for name in await self.fetch(group, None) if name.topic in topics]
+                gone = [name for name in await self._stored(group, None) if name.topic in topics]
                 if gone:
                     await self._workers.offsets(self._offsets.delete, group, gone)
         except KlammError as error:
@@ -298,7 +385,7 @@ class GroupService:
                 continue
             if await self._workers.coordination(door_of, self._coordination, group) is not None:
                 continue
-            stored = await self.fetch(group, None)
+            stored = await self._stored(group, None)
             if stored and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest:
                 await self._workers.offsets(self._offsets.delete, group)
                 self._populated_ms.pop(group, None)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import tenacity
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -22,6 +22,7 @@ from klamm.core.cluster import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.seams.coordination import (
     BadVersionError,
+    Check,
     Coordination,
     Create,
     Delete,
@@ -49,11 +50,21 @@ class _DoorNode(BaseModel):
     door: Literal["registry", "classic"]
 
 
-def enter(coordination: Coordination, group: str, door: Door, name: str, data: bytes = b"") -> str:
-    """Create the ephemeral path `ids/<name>`, by this door; returns the path.
+class Entry(NamedTuple):
+    """`path`: of who is inside. `version`: of the group's root since then; each later entry, of whomever, raises it."""
+
+    path: str
+    version: int
+
+
+def enter(
+    coordination: Coordination, group: str, door: Door, name: str, data: bytes = b"", *, expected: int | None = None
+) -> Entry:
+    """Create the ephemeral path `ids/<name>`, by this door.
 
     `BrokerError` INCONSISTENT_GROUP_PROTOCOL while the group is entered by the other door, `NodeExistsError` when the
-    name is taken by a live session (of this one's: it is entered already, and that is fine).
+    name is taken by a live session (of this one's: it is entered already, and that is fine). `expected`: only as long
+    as nobody has entered since that version of the root; else `BrokerError` NOT_COORDINATOR.
     """
     path = paths.group_member(group, name)
     retry = tenacity.Retrying(
@@ -62,14 +73,16 @@ def enter(coordination: Coordination, group: str, door: Door, name: str, data: b
         wait=tenacity.wait_random(0, 0.05),
         reraise=True,
     )
-    retry(_enter_once, coordination, group, door, Create(path, data, ephemeral=True))
-    return path
+    return Entry(path, retry(_enter_once, coordination, group, door, Create(path, data, ephemeral=True), expected))
 
 
-def _enter_once(coordination: Coordination, group: str, door: Door, create: Create) -> None:
+def _enter_once(coordination: Coordination, group: str, door: Door, create: Create, expected: int | None) -> int:
+    """The version of the root after it."""
     root = paths.group(group)
     _make(coordination, paths.group_ids(group))
     raw, stat = coordination.get(root)
+    if expected not in (None, stat.version):
+        raise BrokerError(ErrorCode.not_coordinator, f"group {group!r} has been entered by another broker")
     inside = coordination.children(paths.group_ids(group))
     current = _door_of(root, raw)
     if current not in (None, door) and inside:
@@ -82,28 +95,41 @@ def _enter_once(coordination: Coordination, group: str, door: Door, create: Crea
     name = create.path.rpartition("/")[2]
     if name in inside:
         found = coordination.exists(create.path)
-        if found is not None and found.ephemeral_owner == coordination.session_id:
-            return
+        own = found is not None and found.ephemeral_owner == coordination.session_id
+        if own and door is Door.REGISTRY:
+            return stat.version
         if found is not None and door is Door.REGISTRY:
             raise NodeExistsError(f"{create.path} is there: a member of another session has this name")
         if found is not None:
-            # A broker's id is its own: this path is left over from its session before.
+            # A broker's id is its own: this path is left over from its session before, or from an entry before another
+            # broker's.
             enter_door.append(Delete(create.path))
     try:
         coordination.transaction([*enter_door, create])
     except (NoNodeError, NodeExistsError) as error:
         # The path of the broker's former session went, or its own came, between reading and writing: read again.
         raise BadVersionError(str(error)) from error
+    return stat.version + 1
 
 
 def door_of(coordination: Coordination, group: str) -> Door | None:
     """The door by which the group is entered now; None while nobody is inside."""
+    return look_inside(coordination, group)[0]
+
+
+def look_inside(coordination: Coordination, group: str) -> tuple[Door | None, list[Check]]:
+    """`door_of`, and what holds until somebody enters; nothing where nobody ever has."""
+    root = paths.group(group)
     try:
-        raw, _ = coordination.get(paths.group(group))
+        raw, stat = coordination.get(root)
+    except NoNodeError:
+        return None, []
+    unchanged = [Check(root, stat.version)]
+    try:
         inside = coordination.children(paths.group_ids(group))
     except NoNodeError:
-        return None
-    return _door_of(paths.group(group), raw) if inside else None
+        return None, unchanged
+    return _door_of(root, raw) if inside else None, unchanged
 
 
 def _door_of(path: str, raw: bytes) -> Door | None:
@@ -124,6 +150,13 @@ def _make(coordination: Coordination, path: str) -> None:
             return
 
 
+class _Open(NamedTuple):
+    """A door that this broker has entered in that session; 0: it is not entered any more."""
+
+    session: int
+    version: int
+
+
 class ClassicDoors:
     """The doors that one broker holds open for its classic groups: entered before the first member joins, left after
     the last has gone.
@@ -131,6 +164,9 @@ class ClassicDoors:
     The broker's handler of JoinGroup calls `enter` on a worker thread, then on its loop `coordinator.join`, then
     `entered`; where that returns True, or the coordinator reports the group empty, it calls `leave` on a worker
     thread. `populated` is `GroupCoordinator.populated`.
+
+    Each entry raises the version of the group's root, so the version of one's own entry is a fencing token: as long as
+    it stands, no other broker has had a member of the group since (`guard`).
     """
 
     def __init__(self, coordination: Coordination, broker_id: int, populated: Callable[[str], bool]) -> None:
@@ -140,7 +176,7 @@ class ClassicDoors:
         self._io = threading.Lock()
         self._counts = threading.Lock()
         self._joining: Counter[str] = Counter()
-        self._open: dict[str, int] = {}
+        self._open: dict[str, _Open] = {}
 
     def enter(self, group: str) -> None:
         """Blocking. `BrokerError` INCONSISTENT_GROUP_PROTOCOL while registry members are inside; other errors of the
@@ -149,11 +185,11 @@ class ClassicDoors:
             self._joining[group] += 1
         try:
             session = self._coordination.session_id
-            if self._open.get(group) == session and session:
+            held = self._open.get(group)
+            if held is not None and held.session == session and session:
                 return
             with self._io:
-                enter(self._coordination, group, Door.CLASSIC, self._name)
-                self._open[group] = self._coordination.session_id
+                self._enter(group)
         except BaseException:
             self._done(group)
             raise
@@ -173,20 +209,41 @@ class ClassicDoors:
                 self._coordination.delete(paths.group_member(group, self._name))
             del self._open[group]  # only now: a call that failed is to be made again
 
+    def guard(self, group: str) -> Check | None:
+        """What holds until another broker, or a registry member, enters the group; None while its door is not open."""
+        held = self._open.get(group)
+        return Check(paths.group(group), held.version) if held is not None and held.session else None
+
+    def still_holds(self, group: str) -> bool:
+        """Blocking. Whether the guard holds now."""
+        with self._io:
+            held = self._open.get(group)
+            return held is None or self._coordination.get(paths.group(group))[1].version == held.version
+
+    def lost(self, group: str) -> None:
+        """The guard has failed: somebody else has entered. The next member that joins here enters again."""
+        if group in self._open:
+            self._open[group] = _Open(0, -1)
+
     def renew(self) -> list[str]:
         """Blocking. After the session expired and a new one is up: enter again the doors of groups that have members;
-        returns the groups that were taken over by the other door in the meantime, whose members must go."""
+        returns the groups that somebody else has entered in the meantime, whose members must go."""
         lost = []
         with self._io:
-            groups = [group for group in self._open if self._populated(group)]
-            self._open.clear()
-            for group in groups:
+            for group, held in list(self._open.items()):
+                if not self._populated(group):
+                    del self._open[group]
+                    continue
                 try:
-                    enter(self._coordination, group, Door.CLASSIC, self._name)
-                    self._open[group] = self._coordination.session_id
+                    self._enter(group, held.version)
                 except BrokerError:
+                    self.lost(group)
                     lost.append(group)
         return lost
+
+    def _enter(self, group: str, expected: int | None = None) -> None:
+        entry = enter(self._coordination, group, Door.CLASSIC, self._name, expected=expected)
+        self._open[group] = _Open(self._coordination.session_id, entry.version)
 
     def _done(self, group: str) -> bool:
         """One join less under way; whether there are more."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -31,11 +32,12 @@ class MemberNode(BaseModel):
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """`generation`: the newest member's creation id. `partitions`: numbers by subscribed topic; a topic that is not
-    there (yet) has none."""
+    there (yet) has none, and no id in `topic_ids`."""
 
     generation: int
     subscriptions: Mapping[str, Mapping[str, int]]
     partitions: Mapping[str, tuple[int, ...]]
+    topic_ids: Mapping[str, UUID]
 
 
 def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> GroupView:
@@ -50,7 +52,13 @@ def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> 
             continue  # left since the listing; the watch tells
         subscriptions[name] = _subscription(path, data)
         generation = max(generation, stat.creation_id)
-    return GroupView(generation, subscriptions, {topic: _partitions(coordination, topic) for topic in topics})
+    nodes = {topic: _topic(coordination, topic) for topic in topics}
+    return GroupView(
+        generation,
+        subscriptions,
+        {topic: tuple(sorted(node.partitions)) if node else () for topic, node in nodes.items()},
+        {topic: node.topic_id for topic, node in nodes.items() if node},
+    )
 
 
 def _subscription(path: str, data: bytes) -> dict[str, int]:
@@ -60,13 +68,12 @@ def _subscription(path: str, data: bytes) -> dict[str, int]:
         raise CoordinationError(f"{path} should hold a member's subscription, but holds {data[:80]!r}") from error
 
 
-def _partitions(coordination: Coordination, topic: str) -> tuple[int, ...]:
+def _topic(coordination: Coordination, topic: str) -> TopicNode | None:
     path = paths.topic(topic)
     try:
-        data, _ = coordination.get(path)
+        return TopicNode.decode(path, coordination.get(path)[0])
     except NoNodeError:
-        return ()
-    return tuple(sorted(TopicNode.decode(path, data).partitions))
+        return None
 
 
 class WatchSet:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
+from uuid import UUID
 
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.records.partition import TopicPartition
@@ -14,16 +15,18 @@ from klamm.core.seams.offsets import CommittedOffset
 @dataclass(frozen=True, slots=True)
 class Owned:
     """A partition that this member owns. `stream`: the number of the member's stream that reads it. `epoch` grows with
-    each change of owner: the creation id of the claim, or the generation of a classic group."""
+    each change of owner: the creation id of the claim, or the generation of a classic group. `topic_id`: of the topic
+    that was claimed, where the member knows it; a topic created later under the same name is another one."""
 
     partition: TopicPartition
     stream: int
     epoch: int
+    topic_id: UUID | None = None
 
 
 class LostOwnershipError(BrokerError):
     """A commit was refused, since the partition, or the whole membership, is this member's no more. Nothing was
-    stored; who owns it now reads the records again."""
+    stored of it; who owns it now reads the records again."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.illegal_generation) -> None:
         super().__init__(code, message)
@@ -70,11 +73,13 @@ class GroupMember(Protocol):
     def owned(self) -> dict[TopicPartition, Owned]: ...
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """All or none; `LostOwnershipError` when one is not this member's any more."""
+        """All or none; `LostOwnershipError` when one is not this member's any more. Offsets of a topic that was deleted
+        meanwhile are not stored, the others are, and then it raises too (UNKNOWN_TOPIC_OR_PARTITION)."""
         ...
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's stored offsets; partitions without one are left out."""
+        """The group's stored offsets; partitions without one are left out, and those whose offset is of a deleted topic
+        of the same name."""
         ...
 
     def close(self) -> None:

@@ -19,6 +19,9 @@ What a member owns no other one owns, as long as clocks run alike: an owner path
 owner has given up its partitions before (a third of the session time-out after the connection went, while the server
 waits for a whole one). Where even that fails (a stopped process), commits are refused: each carries the checks of
 `OwnerPaths.guards` in its transaction.
+
+A topic that was deleted and created again is another one: its partitions are revoked and claimed again. A commit of the
+former's offsets is refused in its transaction (`topic_ids`), and stored offsets of the former are passed over.
 """
 
 from __future__ import annotations
@@ -31,16 +34,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from klamm.core.cluster import paths
-from klamm.core.errors import CoordinationError, KlammError
+from klamm.core.errors import CoordinationError, ErrorCode, KlammError
 from klamm.core.groups import doors
 from klamm.core.groups.assignment import assign
 from klamm.core.groups.group_view import MemberNode, WatchSet, read_view
 from klamm.core.groups.member import LostOwnershipError, MemberListener, Owned
 from klamm.core.groups.ownership import ConflictError, OwnerPaths
+from klamm.core.groups.topic_ids import TopicIds, commit_current, is_of
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
     BadVersionError,
@@ -103,6 +107,7 @@ class RegistryMember:
         self.rebalances = 0
         self._coordination = coordination
         self._offsets = offsets
+        self._topics = TopicIds(coordination)
         self._settings = settings
         self._listener = listener
         self._clock = clock
@@ -143,13 +148,28 @@ class RegistryMember:
             if claims is None or foreign:
                 raise LostOwnershipError(f"group {self.group!r}: not owned by this member: {', '.join(foreign[:5])}")
             try:
-                self._offsets.commit(self.group, offsets, claims.guards(offsets))
+                gone = commit_current(
+                    self._offsets, self._topics, self.group, self._named(offsets), claims.guards(offsets)
+                )
             except (NoNodeError, BadVersionError, SessionExpiredError) as error:
                 self._wake.set()
                 raise LostOwnershipError(f"group {self.group!r}: lost to another member: {error}") from error
+        if gone:
+            self._wake.set()
+            names = ", ".join(sorted({p.topic for p in gone}))
+            raise LostOwnershipError(
+                f"group {self.group!r}: offsets of deleted topics were not stored: {names}",
+                ErrorCode.unknown_topic_or_partition,
+            )
+
+    def _named(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
+        """With the ids of the topics that were claimed."""
+        return {p: replace(offset, topic_id=self._owned[p].topic_id) for p, offset in offsets.items()}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        return self._offsets.fetch(self.group, list(partitions))
+        stored = self._offsets.fetch(self.group, list(partitions))
+        ids = self._topics.now({p.topic for p in stored})
+        return {p: found for p, found in stored.items() if found.offset >= 0 and is_of(found, ids.get(p.topic))}
 
     def close(self) -> None:
         """Everything is revoked and released and the member deregistered when this returns."""
@@ -237,10 +257,10 @@ class RegistryMember:
         self._session = self._coordination.session_id
         name = self._new_name()
         node = MemberNode(subscription=dict(self._settings.subscription), timestamp=str(int(time.time() * 1000)))
-        path = doors.enter(self._coordination, self.group, doors.Door.REGISTRY, name, node.encode())
+        entry = doors.enter(self._coordination, self.group, doors.Door.REGISTRY, name, node.encode())
         with self._lock:
             self.member_id = name
-            self._claims = OwnerPaths(self._coordination, self.group, name, path)
+            self._claims = OwnerPaths(self._coordination, self.group, name, entry.path)
             self._registered = True
         self._wake.set()
 
@@ -263,7 +283,11 @@ class RegistryMember:
             raise NoNodeError(f"member {self.member_id} of {self.group!r} is not registered any more")
         plan = assign(self.member_id, view.subscriptions, view.partitions)
         self.generation = max(self.generation, view.generation)
-        gone = [p for p, owned in self._owned.items() if plan.get(p) != owned.stream]
+        gone = [
+            p
+            for p, owned in self._owned.items()
+            if plan.get(p) != owned.stream or view.topic_ids.get(p.topic) != owned.topic_id
+        ]
         missing = {p: stream for p, stream in plan.items() if p not in self._owned or p in gone}
         if gone:
             self._revoke(claims, gone)
@@ -274,7 +298,7 @@ class RegistryMember:
             self._count(bool(gone))
             return REREAD_S
         try:
-            claimed = claims.claim(missing)
+            claimed = [replace(o, topic_id=view.topic_ids[o.partition.topic]) for o in claims.claim(missing)]
         except ConflictError as conflict:
             return self._wait_for(claims, conflict)
         self._conflicts = 0

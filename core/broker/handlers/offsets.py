@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from klamm.core.broker.context import Request
+from klamm.core.broker.group_service import Committer
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.records.partition import TopicPartition
@@ -13,25 +14,26 @@ from klamm.core.seams.offsets import CommittedOffset
 
 
 async def offset_commit(services: Services, request: Request) -> Any:
-    """All partitions that pass are stored together; the others carry their own error."""
+    """All partitions that pass are stored together, each for the topic id that this broker knows; the others carry
+    their own error."""
     m = request.message
-    instance_id = m.group_instance_id if request.version >= 7 else None
-    refused = await services.groups.commit_error(m.group_id, m.member_id, m.generation_id_or_member_epoch, instance_id)
+    committer = Committer(
+        m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
+    )
     errors: dict[TopicPartition, ErrorCode] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
     for topic in m.topics:
         for p in topic.partitions:
             name = TopicPartition(topic.name, p.partition_index)
-            errors[name] = refused if refused is not None else _problem(services, name, p.committed_metadata)
+            errors[name] = _problem(services, name, p.committed_metadata)
             if errors[name] is ErrorCode.none:
                 epoch = p.committed_leader_epoch if request.version >= 6 else -1
-                metadata = p.committed_metadata or ""
-                offsets[name] = CommittedOffset(p.committed_offset, epoch, metadata, services.clock_ms())
+                topic_id = services.image.topics[topic.name].topic_id
+                offsets[name] = CommittedOffset(
+                    p.committed_offset, epoch, p.committed_metadata or "", services.clock_ms(), topic_id
+                )
     if offsets:
-        try:
-            await services.groups.store(m.group_id, offsets)
-        except KlammError as error:
-            errors.update(dict.fromkeys(offsets, error.code))
+        errors |= await services.groups.commit(m.group_id, committer, offsets)
     return request.respond(topics=_committed(request, errors))
 
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.group_service import Committer, GroupService
 from klamm.core.broker.workers import Workers
+from klamm.core.cluster import paths
 from klamm.core.cluster.image import EMPTY_IMAGE
 from klamm.core.config.broker import BrokerConfig
+from klamm.core.errors import ErrorCode
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.core.seams.coordination import CoordinationUnavailableError, NoNodeError, SessionEvent, Stat
 from klamm.core.seams.offsets import CommittedOffset
 
 OFFSETS = {TopicPartition("t", 0): CommittedOffset(1)}
@@ -24,6 +26,11 @@ class Sessions:
 
     def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
         self.tell = callback
+
+    def get(self, path: str) -> tuple[bytes, Stat]:
+        if path != paths.METADATA_VERSION:
+            raise NoNodeError(path)
+        return b"", Stat(0, 0, 0, 0, 0)
 
 
 class Store:
@@ -59,11 +66,12 @@ async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
     try:
         for now in (event, SessionEvent.CONNECTED):
             sessions.tell(now)
-            for call in (service.store("g", OFFSETS), service.fetch("g", None)):
-                try:
-                    await call
-                except CoordinationUnavailableError:
-                    refused += 1
+            codes = await service.commit("g", Committer(), OFFSETS)
+            refused += list(codes.values()) == [ErrorCode.coordinator_not_available]
+            try:
+                await service.fetch("g", None)
+            except CoordinationUnavailableError:
+                refused += 1
     finally:
         workers.close()
     return store.calls, refused

@@ -22,7 +22,7 @@ def test_the_other_door_is_shut_while_somebody_is_inside(coordination: Coordinat
     with pytest.raises(BrokerError, match="'g' has members of the registry kind") as raised:
         doors.enter(coordination, "g", Door.CLASSIC, "broker-0")
     assert raised.value.code is ErrorCode.inconsistent_group_protocol
-    coordination.delete(first)
+    coordination.delete(first.path)
     coordination.delete(paths.group_member("g", "b"))
     doors.enter(coordination, "g", Door.CLASSIC, "broker-0")
     assert doors.door_of(coordination, "g") is Door.CLASSIC
@@ -39,7 +39,7 @@ def test_a_name_is_entered_once_by_a_session_and_taken_for_others(coordination_c
 
 def test_a_broker_takes_over_the_path_of_its_former_session(coordination_case: CoordinationCase) -> None:
     dead, live = coordination_case.open(), coordination_case.open()
-    path = doors.enter(dead, "g", Door.CLASSIC, "broker-0")
+    path, _ = doors.enter(dead, "g", Door.CLASSIC, "broker-0")
     doors.enter(live, "g", Door.CLASSIC, "broker-0")
     found = live.exists(path)
     assert found.ephemeral_owner == live.session_id

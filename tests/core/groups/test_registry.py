@@ -14,7 +14,7 @@ from klamm.core.groups.registry import RegistrySettings
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.offsets import CommittedOffset
-from klammtest.members import CoordinationSpec, Group, open_coordination, wait_until, write_topic
+from klammtest.members import CoordinationSpec, Group, delete_topic, open_coordination, wait_until, write_topic
 
 PARTITIONS = [TopicPartition("t", n) for n in range(8)]
 
@@ -65,7 +65,7 @@ def test_new_partitions_and_new_topics_are_taken_up(spec: CoordinationSpec, tree
     group.await_settled([*more, TopicPartition("later", 0), TopicPartition("later", 1)])
     streams = {o.stream for m, _, _ in group.members.values() for p, o in m.owned().items() if p.topic == "t"}
     assert streams == {0, 1}
-    tree.delete(paths.topic("later"))
+    delete_topic(tree, "later")
     group.await_settled(more)
     group.close()
 

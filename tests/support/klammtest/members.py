@@ -46,11 +46,26 @@ def write_topic(coordination: Coordination, name: str, partitions: int) -> None:
     """As the controller would, as far as members look."""
     data = TopicNode(topic_id=uuid4(), partitions=dict.fromkeys(range(partitions), (0,))).encode()
     if coordination.exists(paths.topic(name)):
+        before = TopicNode.decode(paths.topic(name), coordination.get(paths.topic(name))[0])
+        data = before.model_copy(update={"partitions": dict.fromkeys(range(partitions), (0,))}).encode()
         coordination.set(paths.topic(name), data)
     else:
         coordination.create(paths.topic(name), data, make_parents=True)
     if coordination.exists(paths.BROKER_IDS) is None:
         coordination.create(paths.BROKER_IDS, make_parents=True)
+    _topics_changed(coordination)
+
+
+def delete_topic(coordination: Coordination, name: str) -> None:
+    """As the controller would, as far as members look."""
+    coordination.delete(paths.topic(name))
+    _topics_changed(coordination)
+
+
+def _topics_changed(coordination: Coordination) -> None:
+    if coordination.exists(paths.METADATA_VERSION) is None:
+        coordination.create(paths.METADATA_VERSION, make_parents=True)
+    coordination.set(paths.METADATA_VERSION, b"{}")
 
 
 def wait_until(condition: Callable[[], bool], what: str) -> None:

@@ -1,0 +1,55 @@
+"""Turns: calls that belong to one key run one after the other, in the order in which they were asked for.
+
+A call that was begun goes on to its end although whoever asked for it has gone: its worker thread cannot be stopped,
+and the next call must not overtake it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class TurnsByKey(Generic[T]):
+    """Belongs to the event loop."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, asyncio.Task[T]] = {}
+
+    def begin(self, key: str, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs `call` once those asked for before it have ended. Await it through `asyncio.shield`."""
+        task = asyncio.get_running_loop().create_task(_after(self._last.get(key), call))
+        self._last[key] = task
+        task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    def last(self, key: str) -> asyncio.Task[T] | None:
+        """The call that was asked for last, unless it has ended."""
+        return self._last.get(key)
+
+    async def stop(self, timeout_s: float) -> None:
+        """Gives what is under way this long, then cancels it."""
+        tasks = list(self._last.values())
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for task in tasks:
+            task.cancel()
+
+    def _ended(self, key: str, task: asyncio.Task[T]) -> None:
+        if self._last.get(key) is task:
+            del self._last[key]
+        if not task.cancelled():
+            task.exception()  # who asked may have gone, and nobody else looks at it
+
+
+async def _after(former: asyncio.Task[T] | None, call: Coroutine[Any, Any, T]) -> T:
+    try:
+        if former is not None:
+            await asyncio.wait([former])
+    except BaseException:
+        call.close()
+        raise
+    return await call

@@ -1,0 +1,275 @@
+"""The coordinator's commits: in order, refused once another broker has the group, and of one topic id only."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from klamm.core.broker import group_service, turns_by_key
+from klamm.core.broker.group_service import Committer, GroupService
+from klamm.core.broker.workers import Workers
+from klamm.core.cluster import paths
+from klamm.core.cluster.image import BrokerNode, ClusterImage
+from klamm.core.cluster.nodes import BrokerIdNode, TopicNode
+from klamm.core.config.broker import BrokerConfig
+from klamm.core.errors import ErrorCode
+from klamm.core.groups.requests import JoinRequest, SyncRequest
+from klamm.core.plugins import plugin_host
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import Check, Coordination
+from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klammtest.guarantees import guarantee
+from klammtest.inprocess import broker_thread
+from klammtest.members import WAIT_S, delete_topic, write_topic
+
+T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
+BOTH = pytest.mark.parametrize("plugin", ["coordination", "topic"])
+PATIENT = {"offsets.topic.num.partitions": 1, "offsets.commit.timeout.ms": 60_000}
+
+
+class Cluster:
+    """A tree with two topics, and for the store that keeps offsets in a topic a broker that leads it."""
+
+    def __init__(self, tree: Path, plugin: str) -> None:
+        self.tree = tree
+        self.plugin = plugin
+        self._opened: list[EmbeddedCoordination] = []
+        self.own = self.open()
+        for topic in ("t", "u"):
+            write_topic(self.own, topic, 1)
+
+    def open(self) -> Coordination:
+        self._opened.append(EmbeddedCoordination(EmbeddedConfig(path=self.tree)))
+        self._opened[-1].start()
+        return self._opened[-1]
+
+    def store(self, coordination: Coordination) -> OffsetStore:
+        keys = PATIENT if self.plugin == "topic" else {}
+        return plugin_host().offset_stores.create(self.plugin, keys, coordination)
+
+    def id_of(self, topic: str) -> UUID:
+        return TopicNode.decode(paths.topic(topic), self.own.get(paths.topic(topic))[0]).topic_id
+
+    def offset(self, partition: TopicPartition, offset: int) -> dict[TopicPartition, CommittedOffset]:
+        return {partition: CommittedOffset(offset, topic_id=self.id_of(partition.topic))}
+
+    def close(self) -> None:
+        for coordination in self._opened:
+            coordination.close()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
+    callspec = getattr(request.node, "callspec", None)
+    plugin = callspec.params.get("plugin", "coordination") if callspec else "coordination"
+    tree = tmp_path / "tree.db"
+    if plugin == "coordination":
+        made = Cluster(tree, plugin)
+        yield made
+        made.close()
+        return
+    with broker_thread(tmp_path / "broker", {"plugin": "embedded", "path": str(tree)}) as running:
+        made = Cluster(tree, plugin)
+        store = made.store(made.own)
+        store.commit("first", {T0: CommittedOffset(0)})  # the offsets' topic is made while there is one broker
+        store.close()
+        assert running.advertised
+        yield made
+        made.close()
+
+
+@asynccontextmanager
+async def coordinator(
+    cluster: Cluster, broker_id: int, wrap: Callable[[OffsetStore], OffsetStore] = lambda store: store
+) -> AsyncIterator[GroupService]:
+    """A broker's groups; in its image it is alone, so every group is its own."""
+    coordination = cluster.open()
+    node = BrokerIdNode(host="127.0.0.1", port=1, endpoints=("PLAINTEXT://127.0.0.1:1",), timestamp=0)
+    coordination.create(paths.broker(broker_id), node.encode(), ephemeral=True, make_parents=True)
+    image = ClusterImage("c", broker_id, {broker_id: BrokerNode(broker_id, "127.0.0.1", 1, 0)}, {})
+    config = BrokerConfig(broker_id=broker_id, group_initial_rebalance_delay_ms=0)
+    workers, store = Workers(1), wrap(cluster.store(coordination))
+    service = GroupService(config, coordination, store, workers, lambda: image)
+    service.start()
+    while service.not_mine("g") is not None:
+        await asyncio.sleep(0.01)
+    try:
+        yield service
+    finally:
+        await service.stop()
+        store.close()
+        workers.close()
+
+
+async def stable_member(service: GroupService) -> Committer:
+    """Of a group with one member."""
+    protocols = (("range", b""),)
+    request = JoinRequest("g", "", "consumer", protocols, 60_000, 60_000, member_id_required=False)
+    joined = await service.join(request)
+    assert joined.error is ErrorCode.none
+    synced = await service.sync(SyncRequest("g", joined.member_id, joined.generation))
+    assert synced.error is ErrorCode.none
+    return Committer(joined.member_id, joined.generation)
+
+
+def run(test: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(test, WAIT_S * 2))
+
+
+def without_guards(patch: pytest.MonkeyPatch) -> None:
+    """As it was: the store is told nothing of who coordinates the group."""
+
+    def store(
+        service: GroupService, group: str, offsets: Mapping[TopicPartition, CommittedOffset], _: list[Check]
+    ) -> set[TopicPartition]:
+        service._offsets.commit(group, offsets)
+        return set()
+
+    patch.setattr(GroupService, "_store", store)
+
+
+@guarantee("B8", "a coordinator that was paused stores nothing over its successor's", plant=without_guards)
+@BOTH
+def test_a_paused_coordinator_stores_nothing_over_its_successors_commit(cluster: Cluster, plugin: str) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as paused, coordinator(cluster, 6) as successor:
+            mine = await stable_member(paused)
+            assert set((await paused.commit("g", mine, cluster.offset(T0, 100))).values()) == {ErrorCode.none}
+            # The first broker sleeps: its image is old, its groups are as they were.
+            other = await stable_member(successor)
+            assert set((await successor.commit("g", other, cluster.offset(T0, 150))).values()) == {ErrorCode.none}
+            late = await paused.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert late == {T0: ErrorCode.not_coordinator}
+            assert paused.coordinator.heartbeat("g", *mine[:2]) is ErrorCode.unknown_member_id
+            assert successor.coordinator.heartbeat("g", *other[:2]) is ErrorCode.none
+
+    run(test())
+
+
+@guarantee("B8", "a coordinator without a registration stores nothing", plant=without_guards)
+@BOTH
+def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(cluster: Cluster, plugin: str) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as paused:
+            assert set((await paused.commit("g", Committer(), cluster.offset(T0, 1))).values()) == {ErrorCode.none}
+            cluster.own.delete(paths.broker(5))
+            late = await paused.commit("g", Committer(), cluster.offset(T0, 2))
+            assert (await paused.fetch("g", [T0]))[T0].offset == 1
+            assert late == {T0: ErrorCode.not_coordinator}
+
+    run(test())
+
+
+def test_a_group_that_comes_back_is_entered_again(cluster: Cluster) -> None:
+    """Its coordinator was another broker for a while; the members join again, and commit."""
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as first, coordinator(cluster, 6) as second:
+            old = await stable_member(first)
+            await stable_member(second)
+            assert await first.commit("g", old, cluster.offset(T0, 1)) == {T0: ErrorCode.not_coordinator}
+            again = await stable_member(first)
+            assert await first.commit("g", again, cluster.offset(T0, 2)) == {T0: ErrorCode.none}
+
+    run(test())
+
+
+class SlowStore:
+    """The store, whose first commit waits for `go_on`."""
+
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
+        self.needs_coordination = store.needs_coordination
+        self.in_first, self.go_on, self.stored_first = threading.Event(), threading.Event(), threading.Event()
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
+    ) -> None:
+        first = not self.in_first.is_set()
+        if first:
+            self.in_first.set()
+            assert self.go_on.wait(WAIT_S)
+        self._store.commit(group, offsets, guards)
+        if first:
+            self.stored_first.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def without_turns(patch: pytest.MonkeyPatch) -> None:
+    async def after(_: object, call: Coroutine[Any, Any, Any]) -> Any:
+        return await call
+
+    patch.setattr(turns_by_key, "_after", after)
+
+
+@guarantee("B7", "a slow commit is not stored after a newer one of its group", plant=without_turns)
+def test_a_slow_commit_of_a_client_that_has_gone_is_not_stored_after_a_newer_one(cluster: Cluster) -> None:
+    stores: list[SlowStore] = []
+
+    def slow(store: OffsetStore) -> OffsetStore:
+        stores.append(SlowStore(store))
+        return stores[0]
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, slow) as service:
+            old = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 950)))
+            while not stores[0].in_first.is_set():
+                await asyncio.sleep(0.01)
+            old.cancel()  # the client's connection ends; it comes again by another one
+            new = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 960)))
+            assert await service.commit("h", Committer(), cluster.offset(U0, 1)) == {U0: ErrorCode.none}
+            await asyncio.wait([new], timeout=3.0)  # it only ends here where it has overtaken the first
+            stores[0].go_on.set()
+            assert await new == {T0: ErrorCode.none}
+            while not stores[0].stored_first.is_set():
+                await asyncio.sleep(0.01)
+            assert (await service.fetch("g", [T0]))[T0].offset == 960
+
+    run(test())
+
+
+@guarantee("A2", "a broker stores no offset of a topic that was deleted", plant=without_guards)
+@BOTH
+def test_a_commit_of_a_deleted_topic_is_refused(cluster: Cluster, plugin: str) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            old = {**cluster.offset(T0, 1500), **cluster.offset(U0, 7)}
+            assert set((await service.commit("g", Committer(), cluster.offset(T0, 1400))).values()) == {ErrorCode.none}
+            delete_topic(cluster.own, "t")
+            write_topic(cluster.own, "t", 1)
+            codes = await service.commit("g", Committer(), old)
+            assert {p: o.offset for p, o in (await service.fetch("g", None)).items()} == {U0: 7}
+            assert codes == {T0: ErrorCode.unknown_topic_or_partition, U0: ErrorCode.none}
+
+    run(test())
+
+
+def take_any_offset(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(group_service, "is_of", lambda *_: True)
+
+
+@guarantee("A2", "OffsetFetch passes over offsets of the deleted topic", plant=take_any_offset)
+@BOTH
+def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plugin: str) -> None:
+    store = cluster.store(cluster.own)
+    store.commit("g", {T0: CommittedOffset(1500, topic_id=uuid4()), U0: CommittedOffset(3)})
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            assert set(await service.fetch("g", [T0, U0])) == {U0}
+            store.commit("g", cluster.offset(T0, 4))
+            assert (await service.fetch("g", [T0]))[T0].offset == 4, "of a topic that the image does not know yet"
+
+    run(test())
+    store.close()
