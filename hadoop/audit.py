@@ -25,7 +25,8 @@ Connect = Callable[[], AbstractContextManager[ClusterClient]]
 
 
 class _Counted(BaseModel):
-    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes)."""
+    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes). `lost`: deleted before they
+    could be loaded, so that the load has none of their records."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,6 +34,7 @@ class _Counted(BaseModel):
     start: int = Field(alias="from")
     end: int = Field(alias="to")
     windows: list[tuple[int, int, int]]
+    lost: bool = False
 
 
 class LoadAudit(BaseModel):
@@ -51,7 +53,14 @@ class LoadAudit(BaseModel):
 
     @classmethod
     def of(
-        cls, owner: str, topic: str, load: int, job_id: str, window_ms: int, counts: Iterable[RangeCount]
+        cls,
+        owner: str,
+        topic: str,
+        load: int,
+        job_id: str,
+        window_ms: int,
+        counts: Iterable[RangeCount],
+        lost: Iterable[RangeCount] = (),
     ) -> LoadAudit:
         ranges = [
             _Counted.model_validate(
@@ -60,9 +69,11 @@ class LoadAudit(BaseModel):
                     "from": c.from_offset,
                     "to": c.to_offset,
                     "windows": [(w.start_ms, w.count, w.bytes) for w in c.windows],
+                    "lost": gone,
                 }
             )
-            for c in counts
+            for gone, part in ((True, lost), (False, counts))
+            for c in part
         ]
         return cls(owner=owner, topic=topic, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges)
 

@@ -1,8 +1,9 @@
 """The load job: from the last published load to the end of the topic, and out in one rename (design D11).
 
-    plan      ranges from the last load's `_offsets.json` to the high watermark
+    plan      ranges from the last load's `_offsets.json` to the high watermark, if history is still the one it was
     write     rows below `_staging/<job id>/`, clustered by directory
     count     what the written files hold
+    verify    that the topic and its history are still those of the plan
     publish   `_offsets.json`, `_audit.json`, `_SUCCESS`, then one rename to `load=<number>/`
     audit     the event, after the rename; a run that finds one missing sends it
 
@@ -16,9 +17,10 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Protocol
+from uuid import UUID
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -29,14 +31,15 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.fetch import DataLossError
+from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
 from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout
-from klamm.hadoop.manifest import Manifest, PartitionRange, last_manifest
+from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.plan import OffsetRange, capped
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.session import SparkFailedError, reason_of
-from klamm.hadoop.staged import FileFormat, count, decoded, load_session, total_rows, write
+from klamm.hadoop.staged import Counts, FileFormat, count, decoded, load_session, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
 
 DEFAULT_WINDOW_MS: Final = 600_000
@@ -51,7 +54,7 @@ class LogEnds:
     latest: int
 
 
-class Topics(Protocol):
+class Topics(TopicHistory, Protocol):
     """What a load reads from. `klamm.hadoop.topics.ClusterTopics` is the cluster."""
 
     def cluster_id(self) -> str: ...
@@ -78,13 +81,16 @@ class LoadSpec:
     owner: str
     max_offsets: int | None = None
     fail_on_data_loss: bool = True
+    from_earliest: bool = False
+    """Whether a partition's first load may begin above offset 0 all the same."""
     staging_retention_s: float = 3600.0
     window_ms: int = DEFAULT_WINDOW_MS
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """A published load. `rows` and `files` are counted in what was written, `bad` of the rows were set aside."""
+    """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that
+    were deleted before they could be loaded."""
 
     topic: str
     load: int
@@ -93,6 +99,48 @@ class LoadResult:
     bytes: int
     ranges: tuple[OffsetRange, ...]
     seconds: float
+    lost: tuple[OffsetRange, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One partition: `reads` begins at `begin`, where the last load ended, or above it where offsets are deleted."""
+
+    begin: int
+    reads: OffsetRange
+
+    @property
+    def covered(self) -> OffsetRange:
+        return replace(self.reads, start=self.begin)
+
+    @property
+    def lost(self) -> OffsetRange:
+        return replace(self.reads, start=self.begin, end=self.reads.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Of every partition, those without news too; `topic_id` and `batches` were asked for before and after the ends."""
+
+    topic_id: UUID | None
+    partitions: tuple[_Planned, ...]
+    batches: Mapping[TopicPartition, BatchMark]
+
+    @property
+    def reads(self) -> list[OffsetRange]:
+        return [p.reads for p in self.partitions if p.reads.size]
+
+    @property
+    def has_news(self) -> bool:
+        return any(p.covered.size for p in self.partitions)
+
+    def loaded(self) -> Loaded:
+        return Loaded(self.topic_id, {p.reads.partition.partition: self._range(p) for p in self.partitions})
+
+    def _range(self, planned: _Planned) -> PartitionRange:
+        lost_to = planned.lost.end if planned.lost.size else None
+        end = max(planned.begin, planned.reads.end)
+        return PartitionRange.of(planned.begin, end, lost_to, self.batches.get(planned.reads.partition))
 
 
 class LoadJob:
@@ -116,6 +164,7 @@ class LoadJob:
         self._topics = topics
         self._publisher = publisher
         self._spec = spec
+        self._history = HistoryCheck(topics)
         self._auditor = auditor
         self._progress = progress or Progress()
         self._warn = warn
@@ -134,56 +183,103 @@ class LoadJob:
         layout = TopicLayout(self._spec.root, topic)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
         self._send_audit(layout)
-        last = last_manifest(self._publisher, layout)
-        every = self._plan(topic, last)
-        ranges = [r for r in every if r.size]
-        if not ranges:
+        plan = self._plan(layout, last := last_manifest(self._publisher, layout))
+        if not plan.has_news:
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
         fault_point("load.planned")
         with Staging(self._publisher, layout, job_id) as staging:
-            counts = self._write(topic, staging.path, ranges)
+            counts = self._write(topic, staging.path, plan.reads)
             self._check()
             fault_point("load.written")
-            manifest = self._describe(topic, number, job_id, every, counts, staging.path)
-            self._finish(staging.path, manifest, counts)
+            plan = self._with_late_losses(topic, plan, counts)
+            self._history.verify(layout, plan.loaded())
+            manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
+            self._finish(staging.path, manifest, plan, counts)
             size = sum(s for name, s in self._publisher.files(staging.path) if _is_data(name))
             fault_point("load.staged")
             self._check()  # raises where the user has given up: from here on the load is visible
             staging.publish(number)
             fault_point("load.published")
         self._send_audit(layout)
+        lost = tuple(p.lost for p in plan.partitions if p.lost.size)
+        for gap in lost:
+            self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} were deleted before they could be loaded")
+        covered = tuple(p.covered for p in plan.partitions if p.covered.size)
         seconds = self._now_s() - started
-        return LoadResult(topic, number, manifest.rows, manifest.files, size, tuple(ranges), seconds)
+        return LoadResult(topic, number, manifest.rows, manifest.files, size, covered, seconds, lost)
 
-    def _plan(self, topic: str, last: Manifest | None) -> list[OffsetRange]:
-        """Of every partition, those without news too (their range is empty)."""
-        ends, cluster_id = self._topics.ends(topic), self._topics.cluster_id()
-        if last is not None and last.cluster_id != cluster_id:
+    def _plan(self, layout: TopicLayout, last: Manifest | None) -> _Plan:
+        topic = layout.topic
+        topic_id, cluster_id = self._topics.topic_id(topic), self._topics.cluster_id()
+        ends = self._topics.ends(topic)
+        if last is not None:
+            self._verify(layout, last, cluster_id, ends)
+        known = {} if last is None else last.partitions
+        found = [self._partition(TopicPartition(topic, n), log, known.get(n)) for n, log in sorted(ends.items())]
+        reads = capped([p.reads for p in found], self._spec.max_offsets)
+        partitions = tuple(replace(p, reads=r) for p, r in zip(found, reads, strict=True))
+        wanted = {p.reads.partition: max(p.begin, p.reads.end) for p in partitions}
+        batches = self._topics.last_batches(wanted)
+        kept = {
+            tp: mark
+            for tp, end in wanted.items()
+            if (before := known.get(tp.partition)) and before.end == end and (mark := before.batch) is not None
+        }
+        return _Plan(topic_id, partitions, kept | batches)
+
+    def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
+        """That the last load's offsets still mean what they meant."""
+        if last.cluster_id != cluster_id:
             raise LakeError(
-                f"{self._spec.root}/{topic} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
+                f"{layout.base} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
                 "give each cluster a lake of its own"
             )
-        begin = {} if last is None else last.ends()
-        ranges = [self._range(TopicPartition(topic, n), log, begin.get(n)) for n, log in sorted(ends.items())]
-        return capped(ranges, self._spec.max_offsets)
+        self._history.verify_topic(layout, last.topic_id)
+        for number, loaded in sorted(last.partitions.items()):
+            log, partition = ends.get(number), TopicPartition(layout.topic, number)
+            if log is None or loaded.end > log.latest:
+                now = "the topic has no such partition now" if log is None else f"the log ends at {log.latest} now"
+                raise DataLossError(
+                    f"{partition}: loaded up to offset {loaded.end}, {now}: the topic was deleted and created again, "
+                    f"or its log was cut; {way_out(layout)}"
+                )
+        self._history.verify(layout, Loaded(last.topic_id, last.partitions))
 
-    def _range(self, partition: TopicPartition, log: LogEnds, begin: int | None) -> OffsetRange:
-        if begin is None:
-            return OffsetRange(partition, log.earliest, log.latest)
-        if begin > log.latest:
-            raise DataLossError(
-                f"{partition}: loaded up to offset {begin}, the log ends at {log.latest}: the topic was made anew or "
-                "cut; move its directory in the lake away to load it from the start"
-            )
+    def _partition(self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None) -> _Planned:
+        begin = 0 if loaded is None else loaded.end
         if begin < log.earliest and self._spec.fail_on_data_loss:
-            raise DataLossError(
-                f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted what "
-                "lies between; fail.on.data.loss: false goes on without it"
-            )
-        return OffsetRange(partition, begin, log.latest)
+            if loaded is not None:
+                raise DataLossError(
+                    f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted "
+                    "what lies between; fail.on.data.loss: false goes on without it"
+                )
+            if not self._spec.from_earliest:
+                raise DataLossError(
+                    f"{partition}: the log begins at offset {log.earliest}: what was below it is deleted and was never "
+                    "loaded; starting.offsets: earliest begins a partition's first load at what is left"
+                )
+        return _Planned(begin, OffsetRange(partition, max(begin, log.earliest), log.latest))
 
-    def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> list[RangeCount]:
+    def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts) -> _Plan:
+        """The plan, and what retention deleted after it, before a task could read it."""
+        if self._spec.fail_on_data_loss:
+            return plan  # the task has failed
+        ends = self._topics.ends(topic)
+
+        def found(planned: _Planned) -> _Planned:
+            reads = planned.reads
+            log = ends.get(reads.partition.partition)
+            if not reads.size or log is None or log.earliest <= reads.start:
+                return planned
+            first = counts.first.get(reads.partition.partition, reads.end)
+            return replace(planned, reads=replace(reads, start=max(reads.start, min(first, log.earliest, reads.end))))
+
+        return replace(plan, partitions=tuple(found(p) for p in plan.partitions))
+
+    def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
+        if not ranges:
+            return Counts([], {})  # all that is new is deleted
         format_ = self._topics.format(topic)
         try:
             with self._progress.watch(self._session, f"load {topic}"):
@@ -197,24 +293,28 @@ class LoadJob:
         except PySparkException as error:
             raise SparkFailedError(reason_of(error)) from error
 
-    def _describe(
-        self, topic: str, number: int, job_id: str, every: list[OffsetRange], counts: list[RangeCount], path: str
-    ) -> Manifest:
+    def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:
         files = [name for name, _ in self._publisher.files(path) if _is_data(name)]
+        loaded = plan.loaded()
         return Manifest(
             topic=topic,
+            topic_id=loaded.topic_id,
             load=number,
             job_id=job_id,
             cluster_id=self._topics.cluster_id(),
             created_ms=int(self._now_s() * 1000),
-            rows=total_rows(counts),
+            rows=total_rows(counts.ranges),
             files=len(files),
-            partitions={r.partition.partition: PartitionRange.of(r.start, max(r.start, r.end)) for r in every},
+            partitions=dict(loaded.partitions),
         )
 
-    def _finish(self, path: str, manifest: Manifest, counts: list[RangeCount]) -> None:
+    def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:
+        """A lost range is a range of its own without records, so that the audit misses them."""
+        lost = [RangeCount(p.lost.partition, p.lost.start, p.lost.end, ()) for p in plan.partitions if p.lost.size]
+        begins = {p.reads.partition: p.reads.start for p in plan.partitions}
+        held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
         audit = LoadAudit.of(
-            self._spec.owner, manifest.topic, manifest.load, manifest.job_id, self._spec.window_ms, counts
+            self._spec.owner, manifest.topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost
         )
         files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
         for name, data in files.items():

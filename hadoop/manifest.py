@@ -1,28 +1,53 @@
 """The manifest of a load: `_offsets.json`, which becomes visible in the same rename as the data.
 
 It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
-says where the next load begins.
+says where the next load begins. With the offsets it records what they belong to: the topic's id, and of each partition
+the batch that holds the last loaded offset (`klamm.hadoop.history`). Version 1 had neither; the next load adds them.
 """
 
 from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.hadoop.layout import OFFSETS, TopicLayout, load_number
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 
+VERSION: Final = 2
+
+
+class BatchMark(BaseModel):
+    """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two the
+    offset asked for is in a hole between batches, and the epoch is that of the batch after it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    leader_epoch: int
+    base_offset: int | None = None
+    crc: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the batch holds the offset asked for."""
+        return self.base_offset is not None
+
 
 class PartitionRange(BaseModel):
-    """Offsets [from, to) of one partition."""
+    """Offsets [from, to) of one partition. `lost_to`: [from, lost_to) was deleted before it could be loaded. `batch`
+    holds the last offset below `to`; None when that was gone, or nothing was loaded yet."""
 
     model_config = ConfigDict(frozen=True)
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
+    lost_to: int | None = None
+    batch: BatchMark | None = None
 
     @classmethod
-    def of(cls, start: int, end: int) -> PartitionRange:
-        return cls.model_validate({"from": start, "to": end})
+    def of(cls, start: int, end: int, lost_to: int | None = None, batch: BatchMark | None = None) -> PartitionRange:
+        return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "batch": batch})
 
 
 class Manifest(BaseModel):
@@ -30,8 +55,9 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    version: int = 1
+    version: int = VERSION
     topic: str
+    topic_id: UUID | None = None
     load: int
     job_id: str
     cluster_id: str = ""
@@ -40,12 +66,8 @@ class Manifest(BaseModel):
     files: int
     partitions: dict[int, PartitionRange]
 
-    def ends(self) -> dict[int, int]:
-        """Where the next load begins, by partition."""
-        return {number: range_.end for number, range_ in self.partitions.items()}
-
     def to_bytes(self) -> bytes:
-        return (self.model_dump_json(by_alias=True, indent=1) + "\n").encode()
+        return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()
 
 
 def read_manifest(publisher: Publisher, layout: TopicLayout, number: int) -> Manifest | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from types import TracebackType
 
 from pyspark.sql import SparkSession
@@ -12,6 +13,7 @@ from klamm.core.errors import ConfigError
 from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
+from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.schemes import publisher_for
 from klamm.hadoop.session import start_session
@@ -66,11 +68,16 @@ class Loader:
 
 def line(result: LoadResult) -> str:
     """`load topic=flights load=3 rows=… files=… offsets=0:10-20,1:5-9 …`."""
-    offsets = ",".join(f"{r.partition.partition}:{r.start}-{r.end}" for r in result.ranges)
+    offsets = _spans(result.ranges)
+    lost = f" lost={_spans(result.lost)}" if result.lost else ""
     return (
         f"load topic={result.topic} load={result.load} rows={result.rows} files={result.files} "
-        f"bytes={result.bytes} offsets={offsets} seconds={result.seconds:.1f}"
+        f"bytes={result.bytes} offsets={offsets}{lost} seconds={result.seconds:.1f}"
     )
+
+
+def _spans(ranges: Iterable[OffsetRange]) -> str:
+    return ",".join(f"{r.partition.partition}:{r.start}-{r.end}" for r in ranges)
 
 
 def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
@@ -80,6 +87,7 @@ def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
         owner=sink,
         max_offsets=config.max_offsets_per_load,
         fail_on_data_loss=config.fail_on_data_loss,
+        from_earliest=config.starting_offsets == "earliest",
         staging_retention_s=config.staging_retention_minutes * 60,
         window_ms=window_ms,
     )

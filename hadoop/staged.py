@@ -85,9 +85,17 @@ def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
     return rows.write.mode("append").format(files.name).options(**_NO_MARKS)
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What was written: the records of each range, and the first offset of each partition that has any."""
+
+    ranges: list[RangeCount]
+    first: dict[int, int]
+
+
 def count(
     session: SparkSession, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
-) -> list[RangeCount]:
+) -> Counts:
     """What the written files hold of each range, by window: read back, so that it counts rows that are there.
 
     `LakeError` when a row is outside its range, or there twice.
@@ -109,10 +117,11 @@ def count(
     return _by_range(grouped.toArrow(), ranges, path)
 
 
-def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> list[RangeCount]:
+def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> Counts:
     found: dict[int, list[dict[str, int]]] = {}
     for row in table.to_pylist():
         found.setdefault(row["_partition"], []).append(row)
+    first = {number: min(row["first"] for row in rows) for number, rows in found.items()}
     counts = []
     for r in ranges:
         rows = found.pop(r.partition.partition, [])
@@ -125,7 +134,7 @@ def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> list
         counts.append(RangeCount(r.partition, r.start, r.end, tuple(WindowCount(*w) for w in windows)))
     if found:
         raise LakeError(f"{path} holds rows of partitions that were not read: {sorted(found)}")
-    return counts
+    return Counts(counts, first)
 
 
 def total_rows(counts: Iterable[RangeCount]) -> int:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from klamm.core.config.settings import Settings
-from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.errors import ConfigError, ErrorCode, SchemaError
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LogEnds
+from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.source import KlammDataSource, connect, edges
@@ -24,6 +28,8 @@ from klamm.schemas.options import AvroOptions
 
 AVRO: Final = "avro"
 _MICROS: Final = 1_000_000
+_MARK_BYTES: Final = 64 * 1024
+"""Of a batch only the header is wanted; a larger batch comes whole when its partition is the answer's first."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,38 @@ class ClusterTopics:
         partitions = self._client.partitions(topic)
         first, last = (edges(self._client, partitions, edge) for edge in (EARLIEST, LATEST))
         return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
+
+    def topic_id(self, topic: str) -> UUID | None:
+        return self._client.topic_ids([topic]).get(topic)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return self._client.leader_epoch_ends(epochs)
+
+    def is_compacted(self, topic: str) -> bool:
+        return "compact" in (self._client.describe_configs(topic)["cleanup.policy"].value or "")
+
+    def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
+        wanted = {tp: end - 1 for tp, end in ends.items() if end > 0}
+        found = self._client.to_leaders(wanted, lambda node_id, share, _: self._marks(node_id, share))
+        return {tp: mark for tp, mark in found.items() if mark is not None}
+
+    def _marks(
+        self, node_id: int, offsets: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, BatchMark | ErrorCode | None]:
+        """None: deleted. An answer holds at least one partition's batch, but perhaps not all of them."""
+        found: dict[TopicPartition, BatchMark | ErrorCode | None] = {}
+        while left := {tp: offset for tp, offset in offsets.items() if tp not in found}:
+            answers = self._client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
+            for tp, answer in answers.items():
+                if answer.error is ErrorCode.offset_out_of_range:
+                    found[tp] = None
+                elif answer.error is not ErrorCode.none:
+                    found[tp] = answer.error
+                elif (mark := _mark(answer.records, left[tp])) is not None:
+                    found[tp] = mark
+            if not left.keys() & found.keys():
+                found |= dict.fromkeys(left, None)
+        return found
 
     def format(self, topic: str) -> RowFormat:
         schemas = self._schemas(topic)
@@ -97,6 +135,16 @@ class ClusterTopics:
     @property
     def client(self) -> ClusterClient:
         return self._client
+
+
+def _mark(records: bytes, offset: int) -> BatchMark | None:
+    """Of the batch that holds `offset`, or of the one after a hole there; None when it is not among these bytes."""
+    header = next((h for _, h in iter_headers(records) if h.next_offset > offset), None)
+    if header is None:
+        return None
+    if header.base_offset > offset:
+        return BatchMark(leader_epoch=header.leader_epoch)
+    return BatchMark(leader_epoch=header.leader_epoch, base_offset=header.base_offset, crc=header.crc)
 
 
 def _json(ranges: Sequence[OffsetRange], edge: str | None) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from time import monotonic_ns
-from typing import Any
+from typing import Any, Final
 
 from klamm.core.broker.connection import Reply
 from klamm.core.broker.context import ConnectionContext, Request, RequestContext
@@ -32,6 +32,25 @@ coroutine of one of these where it has to wait. Errors that belong to the protoc
 ProducePlain = Callable[[Services, PlainProduce], "list[Buffer] | None"]
 """The short way of a Produce of one batch; None sends it the long way."""
 
+_LEASED: Final = frozenset(
+    {
+        ApiKey.PRODUCE,
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.OFFSET_COMMIT,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.JOIN_GROUP,
+        ApiKey.SYNC_GROUP,
+        ApiKey.HEARTBEAT,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.DELETE_GROUPS,
+    }
+)
+"""What speaks of this broker's partitions and groups: not handled while it is unknown whether they are still its own
+(`lease`). All others either change the coordination, which refuses a session that is over, or only tell."""
+
 _BY_NUMBER = {int(api): api for api in ApiKey}
 
 
@@ -46,15 +65,21 @@ class Dispatcher:
         self._produce_plain = produce_plain
         self._metrics = services.metrics
         self._produce_times = services.metrics.requests[ApiKey.PRODUCE]
+        self._lease = services.lease
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
         begun = monotonic_ns()
+        if begun > self._lease.deadline_ns and int.from_bytes(frame[:2]) in _LEASED:
+            return self._confirmed_first(connection, frame)
         if self._produce_plain is not None:
             plain = plain_produce(frame)
             if plain is not None:
                 reply = self._produce_plain(self._services, plain)
                 if reply is not None:
-                    self._produce_times.add(monotonic_ns() - begun)
+                    ended = monotonic_ns()
+                    self._produce_times.add(ended - begun)
+                    if ended > self._lease.deadline_ns:
+                        return self._held_back(reply)
                     return reply
         return self._any(connection, frame, begun)
 
@@ -79,10 +104,31 @@ class Dispatcher:
         outcome = self._handlers[api](self._services, request)
         if asyncio.iscoroutine(outcome):
             return self._later(request, outcome, begun)
-        return self._frame(request, outcome, begun)
+        reply = self._frame(request, outcome, begun)
+        return self._held_back(reply) if self._lapsed(api) else reply
 
     async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any], begun: int) -> Reply:
-        return self._frame(request, await outcome, begun)
+        reply = self._frame(request, await outcome, begun)
+        return await self._held_back(reply) if self._lapsed(request.api) else reply
+
+    def _lapsed(self, api: ApiKey) -> bool:
+        """Whether the lease ran out while a Produce was handled."""
+        return api is ApiKey.PRODUCE and monotonic_ns() > self._lease.deadline_ns
+
+    async def _confirmed_first(self, connection: ConnectionContext, frame: bytearray) -> Reply:
+        """Handled once it is certain that this broker is still registered."""
+        if await self._lease.confirmed() is None:
+            raise _unconfirmed()
+        outcome = self._any(connection, frame, monotonic_ns())
+        return await outcome if asyncio.iscoroutine(outcome) else outcome
+
+    async def _held_back(self, reply: Reply) -> Reply:
+        """An acknowledgement of what was stored while the lease ran out: it goes out if the registration under which it
+        was stored has held all the time."""
+        epoch = self._lease.epoch
+        if await self._lease.confirmed() != epoch:
+            raise _unconfirmed()
+        return reply
 
     def _frame(self, request: Request, outcome: Any, begun: int) -> Reply:
         reply = _frame(request, outcome)
@@ -91,6 +137,12 @@ class Dispatcher:
             for error in errors_in(outcome):
                 self._metrics.count_error(request.api, error)
         return reply
+
+
+def _unconfirmed() -> ProtocolError:
+    return ProtocolError(
+        "this broker does not know whether it is still registered, after a standstill or its session's end"
+    )
 
 
 def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:

@@ -20,12 +20,15 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
 from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import ConfigError, KlammError, StorageError
+from klamm.core.errors import ConfigError, CoordinationError, KlammError, StorageError
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.partition import TopicPartition
 
 log = logging.getLogger(__name__)
+
+_ROUNDS = 5  # in one refresh; what is left then waits for the next image
+_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,7 @@ class Leadership:
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: dict[str, UUID] = {}
         self._stopped = False
+        self._behind: dict[TopicPartition, int] = {}
         self.image: ClusterImage = EMPTY_IMAGE
 
     def changed(self, _: ClusterImage) -> None:
@@ -88,15 +92,42 @@ class Leadership:
                     f"the coordination holds cluster {image.cluster_id} now, the logs here are of cluster "
                     f"{self.image.cluster_id}: they stay as they are; restore the coordination's data"
                 )
-            if image is not self.image:
+            for _ in range(_ROUNDS):
+                if image is self.image and not self._behind:
+                    break
                 await self._apply(image)
+                await self._raise_epochs()
+                image = self._cluster.image()
+
+    async def _raise_epochs(self) -> None:
+        """Where the coordination has an older leader epoch than the log (one restored from a backup): epochs never go
+        back, so the partition is led under a new one, above the log's."""
+        if not self._behind:
+            return
+        for name, epoch in self._behind.items():
+            log.warning(
+                "partition %s: the coordination has leader epoch %d, its log %d: the coordination is older than the "
+                "log (restored from a backup?); it goes on under %d",
+                name, self.image.topics[name.topic].partitions[name.partition].leader_epoch, epoch, epoch + 1,
+            )  # fmt: skip
+        try:
+            await self._workers.coordination(self._cluster.raise_leader_epochs, self._behind)
+        except CoordinationError as error:
+            log.warning("leader epochs could not be raised, it is tried again: %s", error)
+            self._loop.call_later(_RETRY_S, self._refresh_soon)
 
     async def _apply(self, image: ClusterImage) -> None:
+        if _went_back(self.image, image):
+            log.error(
+                "the coordination is older than it was (restored from a backup?): topics that it lacks now were not "
+                "deleted, their logs are set aside"
+            )
+            self._known = {}
         wanted = self._assignments(image)
         gone = [led.name for led in self._partitions if led.name not in wanted]
         self._partitions.remove(gone)
         self.image = image
-        opened = await self._workers.disk(self._settle, image, wanted)
+        opened, self._behind = await self._workers.disk(self._settle, image, wanted)
         for name, opened_log in opened.items():
             self._serve(name, opened_log, wanted[name])
 
@@ -134,20 +165,25 @@ class Leadership:
 
     def _settle(
         self, image: ClusterImage, wanted: dict[TopicPartition, Assignment]
-    ) -> dict[TopicPartition, PartitionLog]:
-        """Remove, set aside, open. A partition whose log cannot be opened is left out, and said so."""
+    ) -> tuple[dict[TopicPartition, PartitionLog], dict[TopicPartition, int]]:
+        """Remove, set aside, open: the logs to be served, and the leader epochs of those that are ahead of the
+        cluster's. A partition whose log cannot be opened is left out, and said so."""
         self._clear_away(image)
         opened: dict[TopicPartition, PartitionLog] = {}
+        behind: dict[TopicPartition, int] = {}
         for name, assignment in wanted.items():
             try:
                 found = self._logs.create(name, assignment.topic_id, assignment.config)
                 if found.config != assignment.config:
                     found.reconfigure(assignment.config)
+                if assignment.state.leader_epoch < found.leader_epoch:
+                    behind[name] = found.leader_epoch
+                    continue
                 found.begin_leader_epoch(assignment.state.leader_epoch)
                 opened[name] = found
             except KlammError as error:
                 log.error("partition %s cannot be served: %s", name, error)
-        return opened
+        return opened, behind
 
     def _clear_away(self, image: ClusterImage) -> None:
         for name, found in self._logs.logs().items():
@@ -163,3 +199,8 @@ class Leadership:
             except KlammError as error:
                 log.error("partition %s cannot be cleared away: %s", name, error)
         self._known = {topic.name: topic.topic_id for topic in image.topics.values()}
+
+
+def _went_back(before: ClusterImage, now: ClusterImage) -> bool:
+    """Whether the coordination has lost changes: its count of them only grows."""
+    return now.version < before.version

@@ -26,6 +26,7 @@ from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.handlers.produce import produce_plain
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.lease import Lease
 from klamm.core.broker.limits import Limits
 from klamm.core.broker.listener import Listener
 from klamm.core.broker.live_config import LiveConfig
@@ -40,11 +41,13 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.registration import DisplacedError
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.config.address import Listener as Address
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import KlammError
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager, LogTuning
 from klamm.core.log.scrubber import Scrubber, ScrubConfig
@@ -71,7 +74,7 @@ def _cleaner_config(config: BrokerConfig) -> CleanerConfig:
 
 
 class Broker:
-    """`await start()` on a running event loop, `await stop()` in any state, once."""
+    """Made on a running event loop; `await start()`, `await stop()` in any state, once."""
 
     def __init__(self, settings: Settings, process_log: ProcessLog | None = None) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412)."""
@@ -87,6 +90,8 @@ class Broker:
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
         self.advertised: list[Address] = []
+        self.failed: asyncio.Future[KlammError] = asyncio.get_running_loop().create_future()
+        """Why this broker serves no more, though nobody has stopped it."""
 
     @property
     def _config(self) -> BrokerConfig:
@@ -120,7 +125,8 @@ class Broker:
         cluster = await self._join(workers, coordination, logs)
         offsets = self._settings.make_offset_store(coordination)
         self._stack.push_async_callback(workers.coordination, offsets.close)
-        services = await self._assemble(workers, logs, coordination, cluster, offsets)
+        lease = self._lease(workers, coordination, cluster)
+        services = await self._assemble(workers, logs, coordination, cluster, lease, offsets)
         self._watch_session(coordination, services)
         self._watch_config(services)
         self._maintain(services, logs)
@@ -222,12 +228,40 @@ class Broker:
         self._membership.push_async_callback(workers.coordination, cluster.close)
         return cluster
 
+    def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
+        """Nothing is acknowledged where another broker may have this one's id; a broker that knows it stops."""
+        loop = asyncio.get_running_loop()
+
+        async def confirm() -> int | None:
+            return await workers.coordination(cluster.confirm)
+
+        def displaced(error: DisplacedError) -> None:
+            loop.call_soon_threadsafe(self._fail, error)
+
+        lease = Lease(coordination.session_timeout_s, confirm)
+        coordination.on_session(lease.session)
+        cluster.on_displaced(displaced)
+        lease.start()
+        self._stack.callback(lease.stop)
+        return lease
+
+    def _fail(self, error: KlammError) -> None:
+        """Serve nothing more, at once; whoever started this broker is to stop it."""
+        log.error("broker %d stops serving: %s", self._config.broker_id, error)
+        for listener in self._listeners:
+            listener.close()
+        for connection in self._connections:
+            connection.abort()
+        if not self.failed.done():
+            self.failed.set_result(error)
+
     async def _assemble(
         self,
         workers: Workers,
         logs: LogManager,
         coordination: Coordination,
         cluster: Cluster,
+        lease: Lease,
         offsets: OffsetStore,
     ) -> Services:
         partitions = Partitions(self.metrics)
@@ -242,6 +276,7 @@ class Broker:
             live=self._live,
             advertised={a.name: (a.host, a.port) for a in self.advertised},
             cluster=cluster,
+            lease=lease,
             leadership=leadership,
             logs=logs,
             partitions=partitions,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from klamm.core.broker.group_service import GroupService
 from klamm.core.broker.leadership import Leadership
+from klamm.core.broker.lease import Lease
 from klamm.core.broker.live_config import LiveConfig
 from klamm.core.broker.memory import Memory
 from klamm.core.broker.metrics import BrokerMetrics
@@ -33,6 +34,7 @@ class Services:
     live: LiveConfig
     advertised: Mapping[str, tuple[str, int]]
     cluster: Cluster
+    lease: Lease
     leadership: Leadership
     logs: LogManager
     partitions: Partitions

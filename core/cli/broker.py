@@ -57,8 +57,12 @@ async def _serve(settings: Settings, file: Path, process_log: ProcessLog) -> boo
         sys.setswitchinterval(_SWITCH_S)
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
         reloads = asyncio.create_task(_reload_when_told(signals, server, file))
-        by = await signals.stopped
+        ends: list[asyncio.Future[Any]] = [signals.stopped, server.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         reloads.cancel()
+        if server.failed.done():
+            raise server.failed.result()
+        by = signals.stopped.result()
         log.info("%s: stopping; a second signal does not wait", by.name)
     except OSError as error:
         raise KlammError(f"broker {settings.broker.broker_id}: {error.strerror or error}") from error

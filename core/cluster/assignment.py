@@ -1,10 +1,14 @@
-"""Which brokers hold which partition: Kafka's rack-unaware round robin (`AdminUtils.assignReplicasToBrokers`)."""
+"""Which brokers hold which partition: Kafka's rack-unaware round robin (`AdminUtils.assignReplicasToBrokers`), or what
+an admin says."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from klamm.core.errors import BrokerError, ErrorCode
+
+Replicas = Mapping[int, tuple[int, ...]]
+"""Broker ids by partition number."""
 
 
 def assign_replicas(
@@ -31,3 +35,39 @@ def assign_replicas(
         others = ((first + 1 + (distance + j) % (size - 1)) % size for j in range(replication_factor - 1))
         assigned[number] = (ordered[first], *(ordered[i] for i in others))
     return assigned
+
+
+def checked_assignment(
+    brokers: Collection[int],
+    given: Iterable[tuple[int, Sequence[int]]],
+    first_partition: int = 0,
+    replication_factor: int | None = None,
+) -> dict[int, tuple[int, ...]]:
+    """Replicas by partition number as an admin gives them, with Kafka's checks.
+
+    `BrokerError` INVALID_REPLICA_ASSIGNMENT unless the partitions count up from `first_partition`, each of them is
+    given once and has as many replicas as the others (`replication_factor`, where the topic has one already), and no
+    partition names a broker that is not live, or one twice.
+    """
+    assigned: dict[int, tuple[int, ...]] = {}
+    for number, replicas in given:
+        if number in assigned:
+            raise _wrong(f"partition {number} is assigned more than once")
+        if not replicas:
+            raise _wrong(f"partition {number} has no replicas")
+        for broker in replicas:
+            if broker not in brokers:
+                raise _wrong(f"partition {number} names broker {broker}, which is not registered")
+        if len(set(replicas)) < len(replicas):
+            raise _wrong(f"partition {number} names a broker more than once")
+        if replication_factor not in (None, len(replicas)):
+            raise _wrong(f"partition {number} has {len(replicas)} replicas, others have {replication_factor}")
+        replication_factor = len(replicas)
+        assigned[number] = tuple(replicas)
+    if set(assigned) != set(range(first_partition, first_partition + len(assigned))):
+        raise _wrong(f"partitions {sorted(assigned)} do not count up from {first_partition}")
+    return assigned
+
+
+def _wrong(why: str) -> BrokerError:
+    return BrokerError(ErrorCode.invalid_replica_assignment, why)

@@ -14,22 +14,39 @@ import time
 from collections.abc import Callable, Mapping
 from uuid import UUID, uuid4
 
-from tenacity import RetryCallState, RetryError, Retrying, sleep_using_event, stop_when_event_set, wait_exponential
+from tenacity import (
+    RetryCallState,
+    RetryError,
+    Retrying,
+    retry_if_not_exception_type,
+    sleep_using_event,
+    stop_when_event_set,
+    wait_exponential,
+)
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.assignment import Replicas
 from klamm.core.cluster.broker_configs import Change, alter_broker_config
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.cluster.leadership import elections
 from klamm.core.cluster.producer_ids import allocate_block, pass_over_used
-from klamm.core.cluster.registration import BrokerIdentity, Registration
+from klamm.core.cluster.registration import BrokerIdentity, DisplacedError, Registration
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.errors import KlammError
-from klamm.core.seams.coordination import Coordination, CoordinationUnavailableError, SessionEvent, Watch
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.coordination import (
+    Coordination,
+    CoordinationUnavailableError,
+    SessionEvent,
+    SessionExpiredError,
+    Watch,
+)
 
 OnChange = Callable[[ClusterImage], None]
+OnDisplaced = Callable[[DisplacedError], None]
 _MAX_BACK_OFF_S = 2.0
 _log = logging.getLogger(__name__)
 
@@ -65,6 +82,7 @@ class Cluster:
         self._image_lock = threading.Lock()
         self._change_lock = threading.Lock()
         self._callbacks: list[OnChange] = []
+        self._on_displaced: list[OnDisplaced] = []
         self._watches: list[Watch] = []
         self._broker_epoch = -1
         self._expired = False
@@ -101,13 +119,35 @@ class Cluster:
         with self._image_lock:
             self._callbacks.append(callback)
 
+    def on_displaced(self, callback: OnDisplaced) -> None:
+        """Call back, once and on the worker's thread, when another broker has taken this one's id: it must stop serving
+        at once, and never joins again."""
+        self._on_displaced.append(callback)
+
+    def confirm(self) -> int | None:
+        """The epoch of this broker's registration, where the coordination says that it holds now; None while it does
+        not, and then the worker registers again. Any `CoordinationError`."""
+        epoch = self._broker_epoch
+        try:
+            if not self._expired and self._registration.renew(epoch):
+                return epoch
+        except SessionExpiredError:
+            self._expired = True
+        self._wake.set()
+        return None
+
     def create_topic(
-        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication_factor: int,
+        configs: Mapping[str, str] | None = None,
+        replicas: Replicas | None = None,
     ) -> UUID:
-        """Make a topic, replicas dealt round the live brokers; its id. It is in `image` when this returns.
+        """Make a topic, replicas as given or dealt round the live brokers; its id. It is in `image` when this returns.
         `BrokerError` with Kafka's code: see `TopicChanges.create`."""
         with self._change_lock:
-            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {})
+            topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {}, replicas)
             self._read()
             return topic_id
 
@@ -121,11 +161,17 @@ class Cluster:
             self._topics.delete(name, topic_id)
             self._read()
 
-    def create_partitions(self, name: str, total: int) -> None:
-        """Grow a topic to `total` partitions."""
+    def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
+        """Grow a topic to `total` partitions, the new ones' replicas as given or dealt round the live brokers."""
         with self._change_lock:
-            self._topics.create_partitions(self._read(), name, total)
+            self._topics.create_partitions(self._read(), name, total, replicas)
             self._read()
+
+    def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
+        """Raise the leader epochs of partitions that this broker leads above those that its logs say have begun; they
+        are in `image` when this returns."""
+        self._topics.raise_leader_epochs(self.broker_id, begun)
+        self._read()
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
         """Set keys; `None` takes one back to its default. The caller has validated names and values."""
@@ -178,21 +224,23 @@ class Cluster:
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._broker_epoch = self._registration.register()
         pass_over_used(self._coordination, self.broker_id, self._highest_used())
-        self._settle()
+        self._settle(new_session=True)
 
-    def _settle(self) -> None:
-        """Bring election, image and leaders to where the tree says they should be."""
+    def _settle(self, *, new_session: bool = False) -> None:
+        """Bring election, image and leaders to where the tree says they should be. The tree of a new session may have
+        been restored from a backup, so all of it is read."""
         elected = self._controller.elect()
-        image = self._read()
+        image = self._read(whole=new_session)
         if elected and (changed := elections(image)):
             with self._change_lock:
                 self._topics.set_leaders(changed)
             self._read()
 
-    def _read(self) -> ClusterImage:
+    def _read(self, *, whole: bool = False) -> ClusterImage:
+        """`whole`: nothing is taken over from the last image."""
         with self._image_lock:
             previous = self._image
-            image = read_image(self._coordination, previous if previous.cluster_id else None)
+            image = read_image(self._coordination, None if whole or not previous.cluster_id else previous)
             self._image = image
             if image != previous:
                 for callback in self._callbacks:
@@ -207,12 +255,17 @@ class Cluster:
                 sleep=sleep_using_event(self._stop),
                 stop=stop_when_event_set(self._stop),
                 wait=wait_exponential(multiplier=0.1, max=_MAX_BACK_OFF_S),
+                retry=retry_if_not_exception_type(DisplacedError),
                 before_sleep=self._complain,
             )
             try:
                 retrying(self._catch_up)
             except RetryError:
                 return  # stopped while it was failing
+            except DisplacedError as error:
+                for callback in self._on_displaced:
+                    callback(error)
+                return
 
     def _catch_up(self) -> None:
         if self._stop.is_set():
@@ -228,6 +281,9 @@ class Cluster:
                 raise
             _log.info("broker %d has rejoined with epoch %d", self.broker_id, self._broker_epoch)
         else:
+            if not self._registration.holds(self._broker_epoch):
+                self._broker_epoch = self._registration.register()
+                _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
             self._settle()
 
     def _complain(self, state: RetryCallState) -> None:

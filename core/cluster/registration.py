@@ -31,6 +31,10 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS = 10
 
 
+class DisplacedError(BrokerError):
+    """Another broker has this one's id: what it would acknowledge from now on, nobody would see."""
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
     """Who this broker is. `directory_id` from `meta.properties` of its log directory; empty: it reclaims nothing."""
@@ -49,14 +53,16 @@ class Registration:
         self._identity = identity
         self._clock = clock
         self._path = paths.broker(identity.broker_id)
+        self._sessions: set[int] = set()
 
     def register(self) -> int:
-        """The broker epoch. `BrokerError` DUPLICATE_BROKER_REGISTRATION when another broker with this id lives."""
+        """The broker epoch. `BrokerError` DUPLICATE_BROKER_REGISTRATION when another broker with this id lives;
+        `DisplacedError` where this one was registered before and another has taken the id since."""
         data = self._node().encode()
         waited = False
         for _ in range(_ATTEMPTS):
             try:
-                return self._coordination.create(self._path, data, ephemeral=True).creation_id
+                return self._mine(self._coordination.create(self._path, data, ephemeral=True))
             except NodeExistsError:
                 found = self._found()
             if found is None:
@@ -64,9 +70,11 @@ class Registration:
             node, stat = found
             if stat.ephemeral_owner == self._coordination.session_id:
                 self._coordination.set(self._path, data)
-                return stat.creation_id
-            if self._identity.directory_id and node.directory_id == self._identity.directory_id:
+                return self._mine(stat)
+            if stat.ephemeral_owner in self._sessions or (not self._sessions and self._same_directory(node)):
                 self._replace(data, stat)
+            elif self._sessions:
+                raise self._displaced(node)
             elif not waited:
                 waited = True
                 self._wait_out(node)
@@ -75,6 +83,34 @@ class Registration:
         raise BrokerError(
             ErrorCode.duplicate_broker_registration, f"{self._path} kept changing; another broker claims this id too"
         )
+
+    def _mine(self, stat: Stat) -> int:
+        self._sessions.add(stat.ephemeral_owner)
+        return stat.creation_id
+
+    def _same_directory(self, node: BrokerIdNode) -> bool:
+        return self._identity.directory_id != "" and node.directory_id == self._identity.directory_id
+
+    def holds(self, epoch: int) -> bool:
+        """Whether the path is this session's registration of that epoch, as it is read now."""
+        stat = self._coordination.exists(self._path)
+        return stat is not None and self._is_mine(stat, epoch)
+
+    def _is_mine(self, stat: Stat, epoch: int) -> bool:
+        return stat.ephemeral_owner == self._coordination.session_id and stat.creation_id == epoch
+
+    def renew(self, epoch: int) -> bool:
+        """Whether this session still holds the registration of that epoch. A write, for only a write is certain to be
+        refused to a session that is over."""
+        found = self._found()
+        if found is None or not self._is_mine(found[1], epoch):
+            return False
+        node, stat = found
+        try:
+            self._coordination.set(self._path, node.encode(), stat.version)
+        except (NoNodeError, BadVersionError):
+            return False
+        return True
 
     def unregister(self) -> None:
         """Remove the path if it is this session's."""
@@ -132,6 +168,16 @@ class Registration:
                 changed.clear()
         finally:
             watch.cancel()
+
+    def _displaced(self, node: BrokerIdNode) -> DisplacedError:
+        own = self._identity.directory_id
+        how = "another log directory" if node.directory_id != own else "a copy of this log directory"
+        return DisplacedError(
+            ErrorCode.duplicate_broker_registration,
+            f"broker id {self._identity.broker_id} was taken by the broker at {node.host}:{node.port}, with {how} "
+            f"({node.directory_id or 'unnamed'}, this one's is {own or 'unnamed'}), while this one's session was over: "
+            "it stops; let only one of them run",
+        )
 
     def _taken(self, node: BrokerIdNode) -> BrokerError:
         return BrokerError(

@@ -6,15 +6,17 @@ from collections.abc import Callable, Mapping
 from uuid import UUID
 
 from klamm.core.cluster import paths
-from klamm.core.cluster.assignment import assign_replicas
+from klamm.core.cluster.assignment import Replicas, assign_replicas
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
-from klamm.core.cluster.nodes import ConfigNode, PartitionStateNode, TopicNode
+from klamm.core.cluster.nodes import ConfigNode, MetadataVersionNode, PartitionStateNode, TopicNode
 from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
+    BadVersionError,
     Coordination,
+    CoordinationUnavailableError,
     Create,
     Delete,
     NodeExistsError,
@@ -27,6 +29,7 @@ from klamm.core.seams.coordination import (
 MAX_PARTITIONS_A_CHANGE = 1000
 """New partitions in one request, so that its transaction stays under the coordination's 1 MB."""
 _ELECTIONS_A_TRANSACTION = 500
+_RAISES = 20
 
 
 class TopicChanges:
@@ -45,21 +48,32 @@ class TopicChanges:
         self._new_id = new_id
 
     def create(
-        self, image: ClusterImage, name: str, count: int, replication_factor: int, configs: Mapping[str, str]
+        self,
+        image: ClusterImage,
+        name: str,
+        count: int,
+        replication_factor: int,
+        configs: Mapping[str, str],
+        replicas: Replicas | None = None,
     ) -> UUID:
-        """The new topic's id. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
+        """The new topic's id. `replicas` as `checked_assignment` gives them; where there are none they are dealt round
+        the live brokers. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
         INVALID_REPLICATION_FACTOR, NOT_CONTROLLER."""
         self.check_create(image, name, count)
         epoch = self._controller.epoch()
-        assigned = assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
+        assigned = (
+            dict(replicas)
+            if replicas
+            else assign_replicas(list(image.brokers), 0, count, replication_factor, self._start_index(image))
+        )
         node = TopicNode(topic_id=self._new_id(), partitions=assigned)
         operations: list[Operation] = [
             Create(paths.topic(name), node.encode()),
             Create(paths.topic_config(name), ConfigNode(config=dict(configs)).encode()),
             Create(paths.partitions(name)),
         ]
-        for number, replicas in assigned.items():
-            operations += _new_partition(name, number, replicas, epoch)
+        for number, brokers_of in assigned.items():
+            operations += _new_partition(name, number, brokers_of, epoch)
         try:
             self._controller.write(operations, [name])
         except NodeExistsError:
@@ -91,8 +105,9 @@ class TopicChanges:
         except NoNodeError:
             raise _unknown(name) from None
 
-    def create_partitions(self, image: ClusterImage, name: str, total: int) -> None:
-        """Grow to `total` partitions; `BrokerError` INVALID_PARTITIONS unless that is more than there are."""
+    def create_partitions(self, image: ClusterImage, name: str, total: int, replicas: Replicas | None = None) -> None:
+        """Grow to `total` partitions, with `replicas` as in `create`; `BrokerError` INVALID_PARTITIONS unless that is
+        more than there are."""
         node, stat = self._topic(name)
         count = len(node.partitions)
         if total <= count:
@@ -105,11 +120,15 @@ class TopicChanges:
         brokers = sorted(image.brokers)
         first = node.partitions[0][0]
         start = brokers.index(first) if first in brokers else 0
-        assigned = assign_replicas(brokers, count, total - count, factor, start)
+        assigned = (
+            {number: replicas[number] for number in range(count, total)}
+            if replicas
+            else assign_replicas(brokers, count, total - count, factor, start)
+        )
         grown = node.model_copy(update={"partitions": {**node.partitions, **assigned}})
         operations: list[Operation] = [Set(paths.topic(name), grown.encode(), stat.version)]
-        for number, replicas in assigned.items():
-            operations += _new_partition(name, number, replicas, epoch)
+        for number, brokers_of in assigned.items():
+            operations += _new_partition(name, number, brokers_of, epoch)
         self._controller.write(operations, [name])
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
@@ -135,6 +154,36 @@ class TopicChanges:
                 Set(paths.partition_state(tp.topic, tp.partition), _state(state, epoch).encode()) for tp, state in part
             ]
             self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
+
+    def raise_leader_epochs(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
+        """Raise the leader epoch of partitions that `broker_id` leads above those that its logs say have begun. Written
+        by the leader itself, as Kafka's leaders write their in-sync replicas: on condition of each state's version."""
+        items = sorted(begun.items())
+        for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
+            self._raise(broker_id, dict(items[begin : begin + _ELECTIONS_A_TRANSACTION]))
+
+    def _raise(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
+        for _ in range(_RAISES):
+            operations: list[Operation] = []
+            for tp, epoch in begun.items():
+                path = paths.partition_state(tp.topic, tp.partition)
+                try:
+                    data, stat = self._coordination.get(path)
+                except NoNodeError:
+                    continue  # deleted since
+                state = PartitionStateNode.decode(path, data)
+                if state.leader == broker_id and state.leader_epoch <= epoch:
+                    raised = state.model_copy(update={"leader_epoch": epoch + 1})
+                    operations.append(Set(path, raised.encode(), stat.version))
+            if not operations:
+                return
+            marker = MetadataVersionNode(topics=tuple(sorted({tp.topic for tp in begun})))
+            try:
+                self._coordination.transaction([*operations, Set(paths.METADATA_VERSION, marker.encode())])
+            except (BadVersionError, NoNodeError):
+                continue  # the controller has elected meanwhile, or a topic was deleted
+            return
+        raise CoordinationUnavailableError(f"partition states kept changing for {_RAISES} attempts")
 
     def _topic(self, name: str) -> tuple[TopicNode, Stat]:
         check_topic_name(name)

@@ -81,7 +81,14 @@ class HadoopSinkConfig(Section):
     on_bad_record: Literal["fail", "quarantine"] = key(
         "fail", "A value that cannot be read ends the load, or is set aside under _bad with the reason."
     )
-    fail_on_data_loss: bool = key(True, "Whether offsets that retention deleted before they were loaded end the load.")
+    fail_on_data_loss: bool = key(
+        True,
+        "Whether offsets that were deleted before they were loaded end the load; otherwise it records them as lost.",
+    )
+    starting_offsets: Literal["earliest"] | None = key(
+        None,
+        "Where a partition's first load begins: at offset 0, which must be there; with `earliest` at what is left.",
+    )
     staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
     spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")

@@ -14,6 +14,8 @@ from uuid import UUID
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.services import Services
+from klamm.core.cluster.assignment import Replicas, checked_assignment
+from klamm.core.cluster.image import TopicImage
 from klamm.core.config.describe import describe_topic
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
@@ -25,12 +27,13 @@ _DEFAULT = -1
 
 @dataclass(frozen=True)
 class _Plan:
-    """A topic to be made, with the broker's defaults filled in."""
+    """A topic to be made, with the broker's defaults filled in; `replicas` where the request places them."""
 
     name: str
     partitions: int
     replication_factor: int
     configs: Mapping[str, str] = field(default_factory=dict)
+    replicas: Replicas | None = None
 
 
 def wire_error(error: KlammError) -> tuple[ErrorCode, str]:
@@ -69,15 +72,20 @@ async def create_topics(services: Services, request: Request) -> Any:
 
 
 def _plan(services: Services, topic: Any) -> _Plan:
+    configs = {c.name: c.value for c in topic.configs if c.value is not None}
+    check_topic_config(services, configs)
     if topic.assignments:
-        raise BrokerError(
-            ErrorCode.invalid_request, f"topic {topic.name!r}: replicas are placed by the broker, not by assignments"
-        )
+        if (topic.num_partitions, topic.replication_factor) != (_DEFAULT, _DEFAULT):
+            raise BrokerError(
+                ErrorCode.invalid_request,
+                f"topic {topic.name!r}: with assignments, partitions and replication factor are left at -1",
+            )
+        given = [(a.partition_index, a.broker_ids) for a in topic.assignments]
+        replicas = checked_assignment(services.image.brokers, given)
+        return _Plan(topic.name, len(replicas), len(replicas[0]), configs, replicas)
     config = services.config
     count = config.num_partitions if topic.num_partitions == _DEFAULT else topic.num_partitions
     factor = config.default_replication_factor if topic.replication_factor == _DEFAULT else topic.replication_factor
-    configs = {c.name: c.value for c in topic.configs if c.value is not None}
-    check_topic_config(services, configs)
     return _Plan(topic.name, count, factor, configs)
 
 
@@ -101,7 +109,12 @@ async def _create(services: Services, plan: _Plan, validate_only: bool) -> UUID 
         services.cluster.check_create_topic(plan.name, plan.partitions)
         return None
     topic_id = await services.workers.coordination(
-        services.cluster.create_topic, plan.name, plan.partitions, plan.replication_factor, plan.configs
+        services.cluster.create_topic,
+        plan.name,
+        plan.partitions,
+        plan.replication_factor,
+        plan.configs,
+        plan.replicas,
     )
     log.info("created topic %s with %d partitions", plan.name, plan.partitions)
     return topic_id
@@ -221,10 +234,6 @@ async def create_partitions(services: Services, request: Request) -> Any:
 
 
 async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
-    if topic.assignments:
-        raise BrokerError(
-            ErrorCode.invalid_request, f"topic {topic.name!r}: replicas are placed by the broker, not by assignments"
-        )
     known = services.image.topics.get(topic.name)
     if known is None:
         raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {topic.name!r} does not exist")
@@ -233,6 +242,19 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
             ErrorCode.invalid_partitions,
             f"topic {topic.name!r} has {len(known.partitions)} partitions already, {topic.count} is no growth",
         )
+    replicas = None if topic.assignments is None else _new_replicas(services, known, topic)
     if not validate_only:
-        await services.workers.coordination(services.cluster.create_partitions, topic.name, topic.count)
+        await services.workers.coordination(services.cluster.create_partitions, topic.name, topic.count, replicas)
         log.info("topic %s now has %d partitions", topic.name, topic.count)
+
+
+def _new_replicas(services: Services, known: TopicImage, topic: Any) -> Replicas:
+    """Where a CreatePartitions request places the partitions that it adds, in their order."""
+    count = len(known.partitions)
+    if len(topic.assignments) != topic.count - count:
+        raise BrokerError(
+            ErrorCode.invalid_replica_assignment,
+            f"topic {topic.name!r}: {len(topic.assignments)} assignments for {topic.count - count} new partitions",
+        )
+    given = [(count + index, assignment.broker_ids) for index, assignment in enumerate(topic.assignments)]
+    return checked_assignment(services.image.brokers, given, count, len(known.partitions[0].replicas))

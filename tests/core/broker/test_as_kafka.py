@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import confluent_kafka
 import pytest
 
 from klamm.core.broker import handlers
 from klamm.core.broker.context import Request
-from klamm.core.broker.handlers import authorized, configs, fetch
+from klamm.core.broker.handlers import authorized, configs, fetch, topics
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.config.topic import TOPIC_DEFINITIONS
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
@@ -285,6 +287,99 @@ def test_a_topic_is_deleted_by_its_id(wire: WireClient) -> None:
     assert delete(wire, ("nowhere", None)) == [("nowhere", ErrorCode.unknown_topic_or_partition)]
     assert produce(wire, name, batch(b"a")).error_code is ErrorCode.none
     assert delete(wire, (name, None)) == [(name, ErrorCode.none)]
+
+
+def metadata_without_ids(patch: pytest.MonkeyPatch) -> None:
+    for table in (apis.SERVED, apis.ADVERTISED):
+        patch.setitem(table, ApiKey.METADATA, (0, 9))
+
+
+@guarantee("E30", "a topic made again with fewer partitions does not wedge librdkafka", plant=metadata_without_ids)
+def test_a_smaller_topic_of_the_same_name(broker: Broker, wire: WireClient) -> None:
+    """Without topic ids librdkafka takes the new topic's leader epoch for an old one, ignores the answer, and goes on
+    sending to partitions that are gone."""
+    name = f"again-{time.monotonic_ns()}"
+    create_topic(wire, name, 4)
+    delivered: list[int] = []
+    config = {
+        "bootstrap.servers": f"127.0.0.1:{broker.advertised[0].port}",
+        "message.timeout.ms": 3000,
+        "topic.metadata.refresh.interval.ms": 200,
+    }
+    producer = confluent_kafka.Producer(config)
+
+    def note(error: object, message: confluent_kafka.Message) -> None:
+        if error is None:
+            delivered.append(message.partition() or 0)
+
+    def send() -> None:
+        delivered.clear()
+        for number in range(40):
+            with suppress(confluent_kafka.KafkaException):  # it may know by now that the partition is gone
+                producer.produce(name, b"x", key=str(number), on_delivery=note)
+        producer.flush()
+
+    send()
+    assert sorted(set(delivered)) == [0, 1, 2, 3]
+    assert delete(wire, (name, None)) == [(name, ErrorCode.none)]
+    assert create_topic(wire, name, 1).error_code is ErrorCode.none
+    for _ in range(3):
+        send()
+        if len(delivered) == 40:
+            break
+    assert delivered == [0] * 40
+
+
+def assigned(wire: WireClient, name: str, *given: tuple[int, tuple[int, ...]], **more: Any) -> Any:
+    """CreateTopics with an assignment."""
+    api, version = ApiKey.CREATE_TOPICS, 7
+    rows = tuple(
+        part(api, version, "CreatableReplicaAssignment", partition_index=number, broker_ids=brokers)
+        for number, brokers in given
+    )
+    return create_topic(wire, name, more.pop("partitions", -1), assignments=rows, **more)
+
+
+def grown(wire: WireClient, name: str, total: int, *given: tuple[int, ...]) -> ErrorCode:
+    """CreatePartitions with an assignment."""
+    api, version = ApiKey.CREATE_PARTITIONS, 3
+    rows = tuple(part(api, version, "CreatePartitionsAssignment", broker_ids=brokers) for brokers in given)
+    topic = part(api, version, "CreatePartitionsTopic", name=name, count=total, assignments=rows)
+    answer = wire.call(api, version, topics=(topic,), timeout=timedelta(seconds=10), validate_only=False)
+    code: ErrorCode = answer.results[0].error_code
+    return code
+
+
+def assignments_are_refused(patch: pytest.MonkeyPatch) -> None:
+    def refused(*args: Any) -> Any:
+        raise BrokerError(ErrorCode.invalid_request, "replicas are placed by the broker, not by assignments")
+
+    patch.setattr(topics, "checked_assignment", refused)
+
+
+@guarantee("E28", "an admin's assignment is taken, or refused for Kafka's reasons", plant=assignments_are_refused)
+def test_manual_assignments(wire: WireClient) -> None:
+    name = f"assigned-{time.monotonic_ns()}"
+    wrong = ErrorCode.invalid_replica_assignment
+    for given in (
+        [(0, ())],
+        [(0, (0, 0))],
+        [(0, (7,))],
+        [(0, (0, 7))],
+        [(0, (0,)), (2, (0,))],
+        [(0, (0,)), (0, (0,))],
+        [(-1, (0,))],
+    ):
+        assert assigned(wire, name, *given).error_code is wrong, given
+    assert assigned(wire, name, (0, (0,)), partitions=1).error_code is ErrorCode.invalid_request
+    assert assigned(wire, name, (0, (0,)), replication_factor=1).error_code is ErrorCode.invalid_request
+    answer = assigned(wire, name, (1, (0,)), (0, (0,)))
+    assert (answer.error_code, answer.num_partitions, answer.replication_factor) == (ErrorCode.none, 2, 1)
+    for total, given in ((4, [(0,)]), (3, []), (3, [()]), (3, [(7,)]), (3, [(0, 0)])):
+        assert grown(wire, name, total, *given) is wrong, (total, given)
+    assert grown(wire, name, 2) is ErrorCode.invalid_partitions
+    assert grown(wire, name, 4, (0,), (0,)) is ErrorCode.none
+    assert produce(wire, name, batch(b"a"), partition=3).error_code is ErrorCode.none
 
 
 def own(wire: WireClient, topic: str) -> dict[str, str]:

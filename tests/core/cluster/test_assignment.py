@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
-from klamm.core.cluster.assignment import assign_replicas
+from klamm.core.cluster.assignment import assign_replicas, checked_assignment
 from klamm.core.errors import BrokerError, ErrorCode
 
 
@@ -51,3 +52,26 @@ def test_factors_that_cannot_be(brokers: int, factor: int) -> None:
     with pytest.raises(BrokerError) as caught:
         assign_replicas(range(brokers), 0, 1, factor, start=0)
     assert caught.value.code is ErrorCode.invalid_replication_factor
+
+
+def test_an_admins_assignment() -> None:
+    assert checked_assignment({1, 2, 3}, [(1, [3, 1]), (0, [2, 3])]) == {1: (3, 1), 0: (2, 3)}
+    assert checked_assignment({1}, [(4, [1]), (5, [1])], 4, 1) == {4: (1,), 5: (1,)}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([(0, [1]), (0, [2])], "partition 0 is assigned more than once"),
+        ([(0, [])], "partition 0 has no replicas"),
+        ([(0, [7])], "partition 0 names broker 7, which is not registered"),
+        ([(0, [1, 1])], "partition 0 names a broker more than once"),
+        ([(0, [1]), (1, [1, 2])], "partition 1 has 2 replicas, others have 1"),
+        ([(0, [1]), (2, [1])], "partitions [0, 2] do not count up from 0"),
+        ([(-1, [1])], "partitions [-1] do not count up from 0"),
+    ],
+)
+def test_an_admins_mistakes(given: list[tuple[int, list[int]]], words: str) -> None:
+    with pytest.raises(BrokerError, match=re.escape(words)) as caught:
+        checked_assignment({1, 2}, given)
+    assert caught.value.code is ErrorCode.invalid_replica_assignment

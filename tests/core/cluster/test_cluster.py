@@ -261,3 +261,18 @@ def test_producer_ids_are_given_once(join: Joined) -> None:
     assert {len(block) for block in blocks} == {1000}
     written = json.loads(join.coordinations[0].get(paths.PRODUCER_ID_BLOCK)[0])
     assert (written["block_start"], written["block_end"]) == ("19000", "19999")
+
+
+def test_partitions_go_where_an_admin_places_them(join: Joined) -> None:
+    cluster = join(0)
+    join(1)
+    eventually(lambda: len(cluster.image().brokers) == 2, "both brokers")
+    cluster.create_topic("placed", 2, 1, {}, {1: (0,), 0: (1,)})
+    cluster.create_partitions("placed", 4, {2: (1,), 3: (1,)})
+    partitions = cluster.image().topics["placed"].partitions
+    assert {number: (p.leader, p.replicas) for number, p in partitions.items()} == {
+        0: (1, (1,)),
+        1: (0, (0,)),
+        2: (1, (1,)),
+        3: (1, (1,)),
+    }

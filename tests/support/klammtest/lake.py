@@ -7,14 +7,18 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+from uuid import UUID
+from zlib import crc32
 
 import fastavro
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from klamm.core.client.cluster_client import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
+from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.rows import TIMESTAMP, RowFormat
@@ -73,6 +77,10 @@ class MemoryTopics:
     records: list[dict[str, Any]] = field(default_factory=list)
     started: dict[int, int] = field(default_factory=dict)
     cluster: str = "c1"
+    topic_uuid: UUID | None = field(default_factory=lambda: UUID(int=1))
+    epochs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    """By partition: leader epochs and where each began."""
+    compacted: bool = False
 
     def add(self, partition: int, value: bytes | None, ts_ms: int | None = 0, key: bytes | None = None) -> None:
         offset = self.ends(TOPIC)[partition].latest
@@ -85,6 +93,32 @@ class MemoryTopics:
 
     def cluster_id(self) -> str:
         return self.cluster
+
+    def topic_id(self, topic: str) -> UUID | None:
+        return self.topic_uuid
+
+    def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
+        """Each record is a batch of its own."""
+        found = {}
+        for r in self.records:
+            tp = TopicPartition(TOPIC, r["partition"])
+            if ends.get(tp) == r["offset"] + 1 and r["offset"] >= self.started.get(tp.partition, 0):
+                epoch = max((e for e, start in self.epochs.get(tp.partition, [(0, 0)]) if start <= r["offset"]))
+                found[tp] = BatchMark(leader_epoch=epoch, base_offset=r["offset"], crc=crc32(r["value"] or b""))
+        return found
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        ends, latest = {}, self.ends(TOPIC)
+        for tp, epoch in epochs.items():
+            known = self.epochs.get(tp.partition, [(0, 0)])
+            later = [start for e, start in known if e > epoch]
+            ends[tp] = EpochEnd(epoch, min(later, default=latest[tp.partition].latest))
+            if epoch > max(e for e, _ in known):
+                ends[tp] = EpochEnd(-1, -1)
+        return ends
+
+    def is_compacted(self, topic: str) -> bool:
+        return self.compacted
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
         ends = {}

@@ -1,0 +1,147 @@
+"""Whether this broker may acknowledge: it knows, by the monotonic clock, that its registration cannot have ended.
+
+A process that was stopped for longer than its session time-out (SIGSTOP, a frozen container) does not know it when it
+wakes, and finds requests waiting; another broker may have its id by then. So a deadline is moved on while the event
+loop runs, and requests are compared with it: behind it nothing is acknowledged before the coordination has said that
+this broker is still registered.
+
+A connected session's last word to the coordination is two thirds of the time-out old at most, so the loop may stand
+still for one third of it. While the coordination is known to be away partitions go on being served (design D5), and it
+may stand still for a whole time-out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from time import monotonic_ns
+from typing import Final
+
+from klamm.core.broker.connection import describe
+from klamm.core.errors import KlammError
+from klamm.core.seams.coordination import SessionEvent
+
+log = logging.getLogger(__name__)
+
+WAIT_S: Final = 15.0
+"""How long a request waits for the registration to be checked; then its connection is closed."""
+_LOOKS: Final = 12  # in a session time-out
+_LEAST_LOOK_S: Final = 0.05
+_RETRY_S: Final = 0.1
+_SECOND_NS: Final = 1_000_000_000
+
+
+class Lease:
+    """Belongs to the event loop, but for `session`. `confirm` asks the coordination whether this broker is registered:
+    the epoch of its registration, or None while it is not; `CoordinationError` when there is no answer."""
+
+    def __init__(
+        self,
+        session_timeout_s: float,
+        confirm: Callable[[], Awaitable[int | None]],
+        clock_ns: Callable[[], int] = monotonic_ns,
+    ) -> None:
+        self._confirm = confirm
+        self._clock_ns = clock_ns
+        self._look_s = max(session_timeout_s / _LOOKS, _LEAST_LOOK_S)
+        self._timeout_ns = int(session_timeout_s * _SECOND_NS)
+        self._standstill_ns = max(self._timeout_ns // 3, int(2 * self._look_s * _SECOND_NS))
+        self._connected = True
+        self._expiries = 0
+        self._epoch = -1
+        self._valid = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self.deadline_ns = 0
+        """Of `monotonic_ns`: behind it nothing may be acknowledged until `confirmed` says so."""
+
+    def start(self) -> None:
+        """Asks for the first time."""
+        self._task = self._loop.create_task(self._watch())
+
+    def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    def session(self, event: SessionEvent) -> None:
+        """Called on any thread: what the coordination tells of the session."""
+        if event is SessionEvent.EXPIRED:
+            self._expiries += 1
+            self.deadline_ns = 0
+        self._loop.call_soon_threadsafe(self._session, event)
+
+    def _session(self, event: SessionEvent) -> None:
+        self._connected = event is not SessionEvent.SUSPENDED
+        if event is SessionEvent.EXPIRED:
+            self._wake.set()
+
+    def _move(self, deadline_ns: int, expiries: int) -> bool:
+        """Move the deadline, unless another session has expired since `expiries` were counted."""
+        self.deadline_ns = deadline_ns
+        if self._expiries != expiries:
+            self.deadline_ns = 0
+        return self._expiries == expiries
+
+    async def confirmed(self) -> int | None:
+        """The epoch of the registration that holds now, waited for where it has to be asked for; None when there was no
+        answer in `WAIT_S`."""
+        if self._clock_ns() > self.deadline_ns:
+            self._lapse()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await self._valid.wait()
+        except TimeoutError:
+            return None
+        return self._epoch
+
+    @property
+    def epoch(self) -> int:
+        """Of the registration that was confirmed last."""
+        return self._epoch
+
+    def _lapse(self) -> None:
+        """The loop stood still, or the session is over: it has to be asked for."""
+        self._valid.clear()
+        self._wake.set()
+
+    async def _watch(self) -> None:
+        while True:
+            expiries, now = self._expiries, self._clock_ns()
+            if now > self.deadline_ns or not self._valid.is_set():
+                await self._ask()
+            else:
+                stand = self._standstill_ns if self._connected else self._timeout_ns
+                self._move(max(self.deadline_ns, now + stand), expiries)
+            self._wake.clear()
+            try:
+                async with asyncio.timeout(self._look_s):
+                    await self._wake.wait()
+            except TimeoutError:
+                continue
+
+    async def _ask(self) -> None:
+        """Until the coordination has said that this broker is registered."""
+        self._valid.clear()
+        if self._epoch >= 0:
+            log.info("the event loop stood still, or the session ended: is this broker still registered?")
+        while True:
+            expiries, asked = self._expiries, self._clock_ns()
+            epoch = await self._answer()
+            # What was asked at `asked` has renewed the session then or later.
+            if epoch is not None and self._clock_ns() <= asked + self._timeout_ns * 2 // 3:
+                self._epoch = epoch
+                if self._move(asked + self._timeout_ns, expiries):
+                    self._valid.set()
+                    return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _answer(self) -> int | None:
+        try:
+            return await self._confirm()
+        except KlammError as error:
+            log.info("the registration is not confirmed yet: %s", error)
+        except Exception as error:  # it must go on asking, or nothing is ever acknowledged again
+            log.error("the registration is not confirmed: unexpected %s", describe(error))
+        return None

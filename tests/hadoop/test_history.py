@@ -1,0 +1,250 @@
+"""Loads from a real broker whose topic was created again, restored from a backup, or had lost records before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.config.settings import load_settings
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.fetch import DataLossError
+from klamm.hadoop.history import HistoryCheck
+from klamm.hadoop.job import LoadJob, _Planned
+from klamm.hadoop.manifest import BatchMark
+from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.run import Loader
+from klammtest.guarantees import guarantee
+from klammtest.inprocess import broker_thread
+from klammtest.lake import TOPIC, MemoryTopics, coordinates, flight, job
+
+T0 = TopicPartition("t", 0)
+KEPT = NewTopic(partitions=1, configs={"retention.ms": "-1"})
+
+
+class Served:
+    """A broker that runs, and the lake of one topic beside it."""
+
+    def __init__(self, folder: Path, bootstrap: str, client: ClusterClient) -> None:
+        self.folder = folder
+        self.bootstrap = bootstrap
+        self.client = client
+        self.warnings = folder / "warnings"
+
+    def produce(self, values: range) -> None:
+        """A batch for every ten records."""
+        for first in values[::10]:
+            rows = [(1_000_000 + n, None, b"v%d" % n, ()) for n in range(first, min(first + 10, values.stop))]
+            self.client.produce({T0: encode_batch(rows)})
+
+    def load(self, **options: object) -> str:
+        sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{self.folder}/lake", **options}
+        settings = load_settings({"consumer": {"bootstrap.servers": self.bootstrap}, "sinks": {"lake": sink}})
+        with self.warnings.open("a") as said, Loader(settings, "lake", Console(file=said, width=500)) as loader:
+            return loader.load("t")
+
+    def manifest(self, load: int) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self._path(load, "_offsets.json").read_text())
+        return found
+
+    def audit(self, load: int) -> list[dict[str, object]]:
+        found: list[dict[str, object]] = json.loads(self._path(load, "_audit.json").read_text())["ranges"]
+        return found
+
+    def _path(self, load: int, name: str) -> Path:
+        return self.folder / "lake" / "t" / f"load={load:06d}" / name
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[Served]:
+    coordination = {"plugin": "embedded", "path": str(folder / "broker" / "coordination.db")}
+    (folder / "broker").mkdir(exist_ok=True)
+    with broker_thread(folder / "broker", coordination) as broker:
+        bootstrap = f"127.0.0.1:{broker.advertised[0].port}"
+        with ClusterClient(bootstrap, codecs=CodecTable()) as client:
+            client.create_topics({"t": KEPT}, exists_ok=True)
+            yield Served(folder, bootstrap, client)
+
+
+def ignore_history(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(HistoryCheck, "verify", lambda *_: None)
+    patch.setattr(HistoryCheck, "verify_topic", lambda *_: None)
+
+
+def ignore_batches(patch: pytest.MonkeyPatch) -> None:
+    """Leader epochs alone decide."""
+    patch.setattr(BatchMark, "holds", property(lambda _: False))
+
+
+@guarantee("A1", "a load refuses a topic that was deleted and created again", plant=ignore_history)
+def test_a_topic_created_again_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(100))
+        at.load()
+        at.client.delete_topics(["t"])
+        at.client.create_topics({"t": KEPT})
+        at.produce(range(1000, 1120))
+        with pytest.raises(DataLossError, match=r"topic t was deleted and created again: .*/lake/t") as caught:
+            at.load()
+        assert "\n" not in str(caught.value)
+        shutil.move(f"{tmp_path}/lake/t", f"{tmp_path}/old")
+        assert " rows=120 " in at.load()
+
+
+@guarantee("A1", "a load refuses a log that was restored from an older backup", plant=ignore_history)
+def test_a_restored_log_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    restore(tmp_path, with_coordination=False)
+
+
+@guarantee("A1", "a restored coordination, which gives out leader epochs again, hides no change", plant=ignore_batches)
+def test_a_restored_log_and_coordination_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    restore(tmp_path, with_coordination=True)
+
+
+def restore(folder: Path, with_coordination: bool) -> None:
+    """70 records, a backup, 50 more and a load of all; the backup restored, and 100 other records."""
+    with served(folder) as at:
+        at.produce(range(70))
+    shutil.copytree(folder / "broker", folder / "backup")
+    with served(folder) as at:
+        at.produce(range(70, 120))
+        at.load()
+    gone = folder / "broker" if with_coordination else folder / "broker" / "data"
+    shutil.rmtree(gone)
+    shutil.copytree(folder / "backup" / gone.relative_to(folder / "broker"), gone)
+    with served(folder) as at:
+        at.produce(range(1000, 1100))
+        with pytest.raises(DataLossError, match="t-0: loaded up to offset 120, but the log was cut below it"):
+            at.load()
+
+
+def test_a_restart_and_the_cleaner_change_no_history(spark: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(30))
+        at.load()
+    with served(tmp_path) as at:
+        assert at.load() == "load topic=t rows=0: nothing new"
+        at.produce(range(30, 60))
+        at.client.delete_records({T0: 30})
+        assert " rows=30 " in at.load()
+        manifest = at.manifest(2)
+        assert manifest["topic_id"] == str(at.client.topic_ids(["t"])["t"])
+
+
+def test_a_manifest_of_version_1_goes_on_and_the_next_one_has_what_it_lacks(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(20))
+        at.load()
+        path = tmp_path / "lake" / "t" / "load=000001" / "_offsets.json"
+        old = json.loads(path.read_text())
+        del old["topic_id"], old["partitions"]["0"]["batch"]
+        path.write_text(json.dumps({**old, "version": 1}))
+        at.produce(range(20, 30))
+        assert " rows=10 " in at.load()
+        manifest = at.manifest(2)
+        assert manifest["topic_id"] == str(at.client.topic_ids(["t"])["t"])
+        assert manifest["partitions"]["0"]["batch"]["base_offset"] == 20  # type: ignore[index]
+
+
+def ignore_gap(patch: pytest.MonkeyPatch) -> None:
+    """As before: a first load begins where the log does."""
+
+    def partition(self: LoadJob, tp: TopicPartition, log: object, loaded: object) -> _Planned:
+        begin = loaded.end if loaded is not None else log.earliest  # type: ignore[attr-defined]
+        return _Planned(begin, OffsetRange(tp, begin, log.latest))  # type: ignore[attr-defined]
+
+    patch.setattr(LoadJob, "_partition", partition)
+
+
+@guarantee("C12", "a first load that does not begin at offset 0 is refused", plant=ignore_gap)
+def test_a_gap_before_the_first_load_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(100))
+        at.client.delete_records({T0: 60})
+        with pytest.raises(DataLossError, match=r"t-0: the log begins at offset 60: .* starting.offsets: earliest"):
+            at.load()
+
+
+@guarantee("C12", "a gap before the first load is in its manifest and its audit", plant=ignore_gap)
+@pytest.mark.parametrize("option", [{"fail.on.data.loss": False}, {"starting.offsets": "earliest"}])
+def test_a_gap_that_is_accepted_is_recorded(spark: SparkSession, tmp_path: Path, option: dict[str, object]) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(100))
+        at.client.delete_records({T0: 60})
+        line = at.load(**option)
+        assert " rows=40 " in line
+        assert " offsets=0:0-100 lost=0:0-60 " in line
+        assert at.warnings.read_text() == "klamm: t-0: offsets 0 to 60 were deleted before they could be loaded\n"
+        assert at.manifest(1)["partitions"]["0"]["lost_to"] == 60  # type: ignore[index]
+        lost, held = at.audit(1)
+        assert (lost["from"], lost["to"], lost["lost"], lost["windows"]) == (0, 60, True, [])
+        assert (held["from"], held["to"], held["lost"]) == (60, 100, False)
+        at.client.delete_records({T0: 100})
+        assert at.load() == "load topic=t rows=0: nothing new"
+
+
+def test_all_that_is_new_may_be_lost(spark: SparkSession, tmp_path: Path) -> None:
+    with served(tmp_path) as at:
+        at.produce(range(10))
+        at.load()
+        at.produce(range(10, 30))
+        at.client.delete_records({T0: 30})
+        with pytest.raises(DataLossError, match="retention deleted what lies between"):
+            at.load(**{"starting.offsets": "earliest"})
+        assert " rows=0 files=0 bytes=0 offsets=0:10-30 lost=0:10-30 " in at.load(**{"fail.on.data.loss": False})
+        at.produce(range(30, 40))
+        assert " rows=10 " in at.load()
+
+
+def test_what_retention_deletes_while_tasks_read_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
+    topics = MemoryTopics(partitions=1)
+    for number in range(10):
+        topics.add(0, flight(number))
+    plain = topics.read
+
+    def read(session: SparkSession, ranges: list[OffsetRange]) -> object:
+        topics.started = {0: 4}
+        topics.records = [r for r in topics.records if r["offset"] >= 4]
+        return plain(session, ranges)
+
+    topics.read = read  # type: ignore[method-assign, assignment]
+    result = job(spark, topics, str(tmp_path), fail_on_data_loss=False).run(TOPIC)
+    assert result is not None
+    assert [(r.start, r.end) for r in result.lost] == [(0, 4)]
+    assert coordinates(spark, str(tmp_path)) == [(0, n) for n in range(4, 10)]
+
+
+def epochs_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryTopics, "epoch_ends", lambda *_: {})
+
+
+@guarantee("A1", "leader epochs tell where the loaded batch is deleted or rewritten", plant=epochs_ignored)
+@pytest.mark.parametrize(
+    ("epochs", "why"), [([(0, 0), (5, 3)], "leader epoch 2 ends at offset 3"), ([(0, 0)], "leader epoch 2 is unknown")]
+)
+def test_leader_epochs_decide_where_the_batch_is_gone(
+    spark: SparkSession, tmp_path: Path, epochs: list[tuple[int, int]], why: str
+) -> None:
+    topics = MemoryTopics(partitions=1, epochs={0: [(0, 0), (2, 4)]})
+    for number in range(6):
+        topics.add(0, flight(number))
+    load = job(spark, topics, str(tmp_path), fail_on_data_loss=False)
+    load.run(TOPIC)
+    topics.started = {0: 6}
+    topics.add(0, flight(6))
+    assert load.run(TOPIC) is not None
+    topics.started = {0: 8}
+    topics.epochs = {0: epochs}
+    with pytest.raises(DataLossError, match=why):
+        load.run(TOPIC)
