@@ -42,6 +42,7 @@ class Cluster:
         self.tree = tree
         self.plugin = plugin
         self._opened: list[EmbeddedCoordination] = []
+        self._stores: list[OffsetStore] = []
         self.own = self.open()
         for topic in ("t", "u"):
             write_topic(self.own, topic, 1)
@@ -53,7 +54,8 @@ class Cluster:
 
     def store(self, coordination: Coordination) -> OffsetStore:
         keys = PATIENT if self.plugin == "topic" else {}
-        return plugin_host().offset_stores.create(self.plugin, keys, coordination)
+        self._stores.append(plugin_host().offset_stores.create(self.plugin, keys, coordination))
+        return self._stores[-1]
 
     def id_of(self, topic: str) -> UUID:
         return TopicNode.decode(paths.topic(topic), self.own.get(paths.topic(topic))[0]).topic_id
@@ -62,6 +64,8 @@ class Cluster:
         return {partition: CommittedOffset(offset, topic_id=self.id_of(partition.topic))}
 
     def close(self) -> None:
+        for store in self._stores:
+            store.close()
         for coordination in self._opened:
             coordination.close()
 
@@ -80,7 +84,6 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
         made = Cluster(tree, plugin)
         store = made.store(made.own)
         store.commit("first", {T0: CommittedOffset(0)})  # the offsets' topic is made while there is one broker
-        store.close()
         assert running.advertised
         yield made
         made.close()
@@ -105,7 +108,6 @@ async def coordinator(
         yield service
     finally:
         await service.stop()
-        store.close()
         workers.close()
 
 
@@ -272,4 +274,3 @@ def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plug
             assert (await service.fetch("g", [T0]))[T0].offset == 4, "of a topic that the image does not know yet"
 
     run(test())
-    store.close()
