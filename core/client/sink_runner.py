@@ -4,6 +4,9 @@ Rules:
 - The sink is called from the thread that calls `run`, and from no other.
 - Offsets are committed after `flush` has returned. A sink or a record that fails ends the run before that: what was not
   flushed is delivered again.
+- Topic ids are asked for before the group is joined, and before each flush again. While they are the same, every record
+  in between is of that topic. When a topic was deleted and created again, what was not flushed may be of either: it is
+  dropped with the sink, and the task starts again, which delivers the new topic's records again.
 - Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
   `HANDOVER_S`; otherwise their new owner writes those records again, which an idempotent sink does not double.
 """
@@ -15,20 +18,33 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.consumer import Consumer
+from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.client.typed import bootstrap_text
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.settings import Settings
+from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import Sink
+from klamm.core.seams.sink import Sink, TopicIdSink
 
 HANDOVER_S = 10.0
 POLL_S = 0.2
+IDS_S = 5.0
+"""How long a flush waits for the brokers to tell topic ids, before it is put off."""
 _log = logging.getLogger(__name__)
+
+
+class _TopicReplacedError(KlammError):
+    """A topic was deleted and created again."""
+
+
+class _TopicsUnknownError(KlammError):
+    """The brokers could not be asked whether the topics are the same."""
 
 
 @dataclass
@@ -44,11 +60,13 @@ class SinkRunner:
 
     def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`ConfigError` when the file has no such sink."""
+        self._name = name
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
         self._sink: Sink = settings.make_sink(name)
         self._clock = clock
         self._handover = _Handover()
+        self._ids: dict[str, UUID] = {}
         self._unflushed = 0
         self._flushed_at = clock()
         self.progress = SinkProgress()
@@ -62,31 +80,47 @@ class SinkRunner:
     ) -> SinkProgress:
         """Until `stop` is set or, with `once`, until the group has everything that the topics held at the start.
         `report` is called after each round."""
-        targets = self._ends() if once else {}
+        with ClusterClient(bootstrap_text(self._settings.consumer), codecs=self._settings.codec_table()) as client:
+            while True:
+                try:
+                    return self._run(client, stop, once, report)
+                except _TopicReplacedError as error:
+                    _log.warning("%s; what was not flushed is dropped, and the task starts again", error)
+                    self._sink = self._settings.make_sink(self._name)
+                    self._handover = _Handover()
+                    self._unflushed = 0
+
+    def _run(
+        self, client: ClusterClient, stop: threading.Event, once: bool, report: Callable[[SinkProgress], None]
+    ) -> SinkProgress:
+        self._ids = client.topic_ids(self._options.topics)
+        targets = self._ends(client) if once else {}
         self._sink.open()
         try:
+            if self._ids and isinstance(self._sink, TopicIdSink):
+                self._sink.topic_ids(self._ids)
             with Consumer(self._settings, topics=self._options.topics, listener=self._handover) as consumer:
                 try:
                     complete = once and not targets
                     while not stop.is_set() and not complete:
-                        idle = self._round(consumer)
-                        complete = once and idle and self._reached(consumer, targets)
+                        idle = self._round(client, consumer)
+                        complete = once and idle and self._reached(client, consumer, targets)
                         report(self.progress)
-                    self._flush(consumer)
+                    self._flush(client, consumer)
                 finally:
                     self._handover.end()  # closing the consumer gives its partitions away: nobody is left to flush
         finally:
             self._sink.close()
         return self.progress
 
-    def _round(self, consumer: Consumer) -> bool:
+    def _round(self, client: ClusterClient, consumer: Consumer) -> bool:
         """Whether there was nothing to do."""
         handover = self._handover.asked()
         records = consumer.poll(POLL_S)
         if records:
             self._write(records)
         if self._unflushed and (handover or self._is_due()):
-            self._flush(consumer)
+            self._flush_or_wait(client, consumer)
         if handover:
             self._handover.done()
         return not records
@@ -102,8 +136,15 @@ class SinkRunner:
         late = self._clock() - self._flushed_at >= self._options.flush_interval_ms / 1000
         return late or self._unflushed >= self._options.flush_records
 
-    def _flush(self, consumer: Consumer) -> None:
+    def _flush_or_wait(self, client: ClusterClient, consumer: Consumer) -> None:
+        try:
+            self._flush(client, consumer)
+        except _TopicsUnknownError as error:  # as long as the brokers are away no records come either
+            _log.warning("not flushed yet: %s", error)
+
+    def _flush(self, client: ClusterClient, consumer: Consumer) -> None:
         if self._unflushed:
+            self._check_topics(client)
             self._sink.flush()
             self._unflushed = 0
             self.progress.flushes += 1
@@ -112,18 +153,28 @@ class SinkRunner:
         except LostOwnershipError as error:  # another member has them, and writes from the last commit on
             _log.warning("%s", error)
 
-    def _ends(self) -> dict[TopicPartition, int]:
+    def _check_topics(self, client: ClusterClient) -> None:
+        """That what was written since the start is of the topics whose ids the sink was told."""
+        if not self._ids:
+            return
+        try:
+            now = client.topic_ids(self._options.topics, timeout_s=IDS_S)
+        except (ConnectionFailedError, BrokerError) as error:
+            raise _TopicsUnknownError(f"the ids of the topics are not known: {error}") from error
+        replaced = [topic for topic, found in now.items() if self._ids.get(topic, found) != found]
+        if replaced:
+            raise _TopicReplacedError(f"deleted and created again: topic {', '.join(replaced)}")
+
+    def _ends(self, client: ClusterClient) -> dict[TopicPartition, int]:
         """Where the partitions that hold records end now."""
-        config = self._settings.consumer
-        with ClusterClient(bootstrap_text(config), codecs=self._settings.codec_table()) as client:
-            partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
-            ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        partitions = [tp for topic in self._options.topics for tp in client.partitions(topic)]
+        ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
         return {tp: end for tp, (end, _) in ends.items() if end > 0}
 
-    def _reached(self, consumer: Consumer, targets: dict[TopicPartition, int]) -> bool:
+    def _reached(self, client: ClusterClient, consumer: Consumer, targets: dict[TopicPartition, int]) -> bool:
         """Own partitions by their position, those of other members by what they committed."""
         if self._unflushed:
-            self._flush(consumer)
+            self._flush_or_wait(client, consumer)
         stored = consumer.committed(targets)
         return all(tp in stored and stored[tp].offset >= end for tp, end in targets.items())
 

@@ -1,18 +1,28 @@
 """The sink seam: where a running `klamm sink` puts a group's records.
 
 A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
+
+Two more protocols are a sink's to implement or not:
+
+- `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
+  means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
+  topic that was deleted and created again.
+- `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+from uuid import UUID
 
 from klamm.core.records.record import ConsumerRecord
 
 
 class Sink(Protocol):
-    """Made once per task; called from one thread."""
+    """Made once per task; called from one thread. A task whose topic is deleted and created again closes its sink and
+    makes another one. A sink that keeps positions of its own is a `TopicIdSink` too: its `topic_ids(ids)` is called
+    between `open` and the first `write`, and its positions are by topic id."""
 
     def open(self) -> None: ...
 
@@ -21,7 +31,20 @@ class Sink(Protocol):
         ...
 
     def flush(self) -> None:
-        """Returns when all that was written is durable; only then are the offsets committed."""
+        """Returns when all that was written is durable; only then are the offsets committed. Called only while each
+        topic is the one whose id the sink was told: what was written before belongs to it."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """What was not flushed is not kept, or is delivered again. Closing twice is no error."""
+        ...
+
+
+@runtime_checkable
+class TopicIdSink(Sink, Protocol):
+    """A sink that keeps positions of its own."""
+
+    def topic_ids(self, ids: Mapping[str, UUID]) -> None:
+        """Called once, between `open` and the first `write`: the ids of the sink's topics. Not called where the brokers
+        give none."""
+        ...

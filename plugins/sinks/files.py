@@ -4,6 +4,10 @@
 
 A file is written under another name, forced to disk and renamed, so a reader sees whole files only. The names say which
 offsets are there: what is delivered again after a crash between flush and commit is not written a second time.
+
+Offsets mean something in one topic only. `<path>/<topic>/.topic_id` holds the id of the topic that the names above
+belong to, the first one that the sink was told of; files of a topic that was created again under the same name have its
+id in theirs: `<first offset>-<last offset>.<topic id>.jsonl[.gz]`.
 """
 
 from __future__ import annotations
@@ -13,7 +17,9 @@ import gzip
 import json
 import os
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import date, datetime, time
 from decimal import Decimal
 from pathlib import Path
@@ -25,7 +31,8 @@ from klamm.core.errors import StorageError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
 
-_NAME = re.compile(r"(\d{20})-(\d{20})\.jsonl(\.gz)?")
+_NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?\.jsonl(\.gz)?")
+_TOPIC_ID = ".topic_id"
 
 
 class FilesConfig(Section):
@@ -36,18 +43,24 @@ class FilesConfig(Section):
 
 
 class FilesSink:
-    """See the seam, `klamm.core.seams.sink.Sink`. `StorageError` in one line when the disk refuses."""
+    """See the seam, `klamm.core.seams.sink`. `StorageError` in one line when the disk refuses."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config
         self._waiting: dict[TopicPartition, list[ConsumerRecord]] = {}
         self._next: dict[TopicPartition, int] = {}
+        self._ids: Mapping[str, UUID] = {}
+        self._marks: dict[str, str | None] = {}
 
     def open(self) -> None:
         try:
             self._config.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(f"sink folder {self._config.path} cannot be made: {error.strerror}") from error
+
+    def topic_ids(self, ids: Mapping[str, UUID]) -> None:
+        self._ids = dict(ids)
+        self._marks.clear()
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
@@ -60,11 +73,9 @@ class FilesSink:
         for tp, waiting in self._waiting.items():
             stored = self._stored(tp)  # again: a member that lost the partition may just have written it
             records = [record for record in waiting if record.offset >= stored]
-            try:
-                if records:
-                    self._publish(self._folder(tp), records)
-            except OSError as error:
-                raise StorageError(f"sink folder {self._folder(tp)} cannot be written: {error.strerror}") from error
+            if records:
+                with _writing(self._folder(tp)):
+                    self._publish(self._folder(tp), records, self._mark(tp.topic))
         self._waiting.clear()
         self._next.clear()  # another member may have written a partition before it comes back here
 
@@ -81,22 +92,63 @@ class FilesSink:
         return self._next[tp]
 
     def _stored(self, tp: TopicPartition) -> int:
-        """The offset after the last one in the partition's files."""
+        """The offset after the last one in the partition's files, those of this topic id."""
+        mark = self._mark(tp.topic)
         names = [_NAME.fullmatch(path.name) for path in self._folder(tp).glob("*.jsonl*")]
-        return max((int(name[2]) + 1 for name in names if name), default=0)
+        return max((int(name[2]) + 1 for name in names if name and name[3] == mark), default=0)
 
-    def _publish(self, folder: Path, records: Sequence[ConsumerRecord]) -> None:
+    def _mark(self, topic: str) -> str | None:
+        """What names the files of this topic id; None: nothing, as the files of the first id, and without ids."""
+        if topic not in self._ids:
+            return None
+        if topic not in self._marks:
+            folder = self._config.path / topic
+            with _writing(folder):
+                mine = str(self._ids[topic])
+                self._marks[topic] = None if _claim(folder / _TOPIC_ID, mine) == mine else mine
+        return self._marks[topic]
+
+    def _publish(self, folder: Path, records: Sequence[ConsumerRecord], mark: str | None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         packed = self._config.compression == "gzip"
-        name = f"{records[0].offset:020}-{records[-1].offset:020}.jsonl{'.gz' if packed else ''}"
+        offsets = f"{records[0].offset:020}-{records[-1].offset:020}"
+        name = f"{offsets}{f'.{mark}' if mark else ''}.jsonl{'.gz' if packed else ''}"
         data = "".join(as_json(record) + "\n" for record in records).encode()
         part = folder / f".{name}.{os.getpid()}.part"
-        with part.open("wb") as file:
-            file.write(gzip.compress(data, mtime=0) if packed else data)
-            file.flush()
-            os.fsync(file.fileno())
+        _write(part, gzip.compress(data, mtime=0) if packed else data)
         part.replace(folder / name)
         _sync(folder)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"sink folder {folder} cannot be written: {error.strerror}") from error
+
+
+def _claim(path: Path, mine: str) -> str:
+    """What the file holds: `mine` if it was not there. Of two tasks that claim it at once one wins."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
+        _write(part, mine.encode())
+        try:
+            path.hardlink_to(part)
+        except FileExistsError:
+            pass
+        finally:
+            part.unlink()
+        _sync(path.parent)
+    return path.read_text().strip()
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def as_json(record: ConsumerRecord) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from pydantic import ValidationError
@@ -15,7 +16,7 @@ from pydantic import ValidationError
 from klamm.core.errors import KlammError
 from klamm.core.plugins import plugin_host
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import Sink
+from klamm.core.seams.sink import Sink, TopicIdSink
 
 EXTRAS = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"
 Row = tuple[str, int, int, Any]
@@ -32,9 +33,12 @@ class Case:
     def make(self) -> Sink:
         return plugin_host(("klamm_extras",)).sinks.create(self.name, {"path": str(self.place)})
 
-    def open(self) -> Sink:
+    def open(self, topic_id: int | None = None) -> Sink:
         sink = self.make()
         sink.open()
+        if topic_id is not None:
+            assert isinstance(sink, TopicIdSink)
+            sink.topic_ids({"t": UUID(int=topic_id)})
         return sink
 
     def rows(self) -> list[Row]:
@@ -44,8 +48,10 @@ class Case:
 def read_files(folder: Path) -> list[Row]:
     rows = []
     for path in sorted(folder.rglob("*")):
-        assert path.is_dir() or path.suffix == ".jsonl", f"left behind: {path}"
-        for line in path.read_text().splitlines() if path.is_file() else ():
+        if path.is_dir() or path.name == ".topic_id":
+            continue
+        assert path.suffix == ".jsonl", f"left behind: {path}"
+        for line in path.read_text().splitlines():
             said = json.loads(line)
             rows.append((path.parent.parent.name, int(path.parent.name), said["offset"], said["value"]))
     return rows
@@ -118,6 +124,25 @@ def test_what_was_not_flushed_is_delivered_again_and_there_once(case: Case) -> N
     again.flush()
     again.close()
     assert case.rows() == [row(0), row(1)]
+
+
+def test_a_topic_that_was_created_again_begins_at_its_first_offset(case: Case) -> None:
+    for topic_id, offsets in ((1, (0, 1)), (2, (0, 1, 2)), (2, (1, 2, 3)), (1, (1, 2))):
+        sink = case.open(topic_id)
+        sink.write([record(offset, value=f"{topic_id}@{offset}") for offset in offsets])
+        sink.flush()
+        sink.close()
+    assert sorted(value for *_, value in case.rows()) == ["1@0", "1@1", "1@2", "2@0", "2@1", "2@2", "2@3"]
+
+
+def test_files_without_an_id_are_those_of_the_first_one_told(tmp_path: Path) -> None:
+    """As earlier versions wrote them: delivered again, their records are there once."""
+    case = Case("files", tmp_path / "out", read_files)
+    for topic_id in (None, 1, 2):
+        sink = case.open(topic_id)
+        sink.write([record(0)])
+        sink.flush()
+    assert case.rows() == [row(0), row(0)]
 
 
 def test_holes_between_offsets(case: Case) -> None:

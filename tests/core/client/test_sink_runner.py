@@ -11,12 +11,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from klamm import Producer
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.sink_runner import SinkRunner
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, StorageError
+from klamm.core.records.codecs import CodecTable
+from klamm.plugins.sinks.files import FilesSink
 from klammtest.broker import KLAMM, RunningBroker, running_broker
+from klammtest.guarantees import guarantee
 from klammtest.zookeeper import eventually
 
 RECORDS = 500
@@ -24,7 +29,7 @@ RECORDS = 500
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    topics = {name: {"partitions": 3} for name in ("once", "crash", "share", "stop")}
+    topics = {name: {"partitions": 3} for name in ("once", "crash", "share", "stop", "again", "live")}
     with running_broker(tmp_path_factory.mktemp("sinks"), topics=topics) as running:
         text = running.config_path.read_text()
         for name in topics:
@@ -135,5 +140,67 @@ def test_the_command_ends_cleanly_when_told(broker: RunningBroker) -> None:
 
 
 def test_an_unknown_sink_is_one_line(broker: RunningBroker) -> None:
-    with pytest.raises(ConfigError, match=r"klamm.yaml: sinks.nope: there is no such sink \(there are: crash, once, "):
+    with pytest.raises(
+        ConfigError, match=r"klamm.yaml: sinks.nope: there is no such sink \(there are: again, crash, live, once, "
+    ):
         SinkRunner(load_settings(broker.config_path), "nope")
+
+
+def forget_topic_ids(patch: pytest.MonkeyPatch) -> None:
+    """As before: a sink's positions are by name."""
+    patch.setattr(FilesSink, "topic_ids", lambda *_: None)
+
+
+def create_again(broker: RunningBroker, topic: str) -> None:
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        client.delete_topics([topic])
+        client.create_topics({topic: NewTopic(partitions=3)})
+
+
+@guarantee("A4", "a sink writes the first records of a topic that was created again", plant=forget_topic_ids)
+def test_a_topic_that_was_created_again_is_written_from_its_first_record(broker: RunningBroker, tmp_path: Path) -> None:
+    settings = with_folder(broker, "again", tmp_path)
+    produce(broker, "again")
+    run_once(settings, "again")
+    create_again(broker, "again")
+    produce(broker, "again")
+    assert run_once(settings, "again") == RECORDS
+    assert written(tmp_path) == expected() + expected()
+    create_again(broker, "again")
+
+
+def trust_topics(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SinkRunner, "_check_topics", lambda *_: None)
+
+
+@guarantee("A4", "a running sink drops nothing of a topic that is created again meanwhile", plant=trust_topics)
+def test_a_topic_may_be_created_again_under_a_running_sink(broker: RunningBroker, tmp_path: Path) -> None:
+    settings = with_folder(broker, "live", tmp_path)
+    produce(broker, "live")
+    runner, stop = SinkRunner(settings, "live"), threading.Event()
+    thread = threading.Thread(target=runner.run, args=(stop,))
+    thread.start()
+    try:
+        _until(lambda: written(tmp_path) == expected())
+        create_again(broker, "live")
+        produce(broker, "live", RECORDS * 2)
+        _until(lambda: committed(broker, tmp_path.name) == RECORDS * 2)
+    finally:
+        stop.set()
+        thread.join(60)
+    create_again(broker, "live")
+    assert written(tmp_path) == expected() + expected(RECORDS * 2)
+
+
+def committed(broker: RunningBroker, group: str) -> int:
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        return sum(stored.offset for stored in client.fetch_offsets(group).values())
+
+
+def with_folder(broker: RunningBroker, name: str, folder: Path) -> Settings:
+    """A group and a folder of its own, and flushes without delay."""
+    config = yaml.safe_load(broker.config_path.read_text())
+    sink = {"plugin": "files", "topics": [name], "path": str(folder), "group.id": folder.name, "flush.interval.ms": 100}
+    path = broker.folder / f"{folder.name}.yaml"
+    path.write_text(yaml.safe_dump({**config, "sinks": {name: sink}}))
+    return load_settings(path)

@@ -1,12 +1,16 @@
-"""The sink `sqlite`: a table whose primary key is topic, partition and offset, so that nothing is there twice."""
+"""The sink `sqlite`: a table with the primary key topic, topic id, partition and offset: nothing is there twice.
+
+The topic id is part of it because offsets begin again in a topic that was deleted and created again.
+"""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 from klamm.core.config.section import ConfigPath, Section, key
 from klamm.core.errors import StorageError
@@ -14,8 +18,8 @@ from klamm.core.records.record import ConsumerRecord
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS records (
-    topic TEXT, partition INTEGER, "offset" INTEGER, timestamp INTEGER, key, value,
-    PRIMARY KEY (topic, partition, "offset")
+    topic TEXT, topic_id TEXT, partition INTEGER, "offset" INTEGER, timestamp INTEGER, key, value,
+    PRIMARY KEY (topic, topic_id, partition, "offset")
 ) WITHOUT ROWID
 """
 
@@ -30,16 +34,31 @@ class SqliteSink:
     def __init__(self, config: SqliteConfig) -> None:
         self._path = config.path
         self._database: sqlite3.Connection | None = None
+        self._ids: Mapping[str, UUID] = {}
 
     def open(self) -> None:
         with self._translated():
             self._database = sqlite3.connect(self._path, timeout=30)
             self._database.execute(_TABLE)
 
+    def topic_ids(self, ids: Mapping[str, UUID]) -> None:
+        self._ids = ids
+
     def write(self, records: Sequence[ConsumerRecord]) -> None:
-        rows = [(r.topic, r.partition, r.offset, r.timestamp_ms, _cell(r.key), _cell(r.value)) for r in records]
+        rows = [
+            (
+                r.topic,
+                str(self._ids.get(r.topic, "")),
+                r.partition,
+                r.offset,
+                r.timestamp_ms,
+                _cell(r.key),
+                _cell(r.value),
+            )
+            for r in records
+        ]
         with self._translated():
-            self._connection().executemany("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?)", rows)
+            self._connection().executemany("INSERT OR IGNORE INTO records VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def flush(self) -> None:
         with self._translated():
