@@ -57,6 +57,7 @@ class Leadership:
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: dict[str, UUID] = {}
+        self._refused: dict[TopicPartition, str] = {}
         self._stopped = False
         self._behind: dict[TopicPartition, int] = {}
         self.image: ClusterImage = EMPTY_IMAGE
@@ -181,8 +182,11 @@ class Leadership:
                     continue
                 found.begin_leader_epoch(assignment.state.leader_epoch)
                 opened[name] = found
+                self._refused.pop(name, None)
             except KlammError as error:
-                log.error("partition %s cannot be served: %s", name, error)
+                if self._refused.get(name) != str(error):  # once, not with every change of the image
+                    log.error("partition %s cannot be served: %s", name, error)
+                self._refused[name] = str(error)
         return opened, behind
 
     def _clear_away(self, image: ClusterImage) -> None:
@@ -198,6 +202,10 @@ class Leadership:
                     self._logs.set_aside(name)
             except KlammError as error:
                 log.error("partition %s cannot be cleared away: %s", name, error)
+        for name in self._logs.missing.ends():
+            topic = image.topics.get(name.topic)
+            if topic is None or topic.topic_id != self._known.get(name.topic, topic.topic_id):
+                self._logs.missing.forget(name)
         self._known = {topic.name: topic.topic_id for topic in image.topics.values()}
 
 

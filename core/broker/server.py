@@ -54,6 +54,7 @@ from klamm.core.log.scrubber import Scrubber, ScrubConfig
 from klamm.core.log.steady_clock import elapsed_ms
 from klamm.core.process_log import ProcessLog
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
+from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination, SessionEvent
 from klamm.core.seams.offsets import OffsetStore
 
@@ -73,12 +74,25 @@ def _cleaner_config(config: BrokerConfig) -> CleanerConfig:
     )
 
 
+def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic.name, number)
+        for topic in image.topics.values()
+        for number, state in topic.partitions.items()
+        if broker_id in state.replicas
+    ]
+
+
 class Broker:
     """Made on a running event loop; `await start()`, `await stop()` in any state, once."""
 
-    def __init__(self, settings: Settings, process_log: ProcessLog | None = None) -> None:
-        """`process_log` follows the file when that is reloaded, and admin clients (KIP-412)."""
+    def __init__(
+        self, settings: Settings, process_log: ProcessLog | None = None, *, accept_missing_logs: bool = False
+    ) -> None:
+        """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
+        partitions whose logs are gone begin again at offset 0."""
         self._settings = settings
+        self._accept_missing_logs = accept_missing_logs
         self._process_log = process_log
         self._live = LiveConfig(settings.broker)
         self._reloader: Reloader | None = None
@@ -212,6 +226,8 @@ class Broker:
                 decompressed_max_bytes=self._config.decompressed_max_bytes,
             ),
             elapsed=elapsed_ms,
+            expected=_partitions_on(image, self._config.broker_id),
+            accept_missing=self._accept_missing_logs,
         )
 
     async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:
@@ -226,6 +242,14 @@ class Broker:
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)
+        if logs.missing.accepted:  # what was read of them before was another history
+            topics = cluster.image().topics
+            begun = {
+                tp: topics[tp.topic].partitions[tp.partition].leader_epoch
+                for tp in logs.missing.accepted
+                if tp.topic in topics and tp.partition in topics[tp.topic].partitions
+            }
+            await workers.coordination(cluster.raise_leader_epochs, begun)
         return cluster
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:

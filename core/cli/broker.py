@@ -9,7 +9,9 @@ import signal
 import sys
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
 from klamm.core.config.settings import Settings, load_settings
@@ -26,10 +28,19 @@ _SWITCH_S = 0.0005
 """How long a worker thread may run Python while the event loop waits for it, with all requests; Python has 5 ms."""
 
 
-def broker(config: ConfigFile = DEFAULT_CONFIG) -> None:
+AcceptMissing = Annotated[
+    bool,
+    typer.Option(
+        "--accept-missing-logs",
+        help="Partitions whose logs are gone from this broker begin again, without records.",
+    ),
+]
+
+
+def broker(config: ConfigFile = DEFAULT_CONFIG, accept_missing_logs: AcceptMissing = False) -> None:
     """Run a broker until SIGTERM or Ctrl-C; a second signal does not wait for a clean stop. SIGHUP reloads the file."""
     settings = load_settings(config)
-    interrupted = _run(_serve(settings, config.absolute(), ProcessLog(settings.log)))
+    interrupted = _run(_serve(settings, config.absolute(), ProcessLog(settings.log), accept_missing_logs))
     if interrupted:
         raise KeyboardInterrupt
 
@@ -43,13 +54,13 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
     return uvloop.run(main)
 
 
-async def _serve(settings: Settings, file: Path, process_log: ProcessLog) -> bool:
+async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept_missing_logs: bool) -> bool:
     """Whether it was Ctrl-C that ended it."""
     from klamm.core.broker.server import Broker
     from klamm.core.broker.signals import Signals
 
     signals = Signals()
-    server = Broker(settings, process_log)
+    server = Broker(settings, process_log, accept_missing_logs=accept_missing_logs)
     try:
         await server.start()
         gc.collect()

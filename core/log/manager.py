@@ -1,5 +1,9 @@
 """All partition logs of a broker, in one log directory.
 
+A partition does not begin again at offset 0 in silence (`missing`): a log directory that is empty though the cluster
+has partitions on this broker stops the start; a partition whose files are gone, though a checkpoint says where it
+ended, is not made again. Whoever starts the broker may accept both.
+
 A directory that the cluster does not know is set aside (`….<uuid>-stray`), never deleted; a deleted topic's is renamed
 (`….<uuid>-delete`) and its files go after `file.delete.delay.ms`. Blocking and thread-safe.
 """
@@ -8,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -29,6 +33,7 @@ from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.files import remove_tree, rename, storage, sync_directory
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
+from klamm.core.log.missing import MissingLogs
 from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
 from klamm.core.log.open_files import DEFAULT_LIMIT, OpenFiles
 from klamm.core.log.opening import Opening, open_all
@@ -90,8 +95,13 @@ class LogManager:
         on_visible: Callable[[TopicPartition], None] | None = None,
         tuning: LogTuning = LogTuning(),
         elapsed: Clock | None = None,
+        expected: Collection[TopicPartition] = (),
+        accept_missing: bool = False,
     ) -> None:
         """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
+
+        `expected`: the partitions that the cluster has on this broker. `accept_missing`: those whose logs are gone may
+        begin again at offset 0.
 
         `elapsed`: ms that pass evenly whatever `clock` is set to; with it a clock that was set ahead deletes nothing.
         `on_visible` is called when consumers of a partition can see more; it must return at once.
@@ -115,8 +125,11 @@ class LogManager:
         self.scrubbed = ScrubCounts()
         self._directory_lock = DirectoryLock(self.directory)
         try:
+            self._missing = MissingLogs(self.directory, expected, accept_missing)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self._load(config_for)
+            if self._missing.new_directory:
+                self.write_checkpoints()  # from now on a directory without them is one that was emptied
         except BaseException:
             self._directory_lock.release()
             raise
@@ -124,6 +137,7 @@ class LogManager:
     def _load(self, config_for: ConfigFor) -> None:
         clean = take_clean_marker(self.directory)
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
+        self._missing.look({tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}})
         with storage(f"cannot read {self.directory}"):
             names = sorted(path.name for path in self.directory.iterdir() if path.is_dir())
         openings = []
@@ -131,7 +145,7 @@ class LogManager:
             tp = parse_directory(name)
             if is_deleted(name):
                 self._deleted.append((self._clock(), self.directory / name))
-            elif tp is not None and not is_stray(name):
+            elif tp is not None and not is_stray(name) and tp not in self._missing:
                 topic_id = read_topic_id(self.directory / name)
                 if topic_id is None:
                     _log.warning("%s has no topic id", self.directory / name)
@@ -182,6 +196,7 @@ class LogManager:
                 self._take_out(tp, "stray")
                 log = None
             if log is None:
+                self._missing.check(tp)
                 own = (self._log_starts, self._recovery_points, self._high_watermarks)
                 for checkpoint in (*own, *self._shared.values()):
                     checkpoint.forget(tp)
@@ -189,6 +204,11 @@ class LogManager:
             elif log.config != config:
                 log.reconfigure(config)
             return log
+
+    @property
+    def missing(self) -> MissingLogs:
+        """The partitions whose logs are gone."""
+        return self._missing
 
     def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
         """The cleaner's and the scrubber's: kept here, so that a partition that begins anew is forgotten in them."""
@@ -316,7 +336,9 @@ class LogManager:
             logs = self.logs()
             self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
             self._recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
-            self._high_watermarks.write({tp: log.high_watermark for tp, log in logs.items()})
+            self._high_watermarks.write(
+                {**self._missing.ends(), **{tp: log.high_watermark for tp, log in logs.items()}}
+            )
 
     def close(self, *, clean: bool = True) -> None:
         """Close all logs; leave the mark of a clean stop only if every one was flushed. Lets the directory go."""

@@ -1,0 +1,149 @@
+"""A broker does not begin a partition again at offset 0 in silence where it has written before."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from klamm.core.config.topic import TopicConfig
+from klamm.core.errors import ErrorCode
+from klamm.core.log.log_directory import META
+from klamm.core.log.manager import LogManager
+from klamm.core.log.missing import MissingLogs
+from klamm.core.protocol.apis import ApiKey
+from klamm.core.records.partition import TopicPartition
+from klammtest.guarantees import guarantee
+from klammtest.inprocess import broker_thread
+from klammtest.logs import append, codec_table
+from klammtest.requests import batch, create_topic, produce
+from klammtest.wire import WireClient, part
+
+TOPIC, OTHER = "written", "another"
+
+
+@contextmanager
+def served(folder: Path, *, accept_missing_logs: bool = False) -> Iterator[WireClient]:
+    coordination = {"plugin": "embedded", "path": str(folder / "coordination.db")}
+    with (
+        broker_thread(folder, coordination, accept_missing_logs=accept_missing_logs) as broker,
+        WireClient(f"127.0.0.1:{broker.advertised[0].port}") as wire,
+    ):
+        yield wire
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Of a broker that has stopped, with three records in each of two topics."""
+    with served(tmp_path) as wire:
+        for topic in (TOPIC, OTHER):
+            assert create_topic(wire, topic).error_code is ErrorCode.none
+            produce(wire, topic, batch(b"a", b"b", b"c"))
+    return tmp_path
+
+
+def look_at_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MissingLogs, "_is_empty", lambda *_: False)
+
+
+def empty(directory: Path) -> None:
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@guarantee("D18", "an emptied log directory under known topics stops the start", plant=look_at_nothing)
+@pytest.mark.parametrize("left", ["nothing", META])
+def test_an_emptied_log_directory_stops_the_start(folder: Path, left: str) -> None:
+    kept = (folder / "data" / META).read_bytes()
+    empty(folder / "data")
+    if left == META:
+        (folder / "data" / META).write_bytes(kept)
+    for _ in range(2):
+        with pytest.raises(AssertionError, match="is empty, but the cluster has 2 partitions here"), served(folder):
+            pass
+
+
+@guarantee("D18", "a partition whose segments are gone is not served from offset 0", plant=look_at_nothing)
+@pytest.mark.parametrize("all_of_it", [True, False], ids=["directory", "segments"])
+def test_a_partition_that_is_gone_is_not_begun_again(
+    folder: Path, all_of_it: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = folder / "data" / f"{TOPIC}-0"
+    if all_of_it:
+        shutil.rmtree(gone)
+    else:
+        for segment in gone.glob("*.log"):
+            segment.unlink()
+    for _ in range(2):
+        with served(folder) as wire:
+            assert produce(wire, TOPIC, batch(b"d")).error_code is ErrorCode.not_leader_or_follower
+            assert produce(wire, OTHER, batch(b"d")).error_code is ErrorCode.none
+    lines = [record.message for record in caplog.records if "cannot be served" in record.message]
+    assert len(lines) == 2, "one for each start"
+    assert all("has no segments, but its log ended at offset 3" in line for line in lines)
+
+
+def test_whoever_accepts_it_goes_on(folder: Path) -> None:
+    empty(folder / "data")
+    with served(folder, accept_missing_logs=True) as wire:
+        assert produce(wire, TOPIC, batch(b"d")).base_offset == 0
+    with served(folder) as wire:
+        assert produce(wire, TOPIC, batch(b"e")).base_offset == 1
+
+
+def test_what_begins_again_has_another_leader_epoch(folder: Path) -> None:
+    """Positions and manifests of the records that are gone belong to another history."""
+    shutil.rmtree(folder / "data" / f"{TOPIC}-0")
+    with served(folder, accept_missing_logs=True) as wire:
+        assert {topic: leader_epoch(wire, topic) for topic in (TOPIC, OTHER)} == {TOPIC: 1, OTHER: 0}
+
+
+def leader_epoch(wire: WireClient, topic: str) -> int:
+    asked = wire.call(
+        ApiKey.METADATA, 9, topics=(part(ApiKey.METADATA, 9, "MetadataRequestTopic", name=topic),),
+        allow_auto_topic_creation=False, include_cluster_authorized_operations=False,
+        include_topic_authorized_operations=False,
+    )  # fmt: skip
+    return int(asked.topics[0].partitions[0].leader_epoch)
+
+
+def test_a_topic_that_is_deleted_is_forgotten(folder: Path) -> None:
+    shutil.rmtree(folder / "data" / f"{TOPIC}-0")
+    with served(folder) as wire:
+        wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(TOPIC,), timeout=timedelta(seconds=10))
+        assert create_topic(wire, TOPIC).error_code is ErrorCode.none
+        assert produce(wire, TOPIC, batch(b"d")).base_offset == 0
+    with served(folder) as wire:
+        assert produce(wire, TOPIC, batch(b"e")).base_offset == 1
+
+
+def test_a_new_topic_whose_directory_a_crash_has_prevented(tmp_path: Path) -> None:
+    with served(tmp_path):
+        pass
+    shutil.copytree(tmp_path / "data", tmp_path / "before")
+    with served(tmp_path) as wire:
+        assert create_topic(wire, TOPIC, 2).error_code is ErrorCode.none
+    shutil.rmtree(tmp_path / "data")
+    (tmp_path / "before").rename(tmp_path / "data")
+    with served(tmp_path) as wire:
+        assert produce(wire, TOPIC, batch(b"a"), 1).base_offset == 0
+
+
+def test_a_topic_made_anew_right_before_a_crash(tmp_path: Path) -> None:
+    """The checkpoint still has the deleted topic's offset, and the new one's directory is not there yet."""
+    tp = TopicPartition(TOPIC, 0)
+
+    def start() -> LogManager:
+        return LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table(), expected=[tp])
+
+    manager = LogManager(tmp_path, broker_id=0, cluster_id="c", codecs=codec_table())
+    append(manager.create(tp, uuid4(), TopicConfig()), bytearray(batch(b"a")))
+    manager.write_checkpoints()
+    manager.remove(tp)
+    manager.close(clean=False)
+    assert start().create(tp, uuid4(), TopicConfig()).log_end_offset == 0
