@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
@@ -360,16 +361,22 @@ class GroupService:
         """Groups that have a stored offset."""
         return await self._workers.offsets(self._offsets.groups)
 
-    async def forget_topics(self, topics: Collection[str]) -> None:
-        """Forget every group's offsets of topics that are no more, live groups' too, as Kafka does: a new topic of the
-        same name begins at 0. A store that fails leaves the rest for `offsets.retention.minutes`, and says so."""
-        try:
-            for group in await self.with_offsets():
-                gone = [name for name in await self._stored(group, None) if name.topic in topics]
-                if gone:
-                    await self._workers.offsets(self._offsets.delete, group, gone)
-        except KlammError as error:
-            log.warning("groups may keep offsets of deleted topics (%s): %s", ", ".join(sorted(topics)), error)
+    async def forget_topics(self, deleted: Mapping[UUID, str]) -> None:
+        """Forget every group's offsets of topics that are no more (their names by id), live groups' too, as Kafka does.
+        Those of a topic that has the name by now stay. `KlammError` when the store fails: call it again."""
+        for group in await self.with_offsets():
+            await asyncio.shield(self._commits.begin(group, self._forget_topics(group, deleted)))
+
+    async def _forget_topics(self, group: str, deleted: Mapping[UUID, str]) -> dict[TopicPartition, ErrorCode]:
+        names = set(deleted.values())
+        gone = [
+            name
+            for name, found in (await self._stored(group, None)).items()
+            if name.topic in names and (found.topic_id is None or found.topic_id in deleted)
+        ]
+        if gone:
+            await self._workers.offsets(self._offsets.delete, group, gone)
+        return dict.fromkeys(gone, ErrorCode.none)
 
     async def expire_offsets(self, now_ms: int) -> None:
         """Forget the offsets of groups that have had no member and no commit for `offsets.retention.minutes`. A name

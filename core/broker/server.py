@@ -36,6 +36,7 @@ from klamm.core.broker.partitions import Partitions
 from klamm.core.broker.producer_ids import ProducerIds
 from klamm.core.broker.reload import Reloader, ReloadOutcome
 from klamm.core.broker.services import Services
+from klamm.core.broker.topic_deletions import TopicDeletions
 from klamm.core.broker.validation import Validation
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
@@ -152,6 +153,8 @@ class Broker:
         for listener in self._listeners:
             listener.dispatch = dispatcher
             await listener.start()
+        services.deletions.start()
+        self._stack.push_async_callback(services.deletions.stop)
         await self._start_audit(services, offsets)
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
 
@@ -295,6 +298,7 @@ class Broker:
         self._stack.push_async_callback(leadership.stop)
         await leadership.refresh()
         limit = self._config.decompressed_max_bytes
+        groups = GroupService(self._config, coordination, offsets, workers, cluster.image)
         return Services(
             config=self._config,
             live=self._live,
@@ -304,7 +308,8 @@ class Broker:
             leadership=leadership,
             logs=logs,
             partitions=partitions,
-            groups=GroupService(self._config, coordination, offsets, workers, cluster.image),
+            groups=groups,
+            deletions=TopicDeletions(cluster, workers, groups.forget_topics),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
             validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
             codecs=self._codecs,

@@ -13,6 +13,7 @@ from klamm.core.broker.memory import Memory
 from klamm.core.broker.metrics import BrokerMetrics
 from klamm.core.broker.partitions import LedPartition, Partitions
 from klamm.core.broker.producer_ids import ProducerIds
+from klamm.core.broker.topic_deletions import TopicDeletions
 from klamm.core.broker.validation import Validation
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
@@ -39,6 +40,7 @@ class Services:
     logs: LogManager
     partitions: Partitions
     groups: GroupService
+    deletions: TopicDeletions
     producer_ids: ProducerIds
     validation: Validation
     codecs: CodecTable

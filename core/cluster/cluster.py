@@ -161,6 +161,14 @@ class Cluster:
             self._topics.delete(name, topic_id)
             self._read()
 
+    def deleted_topics(self) -> dict[UUID, str]:
+        """Topics that are gone and whose deletion is not finished: their names by id."""
+        return self._topics.deleted()
+
+    def deletion_finished(self, topic_id: UUID) -> None:
+        """Nothing knows the topic any more."""
+        self._topics.deletion_finished(topic_id)
+
     def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
         """Grow a topic to `total` partitions, the new ones' replicas as given or dealt round the live brokers."""
         with self._change_lock:

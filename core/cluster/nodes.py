@@ -81,6 +81,14 @@ class TopicNode(Node):
     removing_replicas: dict[int, tuple[int, ...]] = Field(default_factory=dict)
 
 
+class DeletedTopicNode(Node):
+    """`/admin/delete_topics/<topic id>`."""
+
+    version: int = 1
+    name: str
+    topic_id: KafkaUuid
+
+
 class PartitionStateNode(Node):
     controller_epoch: int
     leader: int

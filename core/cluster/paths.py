@@ -20,7 +20,11 @@ METADATA_VERSION = "/admin/metadata_version"
 _EMPTY = "%"
 """Stands for the empty group id, by which old clients commit; no other id is encoded to a lone percent sign."""
 
-PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, "/admin")
+DELETED_TOPICS = "/admin/delete_topics"
+"""Topics whose deletion is not finished: they are gone, but groups may have offsets of them. By id, unlike Kafka's: one
+of the same name may be there again."""
+
+PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, DELETED_TOPICS)
 """What a broker makes at its first start, as the parents of everything else."""
 
 
@@ -42,6 +46,10 @@ def partition(name: str, number: int) -> str:
 
 def partition_state(name: str, number: int) -> str:
     return f"{TOPICS}/{name}/partitions/{number}/state"
+
+
+def deleted_topic(topic_id: str) -> str:
+    return f"{DELETED_TOPICS}/{topic_id}"
 
 
 def topic_config(name: str) -> str:

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from uuid import UUID
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.assignment import Replicas, assign_replicas
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
-from klamm.core.cluster.nodes import ConfigNode, MetadataVersionNode, PartitionStateNode, TopicNode
+from klamm.core.cluster.nodes import (
+    ConfigNode,
+    DeletedTopicNode,
+    MetadataVersionNode,
+    PartitionStateNode,
+    TopicNode,
+    encode_uuid,
+)
 from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
@@ -100,10 +108,28 @@ class TopicChanges:
         for number in node.partitions:
             operations += [Delete(paths.partition_state(name, number)), Delete(paths.partition(name, number))]
         operations += [Delete(paths.partitions(name)), Delete(paths.topic_config(name)), Delete(paths.topic(name))]
+        marker = DeletedTopicNode(name=name, topic_id=node.topic_id)
+        operations.append(Create(paths.deleted_topic(encode_uuid(node.topic_id)), marker.encode()))
         try:
             self._controller.write(operations, [name])
         except NoNodeError:
             raise _unknown(name) from None
+
+    def deleted(self) -> dict[UUID, str]:
+        """Topics that are gone and whose deletion is not finished: their names by id."""
+        found = {}
+        for child in self._coordination.children(paths.DELETED_TOPICS):
+            path = paths.deleted_topic(child)
+            try:
+                node = DeletedTopicNode.decode(path, self._coordination.get(path)[0])
+            except NoNodeError:
+                continue  # finished since the listing
+            found[node.topic_id] = node.name
+        return found
+
+    def deletion_finished(self, topic_id: UUID) -> None:
+        with suppress(NoNodeError):
+            self._coordination.delete(paths.deleted_topic(encode_uuid(topic_id)))
 
     def create_partitions(self, image: ClusterImage, name: str, total: int, replicas: Replicas | None = None) -> None:
         """Grow to `total` partitions, with `replicas` as in `create`; `BrokerError` INVALID_PARTITIONS unless that is

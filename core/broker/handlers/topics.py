@@ -19,6 +19,7 @@ from klamm.core.cluster.image import TopicImage
 from klamm.core.config.describe import describe_topic
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
+from klamm.core.faults import fault_point
 
 log = logging.getLogger(__name__)
 
@@ -155,7 +156,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
 
 async def delete_topics(services: Services, request: Request) -> Any:
     results = []
-    deleted = set()
+    deleted = False
     asked = _asked(services, request)
     counts = Counter(topic.name for topic in asked if topic.problem is None)
     for topic in dict.fromkeys(asked):
@@ -169,8 +170,9 @@ async def delete_topics(services: Services, request: Request) -> Any:
             if counts[topic.name] > 1:
                 raise _twice(ErrorCode.invalid_request, topic.name)
             await services.workers.coordination(services.cluster.delete_topic, topic.name, topic.topic_id)
-            deleted.add(topic.name)
+            deleted = True
             log.info("deleted topic %s", topic.name)
+            fault_point("topics.deleted")
         except KlammError as error:
             code, text = wire_error(error)
         results.append(
@@ -184,7 +186,7 @@ async def delete_topics(services: Services, request: Request) -> Any:
         )
     await services.leadership.refresh()  # from here on nobody commits an offset of theirs at this broker
     if deleted:
-        await services.groups.forget_topics(deleted)
+        await services.deletions.finish()
     return request.respond(responses=tuple(results))
 
 
