@@ -1,7 +1,7 @@
 """The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
 
 A load whose event was not stored has no marker in `_audited`; the next run sends it again. That does no harm: for one
-(tier, owner, topic, partition, from) the last event wins.
+(tier, owner, topic, topic id, partition, from) one event wins.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -48,6 +49,7 @@ class LoadAudit(BaseModel):
     topic: str
     load: int
     job_id: str
+    topic_id: UUID | None = None
     window_ms: int
     ranges: list[_Counted]
 
@@ -55,13 +57,14 @@ class LoadAudit(BaseModel):
     def of(
         cls,
         owner: str,
-        topic: str,
+        topic: tuple[str, UUID | None],
         load: int,
         job_id: str,
         window_ms: int,
         counts: Iterable[RangeCount],
         lost: Iterable[RangeCount] = (),
     ) -> LoadAudit:
+        """`topic`: its name and id."""
         ranges = [
             _Counted.model_validate(
                 {
@@ -75,12 +78,19 @@ class LoadAudit(BaseModel):
             for gone, part in ((True, lost), (False, counts))
             for c in part
         ]
-        return cls(owner=owner, topic=topic, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges)
+        name, topic_id = topic
+        return cls(
+            owner=owner, topic=name, topic_id=topic_id, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges
+        )
 
     def counts(self) -> list[RangeCount]:
         return [
             RangeCount(
-                TopicPartition(self.topic, r.partition), r.start, r.end, tuple(WindowCount(*w) for w in r.windows)
+                TopicPartition(self.topic, r.partition),
+                r.start,
+                r.end,
+                tuple(WindowCount(*w) for w in r.windows),
+                self.topic_id,
             )
             for r in self.ranges
         ]

@@ -313,9 +313,8 @@ class LoadJob:
         lost = [RangeCount(p.lost.partition, p.lost.start, p.lost.end, ()) for p in plan.partitions if p.lost.size]
         begins = {p.reads.partition: p.reads.start for p in plan.partitions}
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
-        audit = LoadAudit.of(
-            self._spec.owner, manifest.topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost
-        )
+        topic = manifest.topic, manifest.topic_id
+        audit = LoadAudit.of(self._spec.owner, topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost)
         files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
         for name, data in files.items():
             self._publisher.write(f"{path}/{name}", data)

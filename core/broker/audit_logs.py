@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
+from uuid import UUID
 
 from klamm.core.broker.partitions import LedPartition
 from klamm.core.broker.services import Services
 from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import ReadIsolation
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
@@ -32,15 +34,21 @@ class LocalLogs:
     def codecs(self) -> CodecTable:
         return self._services.codecs
 
-    def partitions(self) -> Sequence[TopicPartition]:
-        return sorted(led.name for led in self._services.partitions)
+    def partitions(self) -> Mapping[TopicPartition, UUID | None]:
+        return {led.name: led.log.topic_id for led in list(self._services.partitions)}
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
         led = self._services.led(partition.topic, partition.partition)
         if not isinstance(led, LedPartition):
             raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
-        found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
-        return AuditRead(found.data, found.high_watermark, found.log_start_offset)
+        try:
+            found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
+        except OffsetOutOfRangeError:
+            log = led.log
+            return AuditRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
+        return AuditRead(
+            found.data, found.high_watermark, found.log_start_offset, led.log.topic_id, max(led.leader_epoch, 0)
+        )
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         if name in self._services.image.topics:

@@ -79,7 +79,12 @@ class Consumer:
         interceptors = settings.make_consumer_interceptors()
         self._interception = Interception(interceptors)
         self._audit = ConsumerAudit(
-            settings.make_audit(), self._client, self._group or options.client_id, options.client_id, _wall_ms
+            settings.make_audit(),
+            self._client,
+            self._group or options.client_id,
+            options.client_id,
+            self._positions.epoch,
+            _wall_ms,
         )
         self._commits = Commits(self._positions, self._audit, interceptors, self._commit_policy(), listener)
         self._fetcher = Fetcher(self._client, self._positions, options, FetchHooks(self._stored, self._audit.start))

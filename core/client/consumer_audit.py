@@ -23,14 +23,22 @@ _log = logging.getLogger(__name__)
 
 
 class ConsumerAudit:
-    """Thread-safe; does nothing without an audit. `wall_ms` gives the time of events."""
+    """Thread-safe; does nothing without an audit. `epoch` gives that of this consumer's ownership of a partition,
+    `wall_ms` the time of events."""
 
     def __init__(
-        self, audit: Audit | None, client: ClusterClient, group: str, application: str, wall_ms: Callable[[], int]
+        self,
+        audit: Audit | None,
+        client: ClusterClient,
+        group: str,
+        application: str,
+        epoch: Callable[[TopicPartition], int],
+        wall_ms: Callable[[], int],
     ) -> None:
         self.errors = 0
         self._audit = audit
         self._client = client
+        self._epoch = epoch
         self._wall_ms = wall_ms
         self._lock = threading.Lock()
         self._partitions: list[TopicPartition] = []
@@ -48,8 +56,13 @@ class ConsumerAudit:
         return bool(self._audited([partition]))
 
     def start(self, partition: TopicPartition, offset: int) -> None:
+        """The offset is one of the topic that has the name now: its id is asked of the cluster."""
         if self._audited([partition]):
-            self._call(lambda ranges: ranges.start(partition, offset))
+            self._call(lambda ranges: self._start(ranges, partition, offset))
+
+    def _start(self, ranges: RangeAudit, partition: TopicPartition, offset: int) -> None:
+        topic_id = self._client.topic_ids([partition.topic]).get(partition.topic)
+        ranges.start(partition, offset, topic_id=topic_id, epoch=self._epoch(partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         if self._audited([partition]):
@@ -92,7 +105,7 @@ class ConsumerAudit:
                 _log.warning("audit passed over: %s", error)
 
     def _publish_event(self, key: bytes, value: bytes) -> Future[None]:
-        """One Produce request with acks=all; a retry may store the event twice, and the last one wins."""
+        """One Produce request with acks=all; a retry may store the event twice, which changes nothing."""
         result: Future[None] = Future()
         try:
             if not self._partitions and self._audit is not None:

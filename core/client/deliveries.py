@@ -104,6 +104,11 @@ class DeliveryListeners:
             self._counts.failed += batch.count
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
+        if self.audit is not None and batch.outcome.partition.topic in self.audited:
+            try:
+                self.audit.failed(batch.outcome.partition.topic, batch.count)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("audit_errors", "failed", self.audit)
         if self._interceptors:
             for _ in range(batch.count):
                 self._tell(None, error)

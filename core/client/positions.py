@@ -143,6 +143,11 @@ class Positions:
             raise KlammError(f"{partition} is not assigned to this consumer (assigned: {mine})")
         return state
 
+    def epoch(self, partition: TopicPartition) -> int:
+        """Of this consumer's ownership; -1 when it is not this consumer's."""
+        state = self.states.get(partition)
+        return -1 if state is None else state.epoch
+
     # What the application has in hand
 
     def hold(self, holder: object, partitions: Iterable[TopicPartition]) -> None:

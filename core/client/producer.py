@@ -134,11 +134,12 @@ class Producer:
         if self._audit is None:
             return
         application = self._options.client_id
-        self._audit_headers = self._audit.headers(application)
+        owner = f"{application}-{uuid.uuid4().hex[:12]}"
+        self._audit_headers = self._audit.headers(application, owner)
         host = next((value for name, value in self._audit_headers if name.endswith("host")), None)
         identity = AuditIdentity(
             tier="producer",
-            owner=f"{application}-{uuid.uuid4().hex[:12]}",
+            owner=owner,
             host=(host or b"").decode(errors="replace"),
             application=application,
         )
@@ -188,12 +189,13 @@ class Producer:
         size = payload + RECORD_OVERHEAD
         if writer.audited:
             headers = (*headers, *self._audit_headers)
-            self._listeners.attempted(topic, timestamp_ms, payload)
         if headers:
             headers = _checked_headers(topic, headers)
             size += sum(len(name) + len(item or b"") + _HEADER_OVERHEAD for name, item in headers)
         if size > self._largest:
             raise self._too_large(topic, size)
+        if writer.audited:
+            self._listeners.attempted(topic, timestamp_ms, payload)
         queue = writer.queue(raw_key, raw, partition, size)
         return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
 

@@ -4,10 +4,12 @@ An auditor that raises is counted and passed over: records go on, and the missin
 
 How the tiers call it:
 
-- A producer calls `attempted` for each record it takes and `acknowledged` for each that a broker has confirmed.
+- A producer calls `attempted` for each record it takes, before it is sent, and `acknowledged` for each that a broker
+  has confirmed or `failed` for each whose future raises.
 - A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
-  there is none), `seek` when its user moves the position, `count` for what it hands out, and around each commit
-  `publish(offsets)`, then the commit, then `committed(offsets)` when that succeeded; `stop` for what is taken away.
+  there is none), the topic's id and the epoch of its ownership, `seek` when its user moves the position, `count` for
+  what it hands out, and around each commit `publish(offsets)`, then the commit, then `committed(offsets)` when that
+  succeeded; `stop` for what is taken away.
 - A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
 - The broker starts the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+from uuid import UUID
 
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
@@ -54,12 +57,14 @@ class WindowCount:
 
 @dataclass(frozen=True, slots=True)
 class RangeCount:
-    """What the offsets [from_offset, to_offset) of a partition held."""
+    """What the offsets [from_offset, to_offset) of a partition held. `topic_id`: of the topic that these offsets belong
+    to; None when it is not known."""
 
     partition: TopicPartition
     from_offset: int
     to_offset: int
     windows: tuple[WindowCount, ...]
+    topic_id: UUID | None = None
 
 
 class ProducerAudit(Protocol):
@@ -67,12 +72,16 @@ class ProducerAudit(Protocol):
 
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         """`count` records of one window, `timestamp_ms` in it; `size` is key plus value in bytes of all of them, as
-        serialized, without headers."""
+        serialized, without headers. May wait, within seconds, until it is stored that this producer sends again."""
         ...
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         """With a timestamp of the window that `attempted` got (where the broker stamps, its time); the sums over all
         calls are the same."""
+        ...
+
+    def failed(self, topic: str, count: int = 1) -> None:
+        """So many that were attempted are given up: they will not be acknowledged any more."""
         ...
 
     def flush(self) -> None:
@@ -90,9 +99,12 @@ class RangeAudit(Protocol):
     Called from one thread at a time.
     """
 
-    def start(self, partition: TopicPartition, committed: int) -> None:
+    def start(
+        self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
+    ) -> None:
         """The partition is this owner's from here on: `from` of the next event is the committed offset. Counts that
-        were not committed are dropped, since their records will be read again."""
+        were not committed are dropped, since their records will be read again. `epoch` grows with each change of
+        owner."""
         ...
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
@@ -120,18 +132,21 @@ class RangeAudit(Protocol):
 
     def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
         """Publish counts that were made elsewhere, and wait until they are stored. Doing it again changes nothing:
-        for one (tier, owner, topic, partition, from) the last event wins."""
+        for one (tier, owner, topic, topic id, partition, from) one event wins."""
         ...
 
     def close(self) -> None: ...
 
 
 class AuditRead(NamedTuple):
-    """Whole record batches, the first of which may begin before the offset asked for."""
+    """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
+    are those of the log that was read."""
 
     data: bytes
     high_watermark: int
     log_start_offset: int
+    topic_id: UUID | None = None
+    leader_epoch: int = -1
 
 
 class BrokerLogs(Protocol):
@@ -153,13 +168,13 @@ class BrokerLogs(Protocol):
         """Where the tier keeps how far it has counted, under a reserved group."""
         ...
 
-    def partitions(self) -> Sequence[TopicPartition]:
-        """Those that this broker leads now."""
+    def partitions(self) -> Mapping[TopicPartition, UUID | None]:
+        """Those that this broker leads now, and the ids of their topics."""
         ...
 
     def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
-        """From the local log, up to the high watermark; at least one batch if there is any. A `KlammError` when the
-        offset is out of range or the partition is not led here any more."""
+        """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
+        outside of the log. A `KlammError` when the partition is not led here any more."""
         ...
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
@@ -193,8 +208,8 @@ class Audit(Protocol):
 
     def audits(self, topic: str) -> bool: ...
 
-    def headers(self, application: str) -> Headers:
-        """What a producer adds to each record: host and application."""
+    def headers(self, application: str, producer: str) -> Headers:
+        """What a producer adds to each record: host, application and its own id, which is the owner in its events."""
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...

@@ -27,4 +27,4 @@ def klamm_audits() -> Iterable[Provider[Audit]]:
 def klamm_commands() -> Iterable[Command]:
     """`klamm audit`."""
     summary = "Compare what producers, broker, consumers and loads have counted"
-    return [Command("audit", "klamm.plugins.audit.cli:audit_command", summary)]
+    return [Command("audit", "klamm.plugins.audit.cli:app", summary)]

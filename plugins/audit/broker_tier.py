@@ -3,12 +3,15 @@
 Rules:
 
 - How far it has counted is a committed offset of the group `GROUP`, which is also the owner in its events: whichever
-  broker leads a partition goes on where the last one stopped.
+  broker leads a partition goes on where the last one stopped. An offset of another topic id is void: the topic was
+  created again, and is counted from its beginning.
+- Records are counted by the producer that sent them, which their headers tell, and those of clients that do not audit
+  apart: nobody's record makes up for a lost one of another.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits; passes follow each other
   until all have caught up, then there is a pause.
 - A pass that could not publish or commit is not counted on: the next one starts by publishing the same again.
 - A batch that cannot be opened makes its range lossy, and is passed over; the Produce path has checked its CRC, so this
-  is a client that lied about what is inside, or a disk.
+  is a client that lied about what is inside, or a disk. What retention took before it was counted is lossy too.
 """
 
 from __future__ import annotations
@@ -17,17 +20,20 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Final
+from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import AuditIdentity, BrokerLogs, Publish
+from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import BROKER
+from klamm.plugins.audit.origins import origins
 from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.ranges import KlammRangeAudit
 
@@ -98,6 +104,17 @@ class BrokerTier:
                     log.exception("broker audit: a pass failed; trying again in %.1f s", pause)
 
 
+@dataclass(slots=True)
+class _Followed:
+    """Where the tier is in a partition. `known`: the partition was seen or counted before, so that what goes from the
+    log from then on is missing from the counts. `epoch` is None until the log was read."""
+
+    topic_id: UUID | None
+    position: int
+    known: bool
+    epoch: int | None = None
+
+
 class Follower:
     """Where the tier is in each partition. Called from one thread."""
 
@@ -105,7 +122,7 @@ class Follower:
         self._ranges = ranges
         self._logs = logs
         self._audits = audits
-        self._positions: dict[TopicPartition, int] = {}
+        self._followed: dict[TopicPartition, _Followed] = {}
         self._uncommitted: dict[TopicPartition, int] = {}
 
     def advance(self) -> bool:
@@ -113,7 +130,7 @@ class Follower:
         self._commit()
         self._follow_leadership()
         failed: KlammError | None = None
-        for partition in list(self._positions):
+        for partition in list(self._followed):
             try:
                 self._read(partition)
             except CoordinationError:
@@ -128,40 +145,63 @@ class Follower:
         return moved
 
     def _follow_leadership(self) -> None:
-        led = {partition for partition in self._logs.partitions() if self._audits(partition.topic)}
-        lost = self._positions.keys() - led
-        self._ranges.stop(lost)
-        for partition in lost:
-            del self._positions[partition]
-        new = sorted(led - self._positions.keys())
+        led = {p: topic_id for p, topic_id in self._logs.partitions().items() if self._audits(p.topic)}
+        gone = [p for p, followed in self._followed.items() if p not in led or led[p] != followed.topic_id]
+        self._ranges.stop(gone)
+        for partition in gone:
+            del self._followed[partition]
+        new = sorted(led.keys() - self._followed.keys())
         if not new:
             return
         stored = self._logs.offsets.fetch(GROUP, new)
         for partition in new:
-            begin = stored[partition].offset if partition in stored else 0
-            self._positions[partition] = begin
-            self._ranges.start(partition, begin)
+            topic_id, found = led[partition], stored.get(partition)
+            if found is not None and None not in (found.topic_id, topic_id) and found.topic_id != topic_id:
+                log.info("broker audit: %s was created again: it is counted from its beginning", partition)
+                found = None
+            self._followed[partition] = _Followed(topic_id, 0 if found is None else found.offset, found is not None)
 
     def _read(self, partition: TopicPartition) -> None:
-        position = self._positions[partition]
-        read = self._logs.read(partition, position, CHUNK)
-        if read.log_start_offset > position or read.high_watermark < position:
-            self._jump(partition, read.log_start_offset)
+        followed = self._followed[partition]
+        read = self._logs.read(partition, followed.position, CHUNK)
+        if read.topic_id != followed.topic_id:
+            return  # deleted and created again since this pass began: the next one finds it
+        if read.leader_epoch != followed.epoch:
+            self._begin(partition, followed, read)
+        if read.log_start_offset > followed.position or read.high_watermark < followed.position:
+            self._jump(partition, followed, read)
             return
+        position = followed.position
         for at, header in iter_headers(read.data):
             if header.next_offset > read.high_watermark:
                 break
             if header.next_offset > position:
                 self._count(partition, read.data, at, header, position)
                 position = header.next_offset
-        if position > self._positions[partition]:
-            self._positions[partition] = self._uncommitted[partition] = position
+        if position > followed.position:
+            followed.position = self._uncommitted[partition] = position
+            followed.known = True
 
-    def _jump(self, partition: TopicPartition, start: int) -> None:
-        """Retention was faster, or the topic was made anew: the ranges will not tile, and the comparison says so."""
-        log.warning("broker audit: %s: offset %d is gone, going on at %d", partition, self._positions[partition], start)
-        self._positions[partition] = start
-        self._ranges.start(partition, start)
+    def _begin(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
+        """The first read, or the first under another leader epoch. Records that were gone before this tier saw the
+        partition were never its to count."""
+        if not followed.known:
+            followed.position = read.log_start_offset
+            followed.known = True
+        followed.epoch = read.leader_epoch
+        self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
+
+    def _jump(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
+        """Retention was faster: the range that was not counted says so. Or the log ends before what was counted (it was
+        cut, or restored): the ranges overlap, and the comparison says so."""
+        start = read.log_start_offset
+        log.warning("broker audit: %s: offset %d is gone, going on at %d", partition, followed.position, start)
+        if start > followed.position:
+            self._ranges.uncountable(partition, start)
+            followed.position = self._uncommitted[partition] = start
+        else:
+            followed.position = start
+            self._ranges.start(partition, start, topic_id=followed.topic_id, epoch=read.leader_epoch)
 
     def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> None:
         if header.is_control:
@@ -172,16 +212,22 @@ class Follower:
             log.error("broker audit: %s; its records are counted as unknown", error)
             self._ranges.uncountable(partition, header.next_offset)
             return
+        first = next((n for n, offset in enumerate(columns.offsets) if offset >= position), len(columns.offsets))
+        if first:
+            columns = columns.part(first, len(columns.offsets))
         sizes = [len(k or b"") + len(v or b"") for k, v in zip(columns.keys, columns.values, strict=True)]
-        first = next((n for n, offset in enumerate(columns.offsets) if offset >= position), len(sizes))
-        self._ranges.count(partition, columns.offsets[first:], columns.timestamps_ms[first:], sizes[first:])
+        self._ranges.count(partition, columns.offsets, columns.timestamps_ms, sizes, origins(columns.headers))
 
     def _commit(self) -> None:
         """Publish, then commit, as everywhere: a crash in between is made good by the next event with the same key."""
         if not self._uncommitted:
             return
         self._ranges.publish(self._uncommitted)
-        now = {partition: CommittedOffset(to) for partition, to in self._uncommitted.items()}
+        now = {
+            partition: CommittedOffset(to, topic_id=followed.topic_id)
+            for partition, to in self._uncommitted.items()
+            if (followed := self._followed.get(partition)) is not None
+        }
         self._logs.offsets.commit(GROUP, now)
         self._ranges.committed(self._uncommitted)
         self._uncommitted = {}

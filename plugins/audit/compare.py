@@ -2,51 +2,79 @@
 
 Which count is measured against which:
 
-    broker      / producers' acknowledged     (attempted is shown, and measured against nothing: who was not
-                                               acknowledged has an error in his hands)
-    consumer/g  / broker
+    broker      / producers' acknowledged     (producer by producer; attempted is shown, and measured against nothing:
+                                               who was not acknowledged has an error in his hands)
+    consumer/g  / broker                      (with the records of clients that do not audit; by topic id)
     hadoop/job  / broker
     mirror/name / broker
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
-never complete, when its tier or the one it is measured against has told nothing, has ranges that do not tile, lost a
-producer without its last counts, or had records it could not count; and where it is above 1 only because the other is
-still counting. Pure: no I/O, no clock.
+never complete, when its tier or the one it is measured against has told nothing, or in the windows that a problem of
+one of them touches (see `tiling`); and where it is above 1 only because the other is still counting. Somebody may
+settle an unknown count: it then passes for complete as long as it does not change, and the report says who settled it.
+Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from klamm.core.seams.audit import NO_WINDOW
-from klamm.plugins.audit.event import BROKER, PRODUCER, TIERS, AuditEvent
-from klamm.plugins.audit.tiling import Kind, Problem, Tally, TierCounts, TierKey, tier_counts
-
-PRODUCERS = TierKey(PRODUCER)
+from klamm.plugins.audit.event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
+from klamm.plugins.audit.tiling import (
+    DEFAULT_LATENESS_MS,
+    PRODUCERS,
+    Kind,
+    Problem,
+    Tally,
+    TierCounts,
+    TierKey,
+    tier_counts,
+    topic_ids,
+)
 
 
 class State(StrEnum):
     """From good to bad: a row shows the worst of its cells."""
 
     COMPLETE = "complete"
+    SETTLED = "settled"
     DUPLICATED = "duplicated"
     MISSING = "missing"
     UNKNOWN = "unknown"
 
 
+@dataclass(frozen=True)
+class Settlement:
+    """Somebody's word for counts that are unknown. `counts`: (records, expected) of each, by tier and window."""
+
+    who: str
+    why: str
+    time_ms: int
+    window_ms: int
+    counts: Mapping[tuple[str, int], tuple[int, int]]
+
+    def covers(self, tier: TierKey, start_ms: int, cell: Cell) -> bool:
+        """Only counts as they were when they were settled."""
+        return self.counts.get((str(tier), start_ms)) == (cell.records, cell.expected)
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One tier in one window. `ratio` to the tier before it; None for producers, who are the measure, and where it is
-    unknown."""
+    """One tier in one window. `expected`: what it is measured against. `ratio` to that; None for producers, who are the
+    measure, and where it is unknown. `foreign`: records of clients that do not audit (the broker's)."""
 
     records: int
     size: int
     attempted: int
     ratio: float | None
     state: State
+    expected: int = 0
+    foreign: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +84,22 @@ class WindowAudit:
 
     @property
     def complete(self) -> bool:
-        return all(cell.state is State.COMPLETE for cell in self.cells.values())
+        return all(cell.state in (State.COMPLETE, State.SETTLED) for cell in self.cells.values())
+
+
+class Horizon(NamedTuple):
+    """How far a watermark may go: no window may be passed that ends after `limit_ms`, nor one of `held`, in which a
+    live producer counted so lately that it may again."""
+
+    limit_ms: int
+    held: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class TopicAudit:
-    """One topic: its tiers in their order along the pipeline, windows by time, and what is wrong with the events."""
+    """One topic: its tiers in their order along the pipeline, windows by time, and what is wrong with the events.
+    `settled`: the settlements that hold, with the problems that they close in `closed`. `topic_ids`: the ids that the
+    name has had; more than one when the topic was deleted and created again."""
 
     topic: str
     window_ms: int
@@ -69,7 +107,11 @@ class TopicAudit:
     windows: tuple[WindowAudit, ...]
     problems: tuple[Problem, ...]
     live_producers: tuple[str, ...]
-    watermark_ms: int | None
+    horizon: Horizon
+    settled: tuple[Settlement, ...] = ()
+    closed: tuple[Problem, ...] = ()
+    topic_ids: tuple[str, ...] = ()
+    watermark_ms: int | None = None
     """The completeness watermark: up to here, every window that holds a record is complete at every tier."""
 
     @property
@@ -79,6 +121,29 @@ class TopicAudit:
     def lowest(self) -> float | None:
         """The lowest ratio over all windows and tiers; None when one of them is unknown, or there is none."""
         return lowest(cell for window in self.windows for cell in window.cells.values())
+
+    def of_tiers(self, tiers: Collection[TierKey]) -> TopicAudit:
+        """Only these tiers, each measured as before."""
+        chosen = tuple(tier for tier in self.tiers if tier in tiers)
+        windows = [WindowAudit(w.start_ms, {tier: w.cells[tier] for tier in chosen}) for w in self.windows if chosen]
+        return replace(
+            self,
+            tiers=chosen,
+            windows=tuple(windows),
+            problems=tuple(problem for problem in self.problems if problem.tier in chosen),
+            closed=tuple(problem for problem in self.closed if problem.tier in chosen),
+            watermark_ms=watermark(windows, self.window_ms, self.horizon),
+        )
+
+    def between(self, since_ms: int | None, until_ms: int | None) -> TopicAudit:
+        """Only these windows, and the problems that touch one of them; the watermark is that of all."""
+        low, high = (-math.inf if since_ms is None else since_ms), (math.inf if until_ms is None else until_ms)
+        windows = tuple(window for window in self.windows if low <= window.start_ms < high)
+
+        def touching(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+            return tuple(p for p in problems if not windows or any(p.touches(w.start_ms) for w in windows))
+
+        return replace(self, windows=windows, problems=touching(self.problems), closed=touching(self.closed))
 
 
 def lowest(cells: Iterable[Cell]) -> float | None:
@@ -97,33 +162,50 @@ def compare(
     now_ms: int,
     expect: Collection[TierKey] = (),
     topics: Collection[str] = (),
+    lateness_ms: int = DEFAULT_LATENESS_MS,
 ) -> list[TopicAudit]:
     """Topics by name: those that events speak of, and `topics`. `expect` names tiers besides producer and broker that
-    must have counted each topic."""
+    must have counted each topic. `lateness_ms`: how much later than its timestamp a record may be sent."""
     by_topic: dict[str, list[AuditEvent]] = {topic: [] for topic in topics}
     for event in events:
         by_topic.setdefault(event.topic, []).append(event)
-    return [_compare_topic(topic, by_topic[topic], now_ms, expect) for topic in sorted(by_topic)]
+    return [_compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms) for topic in sorted(by_topic)]
 
 
-def _compare_topic(topic: str, events: list[AuditEvent], now_ms: int, expect: Collection[TierKey]) -> TopicAudit:
+def _compare_topic(
+    topic: str, events: list[AuditEvent], now_ms: int, expect: Collection[TierKey], lateness_ms: int
+) -> TopicAudit:
     window_ms = math.lcm(*{event.window_ms for event in events})
-    found = tier_counts(topic, events, window_ms, now_ms)
+    found = tier_counts(topic, events, window_ms, now_ms, lateness_ms)
     for tier in (PRODUCERS, *expect):
         _require(topic, tier, found)
     if not any(tier.tier == BROKER for tier in found):
         _require(topic, TierKey(BROKER), found)
     order = sorted(found, key=lambda tier: (TIERS.index(tier.tier), tier.owner))
-    starts = sorted({start for counts in found.values() for start in counts.windows})
-    windows = tuple(WindowAudit(start, _cells(start, order, found)) for start in starts)
+    problems = [problem for tier in order for problem in found[tier].problems]
+    starts = {start for counts in found.values() for start in counts.windows}
+    starts |= {start for problem in problems for start in problem.windows or ()}
+    settlements = [_settlement(event) for event in events if event.tier == SETTLEMENT and event.window_ms == window_ms]
+    measured = [WindowAudit(start, _cells(start, order, found)) for start in sorted(starts)]
+    windows, settled = _settled(measured, settlements)
+    closed = [problem for problem in problems if _is_closed(problem, windows)]
+    lives = found[PRODUCERS].lives
+    horizon = Horizon(
+        min([now_ms, *(life.last.seen_ms for life in lives if life.live)]) - lateness_ms,
+        frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in lives if life.live)),
+    )
     return TopicAudit(
         topic,
         window_ms,
         tuple(order),
         windows,
-        tuple(problem for tier in order for problem in found[tier].problems),
+        tuple(problem for problem in problems if problem not in closed),
         tuple(found[PRODUCERS].live),
-        watermark(windows, window_ms),
+        horizon,
+        settled,
+        tuple(closed),
+        topic_ids(events),
+        watermark(windows, window_ms, horizon),
     )
 
 
@@ -133,51 +215,143 @@ def _require(topic: str, tier: TierKey, found: dict[TierKey, TierCounts]) -> Non
         counts.problems.append(Problem(Kind.ABSENT, topic, tier, f"{tier} has counted nothing"))
 
 
-def _cells(start: int, order: list[TierKey], found: dict[TierKey, TierCounts]) -> dict[TierKey, Cell]:
-    broker = next(tier for tier in order if tier.tier == BROKER)
+# -- one window
+
+
+def _cells(start: int, order: Sequence[TierKey], found: Mapping[TierKey, TierCounts]) -> dict[TierKey, Cell]:
+    broker = found[next(tier for tier in order if tier.tier == BROKER)]
+    stored = _broker_cell(start, broker, found[PRODUCERS])
     cells = {}
     for tier in order:
-        before = {PRODUCER: None, BROKER: PRODUCERS}.get(tier.tier, broker)
-        cells[tier] = _cell(start, found[tier], found[before] if before else None)
+        if tier.tier == PRODUCER:
+            tally = found[tier].windows.get(start, Tally())
+            state = State.UNKNOWN if found[tier].doubts(start) else State.COMPLETE
+            cells[tier] = Cell(tally.records, tally.size, tally.attempted, None, state)
+        else:
+            cells[tier] = stored if found[tier] is broker else _reader_cell(start, found[tier], broker, stored)
     return cells
 
 
-def _cell(start: int, mine: TierCounts, before: TierCounts | None) -> Cell:
-    tally = mine.windows.get(start, Tally())
-    ratio, state = None, State.UNKNOWN
-    if before is None:
-        state = State.UNKNOWN if mine.problems else State.COMPLETE
-    elif not mine.problems and not before.problems:
-        expected = before.windows.get(start, Tally()).records
-        ratio, state = _measure(tally.records, expected)
-        if state is State.DUPLICATED and _still_counting(before, mine):
+class _Difference(NamedTuple):
+    """Records too few, and too many, of those expected: one does not make up for the other."""
+
+    expected: int
+    short: int
+    over: int
+
+    @property
+    def state(self) -> State:
+        return State.MISSING if self.short else State.DUPLICATED if self.over else State.COMPLETE
+
+    @property
+    def ratio(self) -> float:
+        if self.short:
+            return (self.expected - self.short) / self.expected
+        return 1.0 if not self.over else (self.expected + self.over) / self.expected if self.expected else math.inf
+
+
+def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Difference:
+    pairs = [(mine.get(name, 0), expected.get(name, 0)) for name in mine.keys() | expected.keys()]
+    short, over = sum(max(e - m, 0) for m, e in pairs), sum(max(m - e, 0) for m, e in pairs)
+    return _Difference(sum(expected.values()), short, over)
+
+
+def _broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
+    """Producer by producer. What a producer has told and the broker has not stored is missing, whatever else is not
+    known of the window."""
+    tally = broker.windows.get(start, Tally())
+    stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
+    foreign = stored.pop(FOREIGN, 0)
+    if UNATTRIBUTED in stored:  # it is not known whose these are: only the sums can be compared
+        difference = _difference({"": sum(stored.values())}, {"": sum(told.values())})
+    else:
+        difference = _difference(stored, told)
+    ratio: float | None = difference.ratio
+    state = difference.state
+    absent = any(problem.kind is Kind.ABSENT for problem in (*broker.problems, *producers.problems))
+    if absent or broker.doubts(start) or (state is not State.MISSING and producers.doubts(start)):
+        ratio, state = None, State.UNKNOWN
+    elif state is State.DUPLICATED and producers.live:
+        more = {source for source, records in stored.items() if records > told.get(source, 0)}
+        if UNATTRIBUTED in more or more & set(producers.live) or UNATTRIBUTED in stored:
             ratio, state = None, State.UNKNOWN
-    return Cell(tally.records, tally.size, tally.attempted, ratio, state)
+    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected, foreign)
 
 
-def _measure(records: int, expected: int) -> tuple[float, State]:
-    if records == expected:
-        return 1.0, State.COMPLETE
-    if records > expected:
-        return (records / expected if expected else math.inf), State.DUPLICATED
-    return records / expected, State.MISSING
+def _reader_cell(start: int, mine: TierCounts, broker: TierCounts, stored: Cell) -> Cell:
+    """Against all that the broker holds, by topic id."""
+    tally = mine.windows.get(start, Tally())
+    counted, held = ({t: by[start] for t, by in c.by_topic_id.items() if start in by} for c in (mine, broker))
+    difference = _difference(counted, held)
+    ratio: float | None = difference.ratio
+    state = difference.state
+    gaps = any(problem.kind is not Kind.ABSENT for problem in broker.problems) and stored.state is State.MISSING
+    if mine.doubts(start) or broker.doubts(start) or gaps or (state is State.DUPLICATED and _behind(broker, mine)):
+        ratio, state = None, State.UNKNOWN
+    return Cell(tally.records, tally.size, 0, ratio, state, difference.expected)
 
 
-def _still_counting(before: TierCounts, mine: TierCounts) -> bool:
-    """The tier before is behind: a producer lives and will tell more, or offsets that I have counted it has not."""
-    return bool(before.live) or any(
-        before.ends.get(partition, 0) < end for partition, end in mine.ends.items() if before.tier.tier != PRODUCER
-    )
+def _behind(broker: TierCounts, mine: TierCounts) -> bool:
+    """Whether offsets that I have counted the broker has not counted yet, or never will: they were before its time."""
+    return any(not _covered(broker.tiles.get(place, ()), tiles) for place, tiles in mine.tiles.items())
 
 
-def watermark(windows: Iterable[WindowAudit], window_ms: int) -> int | None:
-    """The end of the last window before the first that is not complete, in ms since the epoch; None when there is
-    none. A downstream job that needs all of a day waits until the watermark has passed its end."""
+def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
+    return bool(broker) and broker[0].from_offset <= mine[0].from_offset and broker[-1].to_offset >= mine[-1].to_offset
+
+
+# -- settlements
+
+
+def settlement_counts(audit: TopicAudit) -> dict[tuple[str, int], tuple[int, int]]:
+    """What somebody would settle: every count that is unknown, as it is."""
+    return {
+        (str(tier), window.start_ms): (cell.records, cell.expected)
+        for window in audit.windows
+        for tier, cell in window.cells.items()
+        if cell.state is State.UNKNOWN
+    }
+
+
+def _settlement(event: AuditEvent) -> Settlement:
+    counts = {(w.source, w.start_ms): (w.records, w.attempted) for w in event.windows}
+    return Settlement(event.owner, event.note, event.time_ms, event.window_ms, counts)
+
+
+def _settled(
+    windows: Iterable[WindowAudit], settlements: Sequence[Settlement]
+) -> tuple[tuple[WindowAudit, ...], tuple[Settlement, ...]]:
+    """Unknown counts that somebody has settled as they are; and the settlements that hold. The last one wins."""
+    used: list[Settlement] = []
+    result = []
+    for window in windows:
+        cells = dict(window.cells)
+        for tier, cell in window.cells.items():
+            if cell.state is not State.UNKNOWN:
+                continue
+            by = next((each for each in reversed(settlements) if each.covers(tier, window.start_ms, cell)), None)
+            if by is not None:
+                cells[tier] = replace(cell, state=State.SETTLED)
+                used += [by] if by not in used else []
+        result.append(WindowAudit(window.start_ms, cells))
+    return tuple(result), tuple(sorted(used, key=lambda each: each.time_ms))
+
+
+def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
+    touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
+    return bool(touched) and all(state is State.SETTLED for state in touched)
+
+
+def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) -> int | None:
+    """The end of the last window before the first that is not complete, or that may still get records, in ms since the
+    epoch; None when there is none. A downstream job that needs all of a day waits until the watermark has passed its
+    end."""
     reached: int | None = None
     for window in windows:
         if window.start_ms == NO_WINDOW:
             continue
-        if not window.complete:
+        end = window.start_ms + window_ms
+        if not window.complete or end > horizon.limit_ms or window.start_ms in horizon.held:
             break
-        reached = window.start_ms + window_ms
+        reached = end
     return reached

@@ -43,9 +43,17 @@ class AuditConfig(Section):
     )
     publish_interval_ms: Int = key(10_000, "Time between two events of a producer.", ge=10)
     broker_interval_ms: Int = key(1_000, "Pause of the broker tier after it has caught up.", ge=10)
+    allowed_lateness_ms: Int = key(
+        600_000, "How much later than its timestamp a record may be sent; the watermark stays so far behind.", ge=0
+    )
     partitions: Int = key(1, "Partitions of the audit topic at creation.", ge=1)
     retention_ms: Long = key(-1, "How long the audit topic keeps events; -1: without limit.", ge=-1)
 
     def topic_configs(self) -> dict[str, Any]:
-        """What the audit topic is created with: an event of years of windows is some megabytes."""
-        return {"retention.ms": str(self.retention_ms), "max.message.bytes": str(16 * 1024 * 1024)}
+        """What the audit topic is created with: an event of years of windows is some megabytes. The broker
+        stamps them, so that a producer whose clock is wrong does not look dead, or alive."""
+        return {
+            "retention.ms": str(self.retention_ms),
+            "max.message.bytes": str(16 * 1024 * 1024),
+            "message.timestamp.type": "LogAppendTime",
+        }

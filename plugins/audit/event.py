@@ -1,11 +1,13 @@
 """Audit events: what one tier counted in one range, and their bytes.
 
-One event holds *all* windows of its range, because for one key the last event wins: a range that is counted again after
+One event holds *all* windows of its range, because for one key one event wins: a range that is counted again after
 a crash may end elsewhere and fall into other windows, and its new event has to replace the old one whole.
 
-Key: JSON of [tier, owner, topic, partition, from, replay], so that any tool can read it. `replay` is part of it:
-a replay may begin exactly where a counted range began, and must not take its place.
+Key: JSON of [tier, owner, topic, topic id, partition, from, replay], so that any tool can read it. `replay` is part of
+it: a replay may begin exactly where a counted range began, and must not take its place. The topic id is part of it:
+offset 0 of a topic that was deleted and created again is another offset.
 Value: Avro single-object encoding (C3 01, CRC-64-AVRO of the schema, body), so that an event names its own schema.
+Events of earlier versions (`event_1.avsc`) are read too.
 fastavro is imported with the first event: a process that audits nothing does without.
 """
 
@@ -23,22 +25,33 @@ from klamm.core.errors import SchemaError
 from klamm.core.seams.audit import AuditIdentity
 
 PRODUCER, BROKER, CONSUMER, MIRROR, HADOOP = TIERS = ("producer", "broker", "consumer", "mirror", "hadoop")
+SETTLEMENT = "settlement"
+"""The `tier` of an event by which somebody settles what cannot be proved."""
+
+FOREIGN = ""
+"""The `source` of records of clients that do not audit."""
+
+UNATTRIBUTED = "?"
+"""The `source` of records of producers that audit and of which it is not known which one it is."""
 
 
 class EventWindow(NamedTuple):
-    """Records of one window; `size` in bytes. For producers `records` are the acknowledged."""
+    """Records of one window; `size` in bytes. For producers `records` are the acknowledged. `source`: at the broker
+    tier, whose records these are."""
 
     start_ms: int
     records: int
     size: int
     attempted: int = 0
     attempted_size: int = 0
+    source: str = FOREIGN
 
 
 class EventKey(NamedTuple):
     tier: str
     owner: str
     topic: str
+    topic_id: str
     partition: int | None
     from_offset: int
     replay: bool
@@ -64,25 +77,36 @@ class AuditEvent:
     interval_ms: int = 0
     sequence: int = 0
     time_ms: int = 0
+    topic_id: str = ""
+    epoch: int = -1
+    quiet: bool = False
+    note: str = ""
+    stored_ms: int = -1
+    """When the audit topic stored it, by its record's timestamp; -1 where it was not read from there."""
 
     @property
     def key(self) -> EventKey:
-        return EventKey(self.tier, self.owner, self.topic, self.partition, self.from_offset, self.replay)
+        topic = (self.topic, self.topic_id, self.partition)
+        return EventKey(self.tier, self.owner, *topic, self.from_offset, self.replay)
+
+    @property
+    def seen_ms(self) -> int:
+        """When it was told: by the clock of the audit topic, where that is known."""
+        return self.stored_ms if self.stored_ms >= 0 else self.time_ms
 
     def encode(self) -> tuple[bytes, bytes]:
         """The key and the value of the record in the audit topic."""
         from fastavro import schemaless_writer
 
-        schema, prefix = _schema()
+        schema, prefix = _schema(_CURRENT)
         out = io.BytesIO()
         out.write(prefix)
         schemaless_writer(out, schema, self._as_avro())
         return json.dumps(self.key, separators=(",", ":")).encode(), out.getvalue()
 
     def _as_avro(self) -> dict[str, Any]:
-        names = ("tier", "owner", "host", "application", "topic", "partition", "window_ms", "replay", "lossy", "final")
         return {
-            **{name: getattr(self, name) for name in (*names, "interval_ms", "sequence")},
+            **{name: getattr(self, name) for name in _SAME_NAMES},
             "from": self.from_offset,
             "to": self.to_offset,
             "windows": [dict(zip(_WINDOW_FIELDS, window, strict=True)) for window in self.windows],
@@ -105,9 +129,12 @@ class EventSource:
         span: tuple[int, int],
         windows: Iterable[EventWindow],
         *,
+        topic_id: str = "",
+        epoch: int = -1,
         replay: bool = False,
         lossy: bool = False,
         final: bool = False,
+        quiet: bool = False,
         interval_ms: int = 0,
     ) -> AuditEvent:
         """`place`: topic and partition; `span`: [from, to)."""
@@ -126,41 +153,59 @@ class EventSource:
             replay=replay,
             lossy=lossy,
             final=final,
+            quiet=quiet,
+            topic_id=topic_id,
+            epoch=epoch,
             interval_ms=interval_ms,
             sequence=self._made - 1,
             time_ms=self._clock_ms(),
         )
 
 
-_WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes")
+_CURRENT, _FORMER = "event.avsc", "event_1.avsc"
+_WINDOW_FIELDS = ("start", "count", "bytes", "attempted", "attempted_bytes", "source")
+_SAME_NAMES = (
+    "tier", "owner", "host", "application", "topic", "topic_id", "partition", "window_ms", "replay", "lossy", "final",
+    "quiet", "epoch", "note", "interval_ms", "sequence",
+)  # fmt: skip
 
 
-def decode_event(value: bytes | None) -> AuditEvent:
-    """`SchemaError` in one line when the bytes are no audit event of this version."""
+def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
+    """`SchemaError` in one line when the bytes are no audit event of a known version."""
     from fastavro import schemaless_reader
 
-    schema, prefix = _schema()
-    if not value or value[: len(prefix)] != prefix:
-        raise SchemaError(f"not an audit event: expected bytes that begin with {prefix.hex()}")
+    for name in (_CURRENT, _FORMER):
+        schema, prefix = _schema(name)
+        if value and value.startswith(prefix):
+            break
+    else:
+        raise SchemaError(f"not an audit event: expected bytes that begin with {_schema(_CURRENT)[1].hex()}")
     try:
         fields: Any = schemaless_reader(io.BytesIO(value[len(prefix) :]), schema, None)
     except (EOFError, ValueError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise SchemaError(f"an audit event cannot be read: {error!r}") from error
     first, end, made = fields.pop("from"), fields.pop("to"), fields.pop("time")
-    windows = tuple(EventWindow(*(window[name] for name in _WINDOW_FIELDS)) for window in fields.pop("windows"))
-    event = AuditEvent(from_offset=first, to_offset=end, time_ms=made, windows=windows, **fields)
-    if event.tier not in TIERS or end < first or event.window_ms <= 0:
+    windows = tuple(_window(window, fields["tier"]) for window in fields.pop("windows"))
+    event = AuditEvent(from_offset=first, to_offset=end, time_ms=made, windows=windows, stored_ms=stored_ms, **fields)
+    if event.tier not in (*TIERS, SETTLEMENT) or end < first or event.window_ms <= 0:
         raise SchemaError(f"an audit event makes no sense: {event.key}, to {end}, window {event.window_ms} ms")
     return event
 
 
+def _window(fields: Any, tier: str) -> EventWindow:
+    """A broker of the former version did not tell whose records it counted."""
+    if "source" not in fields:
+        fields["source"] = UNATTRIBUTED if tier == BROKER else FOREIGN
+    return EventWindow(*(fields[name] for name in _WINDOW_FIELDS))
+
+
 @cache
-def _schema() -> tuple[Any, bytes]:
+def _schema(name: str) -> tuple[Any, bytes]:
     """The parsed schema, and what every value begins with."""
     from fastavro import parse_schema
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-    text = resources.files(__package__).joinpath("event.avsc").read_text()
+    text = resources.files(__package__).joinpath(name).read_text()
     raw = json.loads(text)
     digest = bytes.fromhex(fingerprint(to_parsing_canonical_form(raw), "CRC-64-AVRO"))
     return parse_schema(raw), b"\xc3\x01" + digest

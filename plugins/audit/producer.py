@@ -9,6 +9,9 @@ Rules:
   number and at least the same counts, and for one key the last event wins.
 - Event 0 goes out as soon as a topic is first written to, an empty one every interval without news, and the last one
   is marked final. So a producer that was killed shows: its events stop without a final one.
+- After an interval without news, with nothing in flight, the event says `quiet`: no record of the topic is sent before
+  another event is stored, for which `attempted` waits. So what a quiet producer counted is all that it ever had
+  acknowledged, even if it is killed.
 """
 
 from __future__ import annotations
@@ -30,6 +33,13 @@ BULK: Final = 8192
 MAX_WINDOWS: Final = 20_000
 """Windows in one event: some 400 kB; what is over goes into the next."""
 
+RESUME_S: Final = 5.0
+"""How long the first record after a quiet interval waits until it is stored that the producer goes on."""
+
+_ACKNOWLEDGED: Final = 0
+_ATTEMPTED: Final = 2
+_FAILED: Final = -1
+
 Counts = dict[int, list[int]]
 """[acknowledged, their bytes, attempted, their bytes] by window start."""
 
@@ -41,14 +51,20 @@ class _Taken(NamedTuple):
 
 
 class _Topic:
-    """The counts of one topic that no stored event holds yet, and the number of the next event."""
+    """The counts of one topic that no stored event holds yet, and the number of the next event. `in_flight`: attempted
+    and not settled."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
         self.number = 0
+        self.in_flight = 0
+        self.quiet = False
         self.ended = False
 
     def add(self, start: int, column: int, size: int, count: int) -> None:
+        self.in_flight += count if column == _ATTEMPTED else -count
+        if column == _FAILED:
+            return
         cell = self.counts.get(start)
         if cell is None:
             cell = self.counts[start] = [0, 0, 0, 0]
@@ -96,16 +112,22 @@ class KlammProducerAudit:
         """Publications that did not succeed; they are tried again."""
 
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self._records.append((topic, timestamp_ms, 2, size, count))
-        if topic not in self._topics:
+        self._records.append((topic, timestamp_ms, _ATTEMPTED, size, count))
+        state = self._topics.get(topic)
+        if state is None:
             self._open(topic)
+        elif state.quiet:  # read after the append: who sets it counts afterwards, and finds the record
+            self._resume(state)
         if len(self._records) >= BULK:
             self._count()
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self._records.append((topic, timestamp_ms, 0, size, count))
+        self._records.append((topic, timestamp_ms, _ACKNOWLEDGED, size, count))
         if len(self._records) >= BULK:
             self._count()
+
+    def failed(self, topic: str, count: int = 1) -> None:
+        self._records.append((topic, 0, _FAILED, 0, count))
 
     def flush(self) -> None:
         """`DeliveryError` when the counts could not be stored; they are kept for the next try."""
@@ -128,6 +150,19 @@ class KlammProducerAudit:
                 self._thread = threading.Thread(target=self._run, name="klamm-producer-audit", daemon=True)
                 self._thread.start()
         self._wake.set()
+
+    def _resume(self, state: _Topic) -> None:
+        """Store that this producer sends again, and only then let it; `DeliveryError` when that took too long. It then
+        sends all the same (an audit never stops records), and its promise is void."""
+        if not self._publishing.acquire(timeout=RESUME_S):
+            state.quiet = False
+            raise DeliveryError(f"audit events of {self._source.who.owner} could not be stored within {RESUME_S} s")
+        try:
+            if state.quiet:
+                state.quiet = False
+                self._publish_counts(final=False, heartbeat=True, timeout_s=min(RESUME_S, self._store_timeout_s))
+        finally:
+            self._publishing.release()
 
     def _run(self) -> None:
         heartbeat = False
@@ -154,18 +189,33 @@ class KlammProducerAudit:
 
     def _send(self, *, final: bool, heartbeat: bool) -> None:
         with self._publishing:
-            self._count()
-            error: Exception | None = None
-            more = True
-            while more and error is None:
-                taken, more = self._take(final, heartbeat)
-                error = self._settle(taken)
-                heartbeat = False
-            if error is not None:
-                self.failures += 1
-                raise DeliveryError(
-                    f"audit counts of {self._source.who.owner} were not stored, they go with the next: {error}"
-                ) from error
+            if heartbeat:
+                self._become_quiet()
+            self._publish_counts(final=final, heartbeat=heartbeat, timeout_s=self._store_timeout_s)
+
+    def _become_quiet(self) -> None:
+        """Topics without news and with nothing in flight. Marked first and counted then: a record that is attempted
+        meanwhile either is counted here, or waits for `_resume`."""
+        topics = list(self._topics.values())
+        for topic in topics:
+            topic.quiet = True
+        self._count()
+        for topic in topics:
+            topic.quiet = not topic.counts and topic.in_flight == 0
+
+    def _publish_counts(self, *, final: bool, heartbeat: bool, timeout_s: float) -> None:
+        self._count()
+        error: Exception | None = None
+        more = True
+        while more and error is None:
+            taken, more = self._take(final, heartbeat)
+            error = self._settle(taken, timeout_s)
+            heartbeat = False
+        if error is not None:
+            self.failures += 1
+            raise DeliveryError(
+                f"audit counts of {self._source.who.owner} were not stored, they go with the next: {error}"
+            ) from error
 
     def _take(self, final: bool, heartbeat: bool) -> tuple[list[_Taken], bool]:
         """One event per topic that has news (or must say that it lives, or ends), sent; and whether some is left."""
@@ -176,7 +226,7 @@ class KlammProducerAudit:
                     continue
                 counts = topic.take()
                 more = more or bool(topic.counts)
-                event = self._event(name, topic.number, counts, final and not topic.counts)
+                event = self._event(name, topic, counts, final and not topic.counts)
                 taken.append((event, counts))
         return [_Taken(event, counts, self._sent(event)) for event, counts in taken], more
 
@@ -188,18 +238,22 @@ class KlammProducerAudit:
             refused.set_exception(error)
             return refused
 
-    def _event(self, topic: str, number: int, counts: Counts, final: bool) -> AuditEvent:
-        windows = (EventWindow(start, *cell) for start, cell in sorted(counts.items()))
-        interval_ms = round(self._interval_s * 1000)
-        return self._source.event((topic, None), (number, number + 1), windows, final=final, interval_ms=interval_ms)
+    def _event(self, name: str, topic: _Topic, counts: Counts, final: bool) -> AuditEvent:
+        windows = (
+            EventWindow(start, acknowledged, size, attempted, attempted_size)
+            for start, (acknowledged, size, attempted, attempted_size) in sorted(counts.items())
+        )
+        span, interval_ms = (topic.number, topic.number + 1), round(self._interval_s * 1000)
+        quiet = topic.quiet and not counts
+        return self._source.event((name, None), span, windows, final=final, quiet=quiet, interval_ms=interval_ms)
 
-    def _settle(self, sent: list[_Taken]) -> Exception | None:
+    def _settle(self, sent: list[_Taken], timeout_s: float) -> Exception | None:
         """Wait for each; what was not stored goes back to be sent under the same number."""
         first: Exception | None = None
         for event, counts, stored in sent:
             error: Exception | None = None
             try:
-                stored.result(self._store_timeout_s)
+                stored.result(timeout_s)
             except Exception as caught:  # whatever the publisher meets: the counts are kept
                 error = caught
             with self._counting:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import socket
+from dataclasses import dataclass
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
-from klamm.plugins.audit.compare import TopicAudit, WindowAudit, compare, watermark
+from klamm.plugins.audit.compare import TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.config import AuditConfig, expected_tier
+from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
+from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import clock_ms
@@ -42,34 +45,47 @@ def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answe
     wanted = question.topics or config.topics
     events = [event for event in log.events if not question.topics or event.topic in question.topics]
     configured = tuple(TierKey(*expected_tier(name)) for name in config.expect)
-    audits = compare(events, clock_ms(), (*configured, *question.expect), wanted)
-    return Answer(tuple(_between(_only(audit, question.tiers), question) for audit in audits), log.unreadable)
+    audits = compare(events, clock_ms(), (*configured, *question.expect), wanted, config.allowed_lateness_ms)
+    return Answer(tuple(_narrowed(audit, question) for audit in audits), log.unreadable)
 
 
-def _only(audit: TopicAudit, names: tuple[str, ...]) -> TopicAudit:
-    """Only the tiers asked for, each measured as before."""
-    if not names:
-        return audit
-    tiers = tuple(tier for tier in audit.tiers if tier.tier in names or str(tier) in names)
-    windows = tuple(
-        WindowAudit(window.start_ms, {tier: window.cells[tier] for tier in tiers}) for window in audit.windows
+def _narrowed(audit: TopicAudit, question: Question) -> TopicAudit:
+    """Only the tiers and the windows asked for, each measured as before."""
+    if question.tiers:
+        audit = audit.of_tiers([t for t in audit.tiers if t.tier in question.tiers or str(t) in question.tiers])
+    if question.since_ms is not None or question.until_ms is not None:
+        audit = audit.between(question.since_ms, question.until_ms)
+    return audit
+
+
+def settle(client: ClusterClient, config: AuditConfig, question: Question, who: str, why: str) -> tuple[int, int]:
+    """Settles every unknown count of the topic, tiers and windows of the question, as an event of the audit topic; how
+    many counts of how many windows. `ConfigError` when there is none."""
+    [topic] = question.topics
+    [audit] = ask(client, config, question).audits
+    counts = settlement_counts(audit)
+    if not counts:
+        raise ConfigError(f"topic {topic}: no count is unknown there, so there is nothing to settle")
+    now = clock_ms()
+    windows = (
+        EventWindow(start, records, 0, expected, source=tier) for (tier, start), (records, expected) in counts.items()
     )
-    problems = tuple(problem for problem in audit.problems if problem.tier in tiers)
-    mark = watermark(windows, audit.window_ms) if tiers else None
-    return replace(audit, tiers=tiers, windows=windows if tiers else (), problems=problems, watermark_ms=mark)
-
-
-def _between(audit: TopicAudit, question: Question) -> TopicAudit:
-    """Only the windows asked for; the watermark is that of all."""
-    since, until = question.since_ms, question.until_ms
-    if since is None and until is None:
-        return audit
-    windows = tuple(
-        window
-        for window in audit.windows
-        if (since is None or window.start_ms >= since) and (until is None or window.start_ms < until)
+    event = AuditEvent(
+        tier=SETTLEMENT,
+        owner=who,
+        host=socket.gethostname(),
+        application="klamm audit settle",
+        topic=topic,
+        partition=None,
+        from_offset=now,
+        to_offset=now + 1,
+        window_ms=audit.window_ms,
+        windows=tuple(windows),
+        time_ms=now,
+        note=why,
     )
-    return replace(audit, windows=windows)
+    ClusterPublisher(client, config.topic)(*event.encode()).result()
+    return len(counts), len({start for _, start in counts})
 
 
 def audit_config(settings: Settings) -> AuditConfig:

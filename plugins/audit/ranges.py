@@ -4,10 +4,12 @@ Rules:
 
 - `from` is the committed offset. It advances only when an event for [from, to) is stored *and* the commit of `to`
   succeeded; until then the records are kept, and the next event begins at `from` again and replaces the one before.
-- Records are kept apart until then (offset, timestamp, size: 24 bytes each) because a commit may lie anywhere in what
-  was handed out. Past `max_records` of them the range is `lossy`: its counts are unknown, and the event says so.
+- Records are kept apart until then (offset, timestamp, size, source: 32 bytes each) because a commit may lie anywhere
+  in what was handed out. Past `max_records` of them the range is `lossy`: its counts are unknown, as the event says.
 - An offset is summed once. What is read again below the last commit makes an event marked `replay`, which no sum
   includes; what is read again above it was counted already.
+- Events carry the topic's id, so that offsets of a topic that was created again are others, and the owner's epoch, so
+  that an owner that was stopped and lost the partition does not replace its successor's event.
 """
 
 from __future__ import annotations
@@ -16,50 +18,93 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Final
+from typing import Final, NamedTuple
+from uuid import UUID
 
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import AuditIdentity, Publish, RangeCount
-from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow
-from klamm.plugins.audit.windows import tally
+from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventSource, EventWindow
+from klamm.plugins.audit.windows import tally, tally_by_source
 
 MAX_RECORDS: Final = 2_000_000
-"""Records of one auditor that wait for a commit: 48 MB."""
+"""Records of one auditor that wait for a commit: 64 MB."""
 
 
 class _Records:
-    """Records in the order of their offsets."""
+    """Records in the order of their offsets. `sources` are numbers of `_Sources`."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.timestamps = array("q")
         self.sizes = array("q")
+        self.sources = array("q")
 
     def __len__(self) -> int:
         return len(self.offsets)
 
-    def extend(self, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> None:
-        self.offsets.extend(offsets)
-        self.timestamps.extend(timestamps)
-        self.sizes.extend(sizes)
+    def extend(self, rows: _Rows) -> None:
+        self.offsets.extend(rows.offsets)
+        self.timestamps.extend(rows.timestamps)
+        self.sizes.extend(rows.sizes)
+        self.sources.extend(rows.sources)
 
-    def fill(self, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> None:
+    def fill(self, rows: _Rows) -> None:
         """Those of them that are not there yet."""
         there = set(self.offsets)
-        new = [row for row in zip(offsets, timestamps, sizes, strict=True) if row[0] not in there]
+        new = [row for row in zip(*rows, strict=True) if row[0] not in there]
         if new:
-            rows = sorted([*zip(self.offsets, self.timestamps, self.sizes, strict=True), *new])
-            self.offsets, self.timestamps, self.sizes = (array("q", column) for column in zip(*rows, strict=True))
+            mine = zip(self.offsets, self.timestamps, self.sizes, self.sources, strict=True)
+            columns = zip(*sorted([*mine, *new]), strict=True)
+            self.offsets, self.timestamps, self.sizes, self.sources = (array("q", column) for column in columns)
 
     def drop(self, below: int) -> None:
         end = bisect_left(self.offsets, below)
-        del self.offsets[:end], self.timestamps[:end], self.sizes[:end]
+        del self.offsets[:end], self.timestamps[:end], self.sizes[:end], self.sources[:end]
 
-    def windows(self, below: int, window_ms: int) -> tuple[EventWindow, ...]:
+    def windows(self, below: int, window_ms: int, names: Sequence[str]) -> tuple[EventWindow, ...]:
         end = bisect_left(self.offsets, below)
-        found = tally(self.timestamps[:end], self.sizes[:end], window_ms)
-        return tuple(EventWindow(start, *cell) for start, cell in sorted(found.items()))
+        timestamps, sizes, sources = self.timestamps[:end], self.sizes[:end], self.sources[:end]
+        if not any(sources):
+            found = tally(timestamps, sizes, window_ms)
+            return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
+        apart = tally_by_source(timestamps, sizes, sources, window_ms)
+        return tuple(
+            EventWindow(start, count, size, source=names[source])
+            for (start, source), (count, size) in sorted(apart.items())
+        )
+
+
+class _Rows(NamedTuple):
+    """Records to be counted, column by column."""
+
+    offsets: Sequence[int]
+    timestamps: Sequence[int]
+    sizes: Sequence[int]
+    sources: Sequence[int]
+
+    def part(self, first: int, last: int) -> _Rows:
+        return _Rows(*(column[first:last] for column in self))
+
+
+class _Sources:
+    """Names of sources by number; a record is kept with the number. 0 is `FOREIGN`."""
+
+    def __init__(self) -> None:
+        self.names = [FOREIGN]
+        self._numbers = {FOREIGN: 0}
+
+    def numbers(self, sources: str | Sequence[str], count: int) -> Sequence[int]:
+        if isinstance(sources, str):
+            return [self._number(sources)] * count
+        return [self._number(name) for name in sources]
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = len(self.names)
+            self.names.append(name)
+        return number
 
 
 class _Partition:
@@ -67,23 +112,26 @@ class _Partition:
     event stored last, `replay` where records are read again from (None: nowhere); records below `lossy` were not all
     counted."""
 
-    def __init__(self, committed: int) -> None:
+    def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
+        self.topic_id = "" if topic_id is None else str(topic_id)
+        self.epoch = epoch
         self.begin = self.counted = self.published = committed
         self.records = _Records()
         self.replay: int | None = None
         self.replayed = _Records()
         self.lossy = committed
 
-    def add(self, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> None:
+    def add(self, rows: _Rows) -> None:
+        offsets = rows.offsets
         if not offsets:
             return
         old, again = bisect_left(offsets, self.begin), bisect_left(offsets, self.counted)
         if old and self.replay is not None:
-            self.replayed.extend(offsets[:old], timestamps[:old], sizes[:old])
+            self.replayed.extend(rows.part(0, old))
         if old < again:  # after a seek back above the commit: what a seek forward had skipped is new
-            self.records.fill(offsets[old:again], timestamps[old:again], sizes[old:again])
+            self.records.fill(rows.part(old, again))
         if again < len(offsets):
-            self.records.extend(offsets[again:], timestamps[again:], sizes[again:])
+            self.records.extend(rows.part(again, len(offsets)))
             self.counted = offsets[-1] + 1
 
     def advance(self, to: int) -> None:
@@ -114,9 +162,12 @@ class KlammRangeAudit:
         self._store_timeout_s = store_timeout_s
         self._max_records = max_records
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._sources = _Sources()
 
-    def start(self, partition: TopicPartition, committed: int) -> None:
-        self._partitions[partition] = _Partition(committed)
+    def start(
+        self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
+    ) -> None:
+        self._partitions[partition] = _Partition(committed, topic_id, epoch)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         state = self._partitions.get(partition)
@@ -124,12 +175,18 @@ class KlammRangeAudit:
             state.replay, state.replayed = offset, _Records()
 
     def count(
-        self, partition: TopicPartition, offsets: Sequence[int], timestamps_ms: Sequence[int], sizes: Sequence[int]
+        self,
+        partition: TopicPartition,
+        offsets: Sequence[int],
+        timestamps_ms: Sequence[int],
+        sizes: Sequence[int],
+        sources: str | Sequence[str] = FOREIGN,
     ) -> None:
+        """`sources`: whose records these are, of each or of all (the broker tier's)."""
         state = self._partitions.get(partition)
         if state is None:
             return
-        state.add(offsets, timestamps_ms, sizes)
+        state.add(_Rows(offsets, timestamps_ms, sizes, self._sources.numbers(sources, len(offsets))))
         if sum(len(p.records) + len(p.replayed) for p in self._partitions.values()) > self._max_records:
             self._give_up(state)
 
@@ -172,7 +229,9 @@ class KlammRangeAudit:
             if held.from_offset == held.to_offset:
                 continue  # its key is that of the next range, whose counts it must not replace
             windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
-            events.append(self._source.event(held.partition, (held.from_offset, held.to_offset), windows))
+            span = (held.from_offset, held.to_offset)
+            topic_id = "" if held.topic_id is None else str(held.topic_id)
+            events.append(self._source.event(held.partition, span, windows, topic_id=topic_id))
         self._store(events)
 
     def close(self) -> None:
@@ -183,15 +242,23 @@ class KlammRangeAudit:
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
         """At most one for what is read again (below the last commit) and one for what is new."""
-        events, window_ms = [], self._source.window_ms
+        events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)
-            windows = state.replayed.windows(end, window_ms)
-            events.append(self._source.event(partition, (state.replay, end), windows, replay=True))
+            events.append(self._event(partition, state, (state.replay, end), replay=True))
         if to > state.begin:
-            windows, lossy = state.records.windows(to, window_ms), state.begin < state.lossy
-            events.append(self._source.event(partition, (state.begin, to), windows, lossy=lossy))
+            events.append(self._event(partition, state, (state.begin, to)))
         return events
+
+    def _event(
+        self, partition: TopicPartition, state: _Partition, span: tuple[int, int], *, replay: bool = False
+    ) -> AuditEvent:
+        records = state.replayed if replay else state.records
+        windows = records.windows(span[1], self._source.window_ms, self._sources.names)
+        lossy = not replay and state.begin < state.lossy
+        return self._source.event(
+            partition, span, windows, topic_id=state.topic_id, epoch=state.epoch, replay=replay, lossy=lossy
+        )
 
     def _store(self, events: Sequence[AuditEvent]) -> None:
         stored: list[Future[None]] = []

@@ -30,15 +30,16 @@ def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
     events: list[AuditEvent] = []
     unreadable: list[str] = []
     for partition in partitions:
-        for offset, value in _values(client, partition, starts[partition][0], ends[partition][0]):
+        for offset, stored_ms, value in _values(client, partition, starts[partition][0], ends[partition][0]):
             try:
-                events.append(decode_event(value))
+                events.append(decode_event(value, stored_ms))
             except SchemaError as error:
                 unreadable.append(f"{partition} offset {offset}: {error}")
     return AuditLog(tuple(events), tuple(unreadable))
 
 
-def _values(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+def _values(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, timestamp, value) of each record."""
     position = start
     while position < end:
         data = _fetch(client, partition, position)
@@ -48,9 +49,9 @@ def _values(client: ClusterClient, partition: TopicPartition, start: int, end: i
                 continue
             if not header.is_control:
                 columns = decode_columns(data, at, header, client.codecs, partition=partition)
-                for offset, value in zip(columns.offsets, columns.values, strict=True):
+                for offset, stamp, value in zip(columns.offsets, columns.timestamps_ms, columns.values, strict=True):
                     if position <= offset < end:
-                        yield offset, value or b""
+                        yield offset, stamp, value or b""
             position = header.next_offset
         if position == before:
             raise KlammError(f"{partition}: nothing can be read at offset {position}, the end is {end}")

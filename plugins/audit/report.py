@@ -12,11 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from klamm.plugins.audit.compare import Cell, State, TopicAudit, WindowAudit, lowest
-from klamm.plugins.audit.event import PRODUCER
-from klamm.plugins.audit.tiling import TierKey
+from klamm.plugins.audit.event import BROKER, PRODUCER
+from klamm.plugins.audit.tiling import Problem, TierKey
 from klamm.plugins.audit.windows import Span, iso
 
-_STYLES = {State.COMPLETE: "green", State.DUPLICATED: "magenta", State.MISSING: "red", State.UNKNOWN: "yellow"}
+_STYLES = {
+    State.COMPLETE: "green",
+    State.SETTLED: "cyan",
+    State.DUPLICATED: "magenta",
+    State.MISSING: "red",
+    State.UNKNOWN: "yellow",
+}
 _ORDER = list(State)
 
 
@@ -37,6 +43,9 @@ class Row:
     def attempted(self, tier: TierKey) -> int:
         return sum(window.cells[tier].attempted for window in self.windows)
 
+    def foreign(self) -> int:
+        return sum(cell.foreign for cell in self.cells())
+
     def cells(self, tier: TierKey | None = None) -> list[Cell]:
         return [cell for window in self.windows for key, cell in window.cells.items() if tier in (None, key)]
 
@@ -48,6 +57,8 @@ class Row:
         state = self.state()
         if state is State.UNKNOWN:
             return "unknown"
+        if state is State.SETTLED:
+            return "settled"
         if state is State.DUPLICATED:
             return ratio_text(max(cell.ratio for cell in self.cells() if cell.ratio is not None)) + " duplicated"
         return ratio_text(lowest(self.cells())) + (" missing" if state is State.MISSING else "")
@@ -81,24 +92,29 @@ def render(audit: TopicAudit, span: Span) -> RenderableType:
             table.add_column("acknowledged", justify="right")
         else:
             table.add_column(escape(str(tier)), justify="right")
+    foreign = any(cell.foreign for window in audit.windows for cell in window.cells.values())
+    if foreign:
+        table.add_column("not audited", justify="right")
     table.add_column("MB", justify="right")
     table.add_column("complete", justify="right")
     shown = rows(audit, span)
     for row in shown:
-        _add(table, audit.tiers, row)
+        _add(table, audit.tiers, row, foreign)
     if len(shown) > 1:
         table.add_section()
-        _add(table, audit.tiers, Row("all", audit.windows))
+        _add(table, audit.tiers, Row("all", audit.windows), foreign)
     return Group(table, *map(Text, _notes(audit)))
 
 
-def _add(table: Table, tiers: Sequence[TierKey], row: Row) -> None:
+def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> None:
     cells: list[RenderableType] = [row.label]
     for tier in tiers:
         if tier.tier == PRODUCER:
             cells.append(f"{row.attempted(tier):,}")
         state = row.state(tier)
         cells.append(Text(f"{row.records(tier):,}", "" if state is State.COMPLETE else _STYLES[state]))
+    if foreign:
+        cells.append(f"{row.foreign():,}")
     cells.append(f"{max(row.size(tier) for tier in tiers) / 1e6:,.1f}")
     cells.append(Text(row.completeness(), _STYLES[row.state()]))
     table.add_row(*cells)
@@ -106,6 +122,13 @@ def _add(table: Table, tiers: Sequence[TierKey], row: Row) -> None:
 
 def _notes(audit: TopicAudit) -> list[str]:
     notes = [f"! {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.problems]
+    notes += [f"settled by {by.who} on {iso(by.time_ms)}: {by.why}" for by in audit.settled]
+    notes += [f"(settled) {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.closed]
+    if len(audit.topic_ids) > 1:
+        notes.append(
+            f"topic {audit.topic} was deleted and created again: counts are of {len(audit.topic_ids)} topics of this "
+            f"name, each compared by itself: {', '.join(audit.topic_ids)}"
+        )
     if not audit.windows:
         notes.append(f"! nothing has been counted for topic {audit.topic}")
     if audit.live_producers:
@@ -127,9 +150,12 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "lowest": _number(audit.lowest()),
         "watermark_ms": audit.watermark_ms,
         "live_producers": list(audit.live_producers),
-        "problems": [
-            {"kind": problem.kind, "tier": str(problem.tier), "text": problem.text} for problem in audit.problems
+        "topic_ids": list(audit.topic_ids),
+        "problems": list(map(_problem_json, audit.problems)),
+        "settled": [
+            {"who": by.who, "why": by.why, "time_ms": by.time_ms, "counts": len(by.counts)} for by in audit.settled
         ],
+        "settled_problems": list(map(_problem_json, audit.closed)),
         "rows": [
             {
                 "label": row.label,
@@ -142,6 +168,11 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
     }
 
 
+def _problem_json(problem: Problem) -> dict[str, Any]:
+    windows = None if problem.windows is None else sorted(problem.windows)
+    return {"kind": problem.kind, "tier": str(problem.tier), "text": problem.text, "windows": windows}
+
+
 def _number(ratio: float | None) -> float | None:
     """JSON has no infinity; where records were counted and none expected, the state says `duplicated`."""
     return None if ratio == float("inf") else ratio
@@ -149,6 +180,8 @@ def _number(ratio: float | None) -> float | None:
 
 def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
     said: dict[str, Any] = {"records": row.records(tier), "bytes": row.size(tier), "state": row.state(tier)}
+    if tier.tier == BROKER:
+        said["not_audited"] = sum(cell.foreign for cell in row.cells(tier))
     return said | ({"attempted": row.attempted(tier)} if tier.tier == PRODUCER else {})
 
 

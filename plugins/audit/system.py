@@ -8,11 +8,10 @@ from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, BackgroundService, BrokerLogs, ProducerAudit, Publish, RangeAudit
 from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
 from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.origins import APPLICATION_HEADER, HOST_HEADER, PRODUCER_HEADER
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.windows import clock_ms
-
-HOST_HEADER, APPLICATION_HEADER = "klamm.host", "klamm.application"
 
 
 class KlammAudit:
@@ -36,8 +35,9 @@ class KlammAudit:
             return False
         return topic in self._topics if self._topics else not topic.startswith("_")  # _schemas, too
 
-    def headers(self, application: str) -> Headers:
-        return ((HOST_HEADER, self._host.encode()), (APPLICATION_HEADER, application.encode()))
+    def headers(self, application: str, producer: str) -> Headers:
+        named = ((HOST_HEADER, self._host), (APPLICATION_HEADER, application), (PRODUCER_HEADER, producer))
+        return tuple((name, value.encode()) for name, value in named)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit:
         interval_s = self._config.publish_interval_ms / 1000

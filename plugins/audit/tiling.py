@@ -1,29 +1,51 @@
-"""From the events of the audit topic to what each tier has counted: the last event of a key, and whether ranges tile.
+"""From the events of the audit topic to what each tier has counted, and to what is wrong, by windows.
+
+- For one key the event of the highest epoch wins, and of these the last. An event whose range goes on past the
+  beginning of another one was never committed (its owner was stopped, and another one began there), so it is passed
+  over where an earlier version of the key is not.
+- A problem belongs to the windows in which records could be wrong because of it, and to no others. Which windows a
+  range of offsets has touched, the broker tier tells, which has counted every range.
+- Offsets of a topic that was deleted and created again are other offsets: ranges tile by topic id.
 
 Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from klamm.core.seams.audit import NO_WINDOW
-from klamm.plugins.audit.event import PRODUCER, AuditEvent, EventKey
+from klamm.plugins.audit.event import (
+    BROKER,
+    FOREIGN,
+    HADOOP,
+    PRODUCER,
+    SETTLEMENT,
+    UNATTRIBUTED,
+    AuditEvent,
+    EventKey,
+)
+
+PATIENCE: Final = 3
+"""A producer that was silent for so many of its intervals, without a last event, was killed or cut off."""
+
+DEFAULT_LATENESS_MS: Final = 600_000
 
 
 class Kind(StrEnum):
-    """What can be wrong with a tier's events; each makes its counts unknown."""
+    """What can be wrong with a tier's events; each makes counts of some windows unknown."""
 
     GAP = "gap"
     OVERLAP = "overlap"
     KILLED = "killed"
+    UNTOLD = "untold"
     LOSSY = "lossy"
     ABSENT = "absent"
-    UNREADABLE = "unreadable"
 
 
 class TierKey(NamedTuple):
@@ -36,11 +58,27 @@ class TierKey(NamedTuple):
         return f"{self.tier}/{self.owner}" if self.owner and self.tier != "broker" else self.tier
 
 
+PRODUCERS: Final = TierKey(PRODUCER)
+
+
+class Place(NamedTuple):
+    """One partition of one topic id (empty where events do not tell it)."""
+
+    topic_id: str
+    partition: int
+
+
 class Problem(NamedTuple):
+    """`windows`: the starts of those in which it may have changed a count; None for every one."""
+
     kind: Kind
     topic: str
-    tier: TierKey | None
+    tier: TierKey
     text: str
+    windows: frozenset[int] | None = None
+
+    def touches(self, start: int) -> bool:
+        return self.windows is None or start in self.windows
 
 
 @dataclass(slots=True)
@@ -52,95 +90,319 @@ class Tally:
     attempted: int = 0
 
 
+@dataclass(frozen=True)
+class ProducerLife:
+    """The events of one producer, by number. `killed`: it was silent for too long without its last event."""
+
+    owner: str
+    events: tuple[AuditEvent, ...]
+    killed: bool
+
+    @property
+    def last(self) -> AuditEvent:
+        return self.events[-1]
+
+    @property
+    def live(self) -> bool:
+        return not self.killed and not self.last.final
+
+    def told_since(self, since_ms: int, window_ms: int) -> set[int]:
+        """The windows of its events from then on."""
+        return {
+            wide(window.start_ms, window_ms)
+            for event in self.events
+            if event.seen_ms >= since_ms
+            for window in event.windows
+        }
+
+
 @dataclass
 class TierCounts:
-    """What one tier counted of one topic. `ends`: one past the last offset covered, by partition. `live` owners are
-    producers that go on."""
+    """What one tier counted of one topic. `sources`: the records of each window by producer (for producers the
+    acknowledged ones). `tiles`: the events that were chosen, sorted by `from`."""
 
     tier: TierKey
     windows: dict[int, Tally] = field(default_factory=dict)
-    ends: dict[int, int] = field(default_factory=dict)
-    live: list[str] = field(default_factory=list)
+    by_topic_id: dict[str, dict[int, int]] = field(default_factory=dict)
+    sources: dict[int, dict[str, int]] = field(default_factory=dict)
+    tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
+    lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     replayed: int = 0
 
     def add(self, event: AuditEvent, window_ms: int) -> None:
-        for start, records, size, attempted, _ in event.windows:
-            wider = start - start % window_ms if start >= 0 else NO_WINDOW
-            tally = self.windows.setdefault(wider, Tally())
-            tally.records += records
-            tally.size += size
-            tally.attempted += attempted
+        by_window = self.by_topic_id.setdefault(event.topic_id, {})
+        for window in event.windows:
+            start = wide(window.start_ms, window_ms)
+            tally = self.windows.setdefault(start, Tally())
+            tally.records += window.records
+            tally.size += window.size
+            tally.attempted += window.attempted
+            by_window[start] = by_window.get(start, 0) + window.records
+            source = event.owner if event.tier == PRODUCER else window.source
+            sources = self.sources.setdefault(start, {})
+            sources[source] = sources.get(source, 0) + window.records
+
+    @property
+    def live(self) -> list[str]:
+        """Producers that go on."""
+        return [life.owner for life in self.lives if life.live]
+
+    @property
+    def ends(self) -> dict[Place, int]:
+        """One past the last offset covered."""
+        return {place: tiles[-1].to_offset for place, tiles in self.tiles.items()}
+
+    def doubts(self, start: int) -> bool:
+        """Whether the counts of a window are unknown."""
+        return any(problem.touches(start) for problem in self.problems)
+
+
+def wide(start_ms: int, window_ms: int) -> int:
+    """The window of the comparison that a window of an event lies in."""
+    return start_ms - start_ms % window_ms if start_ms >= 0 else NO_WINDOW
 
 
 def last_of_each(events: Iterable[AuditEvent]) -> dict[EventKey, AuditEvent]:
-    """For one key the last event wins: the order is that of the audit topic, where a key has one partition."""
-    return {event.key: event for event in events}
-
-
-def tier_counts(
-    topic: str, events: Iterable[AuditEvent], window_ms: int, now_ms: int, patience: int = 3
-) -> dict[TierKey, TierCounts]:
-    """The tiers of one topic. A producer that was silent for `patience` of its intervals, without a last word, counts
-    as killed. Every window length among the events must divide `window_ms`."""
-    ranges: dict[tuple[TierKey, str, int | None], list[AuditEvent]] = {}
-    found: dict[TierKey, TierCounts] = {}
-    for event in last_of_each(events).values():
-        tier = TierKey(event.tier, "" if event.tier == PRODUCER else event.owner)
-        counts = found.setdefault(tier, TierCounts(tier))
-        if event.replay:
-            counts.replayed += sum(window.records for window in event.windows)
-            continue
-        counts.add(event, window_ms)
-        if event.lossy:
-            where = f"partition {event.partition} [{event.from_offset}, {event.to_offset})"
-            counts.problems.append(Problem(Kind.LOSSY, topic, tier, f"{where}: not every record could be counted"))
-        ranges.setdefault((tier, event.owner, event.partition), []).append(event)
-    for (tier, owner, partition), tiles in ranges.items():
-        tiles.sort(key=lambda event: event.from_offset)
-        counts = found[tier]
-        if partition is None:
-            counts.problems += _check_producer(topic, tier, owner, tiles)
-            _check_life(topic, counts, tiles[-1], now_ms, patience)
-        else:
-            counts.problems += check_tiles(topic, tier, partition, tiles)
-            counts.ends[partition] = tiles[-1].to_offset
+    """For one key the highest epoch wins, and of these the last event: the order is that of the audit topic, where a
+    key has one partition."""
+    found: dict[EventKey, AuditEvent] = {}
+    for event in events:
+        before = found.get(event.key)
+        if before is None or event.epoch >= before.epoch:
+            found[event.key] = event
     return found
 
 
-def check_tiles(topic: str, tier: TierKey, partition: int, tiles: Sequence[AuditEvent]) -> list[Problem]:
-    """Gaps and overlaps between neighbours; `tiles` are sorted by `from`."""
-    problems = []
-    for left, right in pairwise(tiles):
-        if left.to_offset < right.from_offset:
-            text = f"partition {partition}: nothing counted in offsets [{left.to_offset}, {right.from_offset})"
-            problems.append(Problem(Kind.GAP, topic, tier, text))
-        elif left.to_offset > right.from_offset:
-            end = min(left.to_offset, right.to_offset)
-            text = f"partition {partition}: offsets [{right.from_offset}, {end}) are counted twice"
-            problems.append(Problem(Kind.OVERLAP, topic, tier, text))
-    return problems
+def topic_ids(events: Iterable[AuditEvent]) -> tuple[str, ...]:
+    """The ids that a topic name has had, in the order in which events told of them."""
+    first: dict[str, int] = {}
+    for event in events:
+        if event.topic_id:
+            first[event.topic_id] = min(first.get(event.topic_id, event.seen_ms), event.seen_ms)
+    return tuple(sorted(first, key=lambda topic_id: first[topic_id]))
 
 
-def _check_producer(topic: str, tier: TierKey, owner: str, tiles: Sequence[AuditEvent]) -> list[Problem]:
-    """A producer's events are numbered from 0 without a hole."""
-    there, told = len(tiles), tiles[-1].from_offset + 1
-    if there == told:
-        return []
-    first = next(number for number, event in enumerate(tiles) if event.from_offset != number)
-    text = f"producer {owner}: {told - there} of its {told} events are not there, the first is {first}"
-    return [Problem(Kind.GAP, topic, tier, text)]
+def tier_counts(
+    topic: str,
+    events: Iterable[AuditEvent],
+    window_ms: int,
+    now_ms: int,
+    lateness_ms: int = DEFAULT_LATENESS_MS,
+) -> dict[TierKey, TierCounts]:
+    """The tiers of one topic, and their problems. Every window length among the events must divide `window_ms`."""
+    found: dict[TierKey, TierCounts] = {}
+    ranges: dict[tuple[TierKey, Place], dict[int, list[AuditEvent]]] = {}
+    producers: dict[str, dict[int, AuditEvent]] = {}
+    replays: list[AuditEvent] = []
+    for event in _with_topic_id([event for event in events if event.tier != SETTLEMENT]):
+        tier = TierKey(event.tier, "" if event.tier == PRODUCER else event.owner)
+        found.setdefault(tier, TierCounts(tier))
+        if event.replay:
+            replays.append(event)
+        elif event.partition is None:
+            producers.setdefault(event.owner, {})[event.from_offset] = event
+        else:
+            place = Place(event.topic_id, event.partition)
+            ranges.setdefault((tier, place), {}).setdefault(event.from_offset, []).append(event)
+    for event in last_of_each(replays).values():
+        found[TierKey(event.tier, event.owner)].replayed += sum(window.records for window in event.windows)
+    for (tier, place), versions in ranges.items():
+        tiles = found[tier].tiles[place] = list(_chosen(tier, versions))
+        for event in tiles:
+            found[tier].add(event, window_ms)
+    for owner, numbered in producers.items():
+        told = tuple(numbered[number] for number in sorted(numbered))
+        killed = not told[-1].final and now_ms - told[-1].seen_ms > PATIENCE * told[-1].interval_ms
+        found[PRODUCERS].lives.append(ProducerLife(owner, told, killed))
+        for event in told:
+            found[PRODUCERS].add(event, window_ms)
+    _Findings(topic, found, window_ms, now_ms, lateness_ms).find()
+    return found
 
 
-def _check_life(topic: str, counts: TierCounts, last: AuditEvent, now_ms: int, patience: int) -> None:
-    silent_ms = now_ms - last.time_ms
-    if last.final:
-        return
-    if silent_ms <= patience * last.interval_ms:
-        counts.live.append(last.owner)
-        return
-    text = (
-        f"producer {last.owner} (application {last.application} on {last.host}) was killed or cut off: silent for "
-        f"{silent_ms // 1000} s, without its last counts"
-    )
-    counts.problems.append(Problem(Kind.KILLED, topic, counts.tier, text))
+def _with_topic_id(events: Sequence[AuditEvent]) -> Iterator[AuditEvent]:
+    """Events of the former version tell no topic id: they are of the first one, which was there before."""
+    ids = topic_ids(events)
+    for event in events:
+        former = ids and not event.topic_id and event.partition is not None
+        yield replace(event, topic_id=ids[0]) if former else event
+
+
+def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
+    """One event for each `from`, in order."""
+    begins: list[int | None] = [*sorted(versions), None]
+    for begin, following in pairwise(begins):
+        assert begin is not None
+        ranked = [event for _, event in sorted(enumerate(versions[begin]), key=_rank, reverse=True)]
+        fits = (event for event in ranked if following is None or event.to_offset <= following)
+        yield ranked[0] if tier.tier == BROKER else next(fits, ranked[0])
+
+
+def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:
+    return item[1].epoch, item[0]
+
+
+class _Findings:
+    """Finds what is wrong with the tiers of one topic."""
+
+    def __init__(
+        self, topic: str, found: dict[TierKey, TierCounts], window_ms: int, now_ms: int, lateness_ms: int
+    ) -> None:
+        self._topic = topic
+        self._found = found
+        self._window_ms = window_ms
+        self._now_ms = now_ms
+        self._lateness_ms = lateness_ms
+        self._known = {start for counts in found.values() for start in counts.windows}
+        self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
+
+    def find(self) -> None:
+        for counts in self._found.values():
+            for place, tiles in counts.tiles.items():
+                counts.problems += self._tiling(counts, place, tiles)
+        producers = self._found.get(PRODUCERS)
+        if producers is None:
+            return
+        for life in producers.lives:
+            producers.problems += self._holes(life)
+            producers.problems += self._killed(life)
+        producers.problems += self._untold({life.owner for life in producers.lives})
+
+    # -- ranges
+
+    def _tiling(self, counts: TierCounts, place: Place, tiles: Sequence[AuditEvent]) -> Iterator[Problem]:
+        where = f"partition {place.partition}"
+        for event in tiles:
+            if event.lossy:
+                windows = self._touched(counts, place, (event.from_offset, event.to_offset))
+                text = f"{where} [{event.from_offset}, {event.to_offset}): not every record could be counted"
+                own = self._of(event)
+                yield from self._problem(Kind.LOSSY, counts.tier, text, None if windows is None else windows | own)
+        if counts.tier.tier == HADOOP and self._broker is not None and place in self._broker.tiles:
+            first = self._broker.tiles[place][0].from_offset
+            if tiles[0].from_offset > first:  # the broker counted records that no load has
+                yield from self._gap(counts, place, (first, tiles[0].from_offset))
+        for left, right in pairwise(tiles):
+            if left.to_offset < right.from_offset:
+                yield from self._gap(counts, place, (left.to_offset, right.from_offset))
+            elif left.to_offset > right.from_offset:
+                end = min(left.to_offset, right.to_offset)
+                text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
+                yield from self._problem(Kind.OVERLAP, counts.tier, text, self._of(left) | self._of(right))
+
+    def _gap(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
+        text = f"partition {place.partition}: nothing counted in offsets [{span[0]}, {span[1]})"
+        yield from self._problem(Kind.GAP, counts.tier, text, self._touched(counts, place, span))
+
+    def _problem(self, kind: Kind, tier: TierKey, text: str, windows: frozenset[int] | None) -> Iterator[Problem]:
+        if windows is None or windows:
+            yield Problem(kind, self._topic, tier, text, windows)
+
+    def _of(self, event: AuditEvent) -> frozenset[int]:
+        return frozenset(wide(window.start_ms, self._window_ms) for window in event.windows)
+
+    def _touched(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
+        """The windows that records of these offsets can lie in; None when nobody knows. The broker has counted them;
+        where it has not, they lie between those before and after them, or where another tier counted them."""
+        if counts is not self._broker:
+            return None if self._broker is None else self._counted(self._broker, place, span)
+        tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
+        before = next((self._of(event) for event in reversed(tiles) if event.to_offset <= span[0]), None)
+        after = next((self._of(event) for event in tiles if event.from_offset >= span[1]), None)
+        sides = [side for side in (before, after) if side is not None]
+        low = -math.inf if before is None else min(map(min, sides))
+        high = math.inf if after is None else max(map(max, sides))
+        near = {start for start in self._known if low <= start <= high or start == NO_WINDOW}
+        others = [self._counted(other, place, span) for other in self._found.values() if other is not counts]
+        return frozenset(near).union(*(windows for windows in others if windows))
+
+    def _counted(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
+        """The windows of its ranges that these offsets lie in; None when it has not counted all of them."""
+        windows: frozenset[int] = frozenset()
+        at, end = span
+        for event in counts.tiles.get(place, ()):
+            if event.to_offset > at and event.from_offset < end:
+                if event.from_offset > at:
+                    return None
+                windows |= self._of(event)
+                at = event.to_offset
+        return windows if at >= end else None
+
+    # -- producers
+
+    def _holes(self, life: ProducerLife) -> Iterator[Problem]:
+        """A producer's events are numbered from 0 without a hole."""
+        told = life.last.from_offset + 1
+        if len(life.events) == told:
+            return
+        first = next(number for number, event in enumerate(life.events) if event.from_offset != number)
+        text = (
+            f"producer {life.owner}: {told - len(life.events)} of its {told} events are not there, the first is {first}"
+        )
+        windows: set[int] = set()
+        for left, right in pairwise([None, *life.events]):
+            assert right is not None
+            if right.from_offset == (0 if left is None else left.from_offset + 1):
+                continue
+            windows |= self._windows_told_between(None if left is None else left.seen_ms, right.seen_ms)
+            windows |= self._of(right) | (frozenset() if left is None else self._of(left))
+        yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(windows | self._surplus(life)))
+
+    def _killed(self, life: ProducerLife) -> Iterator[Problem]:
+        """What it told is in the log or is missing; what it may not have told is unknown. A producer that was quiet had
+        told everything. One that was not may have had records acknowledged in the windows of its time, or in those in
+        which it counted last."""
+        if not life.killed:
+            return
+        last = life.last
+        windows = self._surplus(life)
+        if not last.quiet:
+            windows |= self._open(life) or {wide(last.seen_ms, self._window_ms)}
+        text = (
+            f"producer {life.owner} (application {last.application} on {last.host}) was killed or cut off: silent for "
+            f"{(self._now_ms - last.seen_ms) // 1000} s, without its last counts"
+        )
+        yield from self._problem(Kind.KILLED, PRODUCERS, text, frozenset(windows))
+
+    def _open(self, life: ProducerLife) -> set[int]:
+        """Where a producer may have counted after its last event."""
+        last, late = life.last, self._lateness_ms
+        near = self._windows_told_between(last.seen_ms, last.seen_ms + PATIENCE * last.interval_ms)
+        return near | life.told_since(last.seen_ms - late, self._window_ms)
+
+    def _windows_told_between(self, since_ms: int | None, until_ms: int) -> set[int]:
+        """Those in which a record may lie that was sent then, by the allowed lateness."""
+        late, length = self._lateness_ms, self._window_ms
+        return {
+            start
+            for start in self._known
+            if (since_ms is None or start + length > since_ms - late) and start <= until_ms + late
+        }
+
+    def _surplus(self, life: ProducerLife) -> set[int]:
+        """The windows of which the log holds more of a producer's records than it told."""
+        if self._broker is None:
+            return set()
+        producers = self._found[PRODUCERS].sources
+        more = set()
+        for start, stored in self._broker.sources.items():
+            told = producers.get(start, {})
+            if UNATTRIBUTED in stored:
+                if sum(stored.values()) - stored.get(FOREIGN, 0) > sum(told.values()):
+                    more.add(start)
+            elif stored.get(life.owner, 0) > told.get(life.owner, 0):
+                more.add(start)
+        return more
+
+    def _untold(self, owners: Collection[str]) -> Iterator[Problem]:
+        """Records of producers that audit and have told nothing: killed before their first event was stored, or just
+        begun."""
+        windows: dict[str, dict[int, int]] = {}
+        for start, stored in {} if self._broker is None else self._broker.sources.items():
+            for source, records in stored.items():
+                if source not in (FOREIGN, UNATTRIBUTED) and source not in owners:
+                    windows.setdefault(source, {})[start] = records
+        for source, counts in windows.items():
+            text = f"producer {source} has told nothing, and {sum(counts.values())} of its records are stored"
+            yield from self._problem(Kind.UNTOLD, PRODUCERS, text, frozenset(counts))

@@ -34,6 +34,22 @@ def tally(timestamps_ms: Iterable[int], sizes: Iterable[int], window_ms: int) ->
     return found
 
 
+def tally_by_source(
+    timestamps_ms: Iterable[int], sizes: Iterable[int], sources: Iterable[int], window_ms: int
+) -> dict[tuple[int, int], list[int]]:
+    """[count, bytes] by (window start, number of the source)."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for timestamp, size, source in zip(timestamps_ms, sizes, sources, strict=True):
+        key = (timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW, source)
+        if key in found:
+            cell = found[key]
+            cell[0] += 1
+            cell[1] += size
+        else:
+            found[key] = [1, size]
+    return found
+
+
 class Span(StrEnum):
     """How a report groups windows."""
 

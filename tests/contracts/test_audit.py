@@ -8,7 +8,7 @@ import pytest
 
 from klamm.core.plugins import plugin_host
 from klamm.core.seams.audit import Audit, RangeCount, WindowCount
-from klamm.plugins.audit.tiling import tier_counts
+from klamm.plugins.audit.tiling import Place, tier_counts
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 Make = Callable[..., Audit]
@@ -40,10 +40,11 @@ def test_windows_are_ten_minutes_unless_configured(make: Make) -> None:
     assert make(**{"window.minutes": 60}).window_ms == 3_600_000
 
 
-def test_headers_name_host_and_application(make: Make) -> None:
-    headers = dict(make().headers("departures"))
+def test_headers_name_host_application_and_producer(make: Make) -> None:
+    headers = dict(make().headers("departures", "departures-1"))
     assert b"departures" in headers.values()
-    assert len(headers) == 2
+    assert b"departures-1" in headers.values()
+    assert len(headers) == 3
     assert all(headers.values())
 
 
@@ -75,7 +76,7 @@ def test_a_range_is_counted_once_whatever_is_committed_when(make: Make) -> None:
     counts.close()
     [found] = tier_counts("flights", topic.events, WINDOW_MS, 0).values()
     assert found.problems == []
-    assert found.ends == {0: 9}
+    assert found.ends == {Place("", 0): 9}
     assert {start: (tally.records, tally.size) for start, tally in found.windows.items()} == {
         0: (3, 7),
         WINDOW_MS: (1, 3),

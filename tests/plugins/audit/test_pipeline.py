@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,13 @@ from typer.testing import CliRunner
 
 from klamm import Consumer, Producer
 from klamm.core.cli.main import app
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.question import audit_config, completeness_watermark
+from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.broker import RunningBroker, running_broker
 
@@ -112,15 +114,20 @@ def test_a_tier_that_was_expected_and_has_told_nothing_is_unknown(broker: Runnin
     assert topic["lowest"] is None
 
 
-def test_a_record_that_nobody_counted_going_in_shows_as_one_too_many(broker: RunningBroker) -> None:
+def test_a_record_of_a_client_that_does_not_audit_is_counted_apart(broker: RunningBroker) -> None:
     produce(broker, 30)
-    audit(broker)
     with ClusterClient(broker.bootstrap, codecs=load_settings(broker.config_path).codec_table()) as client:
         client.produce({TopicPartition(TOPIC, 0): encode_batch([(START, b"0", b"value", ())])})
-    status, topic = until(broker, "duplicated")
-    assert status == 1
-    assert topic["rows"][0]["state"] == "duplicated"
-    assert topic["rows"][0]["tiers"]["broker"]["records"] == 11
+    deadline = time.monotonic() + 60
+    while True:
+        status, topic = audit(broker)
+        counted = topic["rows"][0]["tiers"]["broker"]
+        if counted["not_audited"] == 1:
+            break
+        assert time.monotonic() < deadline
+    assert (status, topic["lowest"], counted["records"]) == (0, 1.0, 11)
+    command = ["audit", "--config", str(broker.config_path)]
+    assert "not audited" in CliRunner().invoke(app, command).stdout
 
 
 def test_a_group_that_has_not_read_all_is_missing_records(broker: RunningBroker) -> None:
@@ -161,22 +168,98 @@ time.sleep(60)
 """
 
 
-def test_a_producer_killed_with_9_is_unknown(broker: RunningBroker) -> None:
-    produce(broker, 30)
+@contextmanager
+def sender(broker: RunningBroker) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that sends 50 records into the third window and then does nothing."""
     child = subprocess.Popen([sys.executable, "-c", KILLED, str(broker.config_path)], stdout=subprocess.PIPE)
-    assert child.stdout is not None
-    assert child.stdout.readline() == b"sent\n"
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait(60)
-    child.stdout.close()
-    deadline = time.monotonic() + 30
-    while "killed" not in kinds(audit(broker, wait="0")[1]):
-        assert time.monotonic() < deadline
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"sent\n"
+        yield child
+    finally:
+        child.kill()
+        child.communicate(timeout=60)
+
+
+def asked_until(broker: RunningBroker, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    deadline = time.monotonic() + 60
+    while True:
+        topic = audit(broker, wait="0")[1]
+        if wanted(topic):
+            return topic
+        assert time.monotonic() < deadline, topic
         time.sleep(0.1)
-    status, topic = audit(broker, wait="0")
-    assert status == 1
-    assert topic["lowest"] is None
-    assert all(row["state"] == "unknown" for row in topic["rows"])
+
+
+def test_a_producer_killed_with_9_is_unknown_where_it_counted_until_it_is_settled(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    with sender(broker) as child:
+        os.kill(child.pid, signal.SIGKILL)
+    topic = asked_until(broker, lambda topic: "killed" in kinds(topic) and stored(topic, 2) == 60)
+    states = {row["label"]: row["state"] for row in topic["rows"]}
+    if states["2013-01-01 00:20"] == "complete":  # it was quiet: what it told is all
+        return
+    assert [states[f"2013-01-01 00:{tens}0"] for tens in range(3)] == ["complete", "complete", "unknown"]
+    said = settle(broker, "--who", "ops", "--why", "nobody has the rest")
+    assert said.startswith("settled ")
+    status, topic = audit(broker)
+    assert (status, topic["problems"]) == (0, [])
+    assert [(by["who"], by["why"]) for by in topic["settled"]] == [("ops", "nobody has the rest")]
+    assert "killed" in [problem["kind"] for problem in topic["settled_problems"]]
+    printed = CliRunner().invoke(app, ["audit", "--config", str(broker.config_path)]).stdout
+    assert "settled by ops" in printed
+    with pytest.raises(ConfigError, match="nothing to settle"):
+        settle(broker, "--who", "ops", "--why", "again")
+
+
+def stored(topic: dict[str, Any], row: int) -> int:
+    rows = topic["rows"]
+    return int(rows[row]["tiers"]["broker"]["records"]) if len(rows) > row else 0
+
+
+def settle(broker: RunningBroker, *options: str) -> str:
+    done = CliRunner().invoke(app, ["audit", "settle", TOPIC, "--config", str(broker.config_path), *options])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+@pytest.mark.parametrize("options", [("--who", " ", "--why", "x"), ("--who", "x", "--why", "")])
+def test_nothing_is_settled_without_who_and_why(broker: RunningBroker, options: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected a text that is not empty"):
+        settle(broker, *options)
+
+
+def test_a_producer_killed_with_9_after_all_was_counted_leaves_nothing_unknown(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    settings = load_settings(broker.config_path)
+    with (
+        sender(broker) as child,
+        ClusterClient(broker.bootstrap, codecs=settings.codec_table()) as client,
+    ):
+        deadline = time.monotonic() + 60
+        while not any(told.quiet for told in read_audit_log(client, audit_config(settings).topic).events):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        os.kill(child.pid, signal.SIGKILL)
+    topic = asked_until(broker, lambda topic: not topic["live_producers"] and stored(topic, 2) == 60)
+    assert (topic["complete"], topic["lowest"], topic["problems"]) == (True, 1.0, [])
+
+
+def test_a_topic_created_again_is_counted_by_itself(broker: RunningBroker) -> None:
+    produce(broker, 30)
+    consume(broker, 30)
+    assert audit(broker, "--expect", "consumer/readers")[0] == 0
+    with ClusterClient(broker.bootstrap, codecs=load_settings(broker.config_path).codec_table()) as client:
+        client.delete_topics([TOPIC])
+        client.create_topics({TOPIC: NewTopic(3, configs={"retention.ms": "-1"})})
+    produce(broker, 60)
+    consume(broker, 60)
+    status, topic = audit(broker, "--expect", "consumer/readers")
+    assert (status, topic["lowest"], len(topic["topic_ids"])) == (0, 1.0, 2)
+    assert [row["tiers"]["consumer/readers"]["records"] for row in topic["rows"][:3]] == [20, 20, 20]
+    printed = CliRunner().invoke(app, ["audit", "--config", str(broker.config_path)]).stdout
+    assert "was deleted and created again" in " ".join(printed.split())
 
 
 def test_a_broker_killed_with_9_goes_on_counting_where_it_stopped(broker: RunningBroker) -> None:

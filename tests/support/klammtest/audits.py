@@ -1,16 +1,30 @@
-"""An audit topic in memory: what auditors publish, in order, with publications that fail on demand."""
+"""An audit topic in memory: what auditors publish, in order, with publications that fail on demand; and the logs of a
+broker, as its audit tier sees them."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
+from uuid import UUID, uuid4
 
+from klamm.core.errors import CoordinationError
+from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import AuditIdentity
-from klamm.plugins.audit.event import AuditEvent, EventWindow, decode_event
+from klamm.core.records.record import Headers
+from klamm.core.seams.audit import AuditIdentity, AuditRead
+from klamm.core.seams.coordination import Check
+from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.audit.broker_tier import GROUP as AUDIT_GROUP
+from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000
+CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().codecs.names())
 
 
 class AuditTopic:
@@ -20,6 +34,7 @@ class AuditTopic:
         self.events: list[AuditEvent] = []
         self.fail = 0
         self.store_failed = False
+        self._changed = threading.Condition()
 
     def __call__(self, key: bytes, value: bytes) -> Future[None]:
         future: Future[None] = Future()
@@ -29,9 +44,89 @@ class AuditTopic:
                 self.events.append(decode_event(value))
             future.set_exception(TimeoutError("no acknowledgement"))
             return future
-        self.events.append(decode_event(value))
+        with self._changed:
+            self.events.append(decode_event(value))
+            self._changed.notify_all()
         future.set_result(None)
         return future
+
+    def wait_for(self, wanted: Callable[[AuditEvent], bool], timeout_s: float) -> None:
+        """Until such an event is stored."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(map(wanted, self.events)), timeout_s)
+
+
+class MemoryOffsets:
+    """Offsets in memory; `fail` commits from now on are refused."""
+
+    def __init__(self) -> None:
+        self.offsets: dict[TopicPartition, CommittedOffset] = {}
+        self.fail = 0
+
+    def commit(
+        self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
+    ) -> None:
+        if self.fail:
+            self.fail -= 1
+            raise CoordinationError("the coordination is away")
+        self.offsets.update(offsets)
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        return dict(self.offsets)
+
+    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+        self.offsets.clear()
+
+    def groups(self) -> list[str]:
+        return [AUDIT_GROUP]
+
+
+class MemoryLogs:
+    """One broker's logs in memory."""
+
+    host = "host"
+    bootstrap_servers = "127.0.0.1:1"
+    codecs = CODECS
+
+    def __init__(self) -> None:
+        self.offsets = MemoryOffsets()
+        self.batches: dict[TopicPartition, list[bytearray]] = {FLIGHTS: []}
+        self.ends = {FLIGHTS: 0}
+        self.starts = {FLIGHTS: 0}
+        self.topics: list[str] = []
+        self.topic_id: UUID | None = UUID(int=1)
+        self.leader_epoch = 0
+
+    def append(self, timestamps: Sequence[int], codec: str = "zstd", headers: Headers = ()) -> None:
+        records = [(stamp, b"key", b"value", headers) for stamp in timestamps]
+        self.batches[FLIGHTS].append(
+            bytearray(encode_batch(records, codec=CODECS.by_name(codec), base_offset=self.ends[FLIGHTS]))
+        )
+        self.ends[FLIGHTS] += len(records)
+
+    def partitions(self) -> dict[TopicPartition, UUID | None]:
+        return dict.fromkeys([*self.batches, TopicPartition("__klamm_audit", 0)], self.topic_id)
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+        data = b"".join(batch for batch in self.batches[partition] if BatchHeader.parse(batch).next_offset > offset)
+        return AuditRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
+
+    def id_read(self) -> UUID | None:
+        """Of the log that is read."""
+        return self.topic_id
+
+    def delete_before(self, offset: int) -> None:
+        self.batches[FLIGHTS] = [b for b in self.batches[FLIGHTS] if BatchHeader.parse(b).base_offset >= offset]
+        self.starts[FLIGHTS] = offset
+
+    def create_again(self) -> None:
+        """The topic is deleted, and created with another id."""
+        self.topic_id, self.batches, self.ends, self.starts = uuid4(), {FLIGHTS: []}, {FLIGHTS: 0}, {FLIGHTS: 0}
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        self.topics.append(name)
 
 
 def identity(tier: str, owner: str = "owner") -> AuditIdentity:
@@ -39,7 +134,8 @@ def identity(tier: str, owner: str = "owner") -> AuditIdentity:
 
 
 def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], **more: Any) -> AuditEvent:
-    """An event of partition 0 of `flights` (of none for producers); `windows` gives records by window number."""
+    """An event of partition 0 of `flights` (of none for producers); `windows` gives records by window number. The
+    broker's are of `sources` ({source: {window number: records}}), or of unknown producers."""
     fields: dict[str, Any] = {
         "partition": None if tier == "producer" else 0,
         "topic": "flights",
@@ -48,9 +144,11 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
         "final": tier == "producer",
     }
     attempted = tier == "producer"
+    sources = more.pop("sources", {UNATTRIBUTED if tier == "broker" else FOREIGN: windows})
     counts = tuple(
-        EventWindow(number * WINDOW_MS, n, 10 * n, n if attempted else 0, 10 * n if attempted else 0)
-        for number, n in windows.items()
+        EventWindow(number * WINDOW_MS, n, 10 * n, n if attempted else 0, 10 * n if attempted else 0, source)
+        for source, held in sources.items()
+        for number, n in held.items()
     )
     return AuditEvent(
         tier=tier,

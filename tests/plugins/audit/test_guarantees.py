@@ -1,0 +1,361 @@
+"""What the audit never does: say "complete" where a record may be missing, or doubt what is proved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers
+from klamm.core.seams.audit import RangeCount, WindowCount
+from klamm.plugins.audit import broker_tier, compare, tiling
+from klamm.plugins.audit.broker_tier import GROUP, Follower
+from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
+from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
+from klamm.plugins.audit.origins import origin, origins
+from klamm.plugins.audit.producer import KlammProducerAudit
+from klamm.plugins.audit.ranges import KlammRangeAudit
+from klamm.plugins.audit.tiling import Kind, Problem, TierKey
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
+from klammtest.guarantees import guarantee
+
+BROKER, READERS, LAKE = TierKey("broker", "b"), TierKey("consumer", "readers"), TierKey("hadoop", "lake")
+OLD, NEW = UUID(int=1), UUID(int=2)
+LATER_MS = 10**12
+
+
+def result(events: Sequence[AuditEvent], now_ms: int = LATER_MS, **more: Any) -> TopicAudit:
+    [audit] = compare.compare(events, now_ms, **more)
+    return audit
+
+
+def states(audit: TopicAudit, tier: TierKey) -> list[State]:
+    return [window.cells[tier].state for window in audit.windows]
+
+
+# -- A5
+
+
+def without_topic_ids(patch: pytest.MonkeyPatch) -> None:
+    original = EventSource.event
+    patch.setattr(EventSource, "event", lambda self, *place, **more: original(self, *place, **more | {"topic_id": ""}))
+
+
+@guarantee("A5", "counts of a topic that was created again do not replace the former one's", plant=without_topic_ids)
+def test_a_topic_created_again_has_counts_of_its_own() -> None:
+    topic = AuditTopic()
+    for tier, counted in (("broker", 30), ("consumer", 29)):  # one record of the former topic is never given to it
+        counts = KlammRangeAudit(identity(tier), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+        for topic_id, records in ((OLD, counted), (NEW, 30)):
+            counts.start(FLIGHTS, 0, topic_id=topic_id)
+            counts.count(
+                FLIGHTS, range(records), [0] * records, [1] * records, UNATTRIBUTED if tier == "broker" else ""
+            )
+            counts.publish({FLIGHTS: 30})
+            counts.committed({FLIGHTS: 30})
+    events = [*topic.events, event("producer", "p1", 0, 1, {0: 30}), event("producer", "p2", 0, 1, {0: 30})]
+    audit = result(events)
+    [window] = audit.windows
+    assert window.cells[TierKey("broker", "owner")].state is State.COMPLETE
+    assert window.cells[TierKey("consumer", "owner")].state is State.MISSING
+    assert audit.topic_ids == (str(OLD), str(NEW))
+
+
+def following_the_name(patch: pytest.MonkeyPatch) -> None:
+    """The former broker tier: a position is one of the name."""
+    original = MemoryLogs.partitions
+    patch.setattr(MemoryLogs, "partitions", lambda self: dict.fromkeys(original(self), OLD))
+    patch.setattr(MemoryLogs, "id_read", lambda _: OLD)
+
+
+@guarantee("A5", "the broker tier counts a topic that was created again from its beginning", plant=following_the_name)
+def test_the_broker_tier_begins_again_with_a_new_topic() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 10)
+    tier.advance()
+    logs.create_again()
+    logs.append([WINDOW_MS] * 15)
+    tier.advance()
+    again = follower(logs, topic)  # and another process, which finds the offset stored
+    again.advance()
+    counts = tiling.tier_counts("flights", topic.events, WINDOW_MS, 0)[TierKey("broker", GROUP)]
+    assert {start: tally.records for start, tally in counts.windows.items()} == {0: 10, WINDOW_MS: 15}
+
+
+# -- C9
+
+
+def beyond_the_clock(patch: pytest.MonkeyPatch) -> None:
+    original = compare.watermark
+    patch.setattr(compare, "watermark", lambda windows, length, _: original(windows, length, Horizon(2**63)))
+
+
+@guarantee("C9", "the watermark never passes now - lateness, nor a window of a live producer", plant=beyond_the_clock)
+@pytest.mark.parametrize("future", [0, 6])
+def test_the_watermark_stays_behind(future: int) -> None:
+    now_ms, minute = 100 * WINDOW_MS + 60_000, 60_000
+    counts = {90: 5, 99: 5, 100: 5} | ({100 + future: 1} if future else {})
+    producer = event("producer", "p", 0, 1, counts, final=False, time_ms=now_ms - 500)
+    events = [producer, event("broker", "b", 0, sum(counts.values()), {}, sources={"p": counts})]
+    audit = result(events, now_ms, lateness_ms=5 * minute)
+    assert audit.complete
+    assert audit.watermark_ms is None, "it counted in the first of them a moment ago"
+    told = event("producer", "p", 1, 2, {}, final=False, time_ms=now_ms + 6 * minute)
+    later = result([*events, told], now_ms + 6 * minute, lateness_ms=5 * minute)
+    assert later.watermark_ms == 100 * WINDOW_MS
+
+
+# -- C10
+
+
+def counting_everybody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(broker_tier, "origins", lambda headers: UNATTRIBUTED)
+
+
+@guarantee("C10", "records of clients that do not audit never make up for a loss", plant=counting_everybody)
+def test_a_loss_is_seen_beside_records_that_nobody_audits() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 20, headers=named("p"))  # of 30 that it had acknowledged
+    logs.append([0] * 10)
+    follower(logs, topic).advance()
+    [window] = result([*topic.events, event("producer", "p", 0, 1, {0: 30})]).windows
+    cell = window.cells[TierKey("broker", GROUP)]
+    assert (cell.state, cell.records, cell.foreign) == (State.MISSING, 30, 10)
+    assert cell.ratio == pytest.approx(2 / 3)
+
+
+@guarantee("C10", "records of one producer never make up for another's", plant=counting_everybody)
+def test_one_producers_surplus_does_not_hide_anothers_loss() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 9, headers=named("p"))
+    logs.append([0] * 11, headers=named("q"))
+    follower(logs, topic).advance()
+    told = [event("producer", owner, 0, 1, {0: 10}) for owner in "pq"]
+    [window] = result([*topic.events, *told]).windows
+    assert window.cells[TierKey("broker", GROUP)].state is State.MISSING
+
+
+def test_what_nobody_audits_is_shown_and_is_what_readers_are_measured_by() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 5, headers=named("p"))
+    logs.append([0] * 3)
+    follower(logs, topic).advance()
+    told = event("producer", "p", 0, 1, {0: 5})
+    audit = result([*topic.events, told, event("consumer", "readers", 0, 8, {0: 7}, topic_id=str(OLD))])
+    assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE]
+    assert states(audit, READERS) == [State.MISSING]
+
+
+def test_a_record_is_its_last_senders() -> None:
+    """A record that is sent on with the headers that it came with has two: the last is the sender's own."""
+    mine, former = named("mine"), named("former")
+    assert origin((*former, *mine)) == "mine"
+    assert origins([mine, (), former[:2]]) == ["mine", "", UNATTRIBUTED]
+    assert origins([mine, mine]) == "mine"
+    assert origins([]) == ""
+
+
+# -- C11
+
+
+def tainting_all(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Problem, "touches", lambda self, start: True)
+
+
+@guarantee("C11", "a problem makes only the windows unknown that it touches", plant=tainting_all)
+def test_a_killed_producer_leaves_other_days_as_they_were() -> None:
+    day = 144
+    death_ms = 2 * day * WINDOW_MS + 1000
+    events = [
+        event("producer", "early", 0, 1, {0: 5}),
+        event("producer", "killed", 0, 1, {2 * day: 4}, final=False, time_ms=death_ms),
+        event("producer", "late", 0, 1, {3 * day: 5}),
+        event("broker", "b", 0, 14, {}, sources={"early": {0: 5}, "killed": {2 * day: 4}, "late": {3 * day: 5}}),
+        event("consumer", "readers", 0, 14, {0: 5, 2 * day: 4, 3 * day: 5}),
+    ]
+    audit = result(events)
+    assert states(audit, BROKER) == [State.COMPLETE, State.UNKNOWN, State.COMPLETE]
+    assert states(audit, READERS) == [State.COMPLETE] * 3
+    assert [problem.kind for problem in audit.problems] == [Kind.KILLED]
+
+
+def never_quiet(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KlammProducerAudit, "_become_quiet", lambda self: None)
+
+
+@guarantee("C11", "a producer killed after all was told and counted leaves nothing unknown", plant=never_quiet)
+def test_a_quiet_producer_that_was_killed_is_proved() -> None:
+    topic = AuditTopic()
+    counts = producer_audit(topic)
+    counts.attempted("flights", 0, 1)
+    counts.acknowledged("flights", 0, 1)
+    counts.flush()
+    topic.wait_for(lambda each: each.quiet, 10)
+    events = list(topic.events)
+    stored = event("broker", "b", 0, 1, {}, sources={"p": {0: 1}})
+    audit = result([*events, stored])
+    assert audit.complete, audit.problems
+    lost = event("broker", "b", 0, 1, {}, sources={})
+    assert states(result([*events, lost]), BROKER) == [State.MISSING]
+    counts.close()
+
+
+def sending_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(KlammProducerAudit, "_resume", lambda self, state: None)
+
+
+@guarantee("C11", "a quiet producer sends nothing before it has said so", plant=sending_at_once)
+def test_a_quiet_producer_tells_before_it_goes_on() -> None:
+    topic = AuditTopic()
+    counts = producer_audit(topic)
+    counts.attempted("flights", 0, 1)
+    counts.acknowledged("flights", 0, 1)
+    topic.wait_for(lambda each: each.quiet, 10)
+    counts.attempted("flights", 0, 1)  # not acknowledged, so it is not quiet again
+    last = {each.from_offset: each for each in list(topic.events)}
+    assert not last[max(last)].quiet
+    counts.close()
+
+
+def the_last_wins(patch: pytest.MonkeyPatch) -> None:
+    def chosen(_: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
+        return (versions[begin][-1] for begin in sorted(versions))
+
+    patch.setattr(tiling, "_chosen", chosen)
+
+
+@guarantee("C11", "the late event of a former owner does not replace its successor's", plant=the_last_wins)
+def test_the_highest_epoch_wins() -> None:
+    events = [
+        event("producer", "p", 0, 1, {0: 30}),
+        event("broker", "b", 0, 30, {0: 30}),
+        event("consumer", "readers", 0, 10, {0: 10}, epoch=4),
+        event("consumer", "readers", 10, 30, {0: 20}, epoch=5),
+        event("consumer", "readers", 0, 17, {0: 17}, epoch=4),  # paused, and past its session when it woke
+        event("consumer", "readers", 10, 17, {0: 7}, epoch=4),
+    ]
+    audit = result(events)
+    assert audit.complete, audit.problems
+
+
+def unsettled(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compare, "_settled", lambda windows, settlements: (tuple(windows), ()))
+
+
+@guarantee("C11", "what cannot be proved is closed by somebody's word, and only as it was", plant=unsettled)
+def test_a_settlement_closes_what_is_unknown_until_it_changes() -> None:
+    killed = event("producer", "p", 0, 1, {0: 5}, final=False, time_ms=WINDOW_MS)
+    stored = event("broker", "b", 0, 6, {}, sources={"p": {0: 6}})
+    audit = result([killed, stored])
+    assert not audit.complete
+    word = settlement(audit, "ops", "the batch was replayed")
+    settled = result([killed, stored, word])
+    assert settled.complete
+    assert settled.watermark_ms == WINDOW_MS
+    assert [(by.who, by.why) for by in settled.settled] == [("ops", "the batch was replayed")]
+    assert [problem.kind for problem in settled.closed] == [Kind.KILLED]
+    more = event("broker", "b", 6, 7, {}, sources={"p": {0: 1}})
+    assert not result([killed, stored, more, word]).complete, "it was about other counts"
+
+
+def test_what_is_proved_is_not_settled() -> None:
+    events = [event("producer", "p", 0, 1, {0: 5}), event("broker", "b", 0, 4, {}, sources={"p": {0: 4}})]
+    audit = result(events)
+    assert states(audit, BROKER) == [State.MISSING]
+    assert settlement_counts(audit) == {}
+
+
+def test_a_settlement_keeps_its_words_in_the_audit_topic() -> None:
+    killed = event("producer", "p", 0, 1, {0: 5}, final=False, time_ms=WINDOW_MS)
+    word = settlement(result([killed, event("broker", "b", 0, 6, {}, sources={"p": {0: 6}})]), "ops", "why ü")
+    topic = AuditTopic()
+    topic(*word.encode())
+    assert topic.events == [word]
+
+
+# -- C12
+
+
+def jumping_in_silence(patch: pytest.MonkeyPatch) -> None:
+    def jump(self: Any, partition: TopicPartition, followed: Any, read: Any) -> None:
+        followed.position = read.log_start_offset
+        self._ranges.start(partition, read.log_start_offset, topic_id=followed.topic_id)
+
+    patch.setattr(Follower, "_jump", jump)
+
+
+@guarantee(
+    "C12", "records deleted before the broker tier or a load counted them are not complete", plant=jumping_in_silence
+)
+def test_what_was_deleted_before_the_first_load_is_not_complete() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    tier.advance()
+    for _ in range(5):
+        logs.append([0] * 20, headers=named("p"))
+    logs.delete_before(60)
+    tier.advance()
+    tier.advance()
+    load(topic, 60, 100, 0)
+    audit = result([*topic.events, event("producer", "p", 0, 1, {0: 100})])
+    assert not audit.of_tiers([LAKE]).complete
+
+
+def test_what_the_broker_counted_and_no_load_has_is_a_gap() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 60, headers=named("p"))
+    tier.advance()
+    logs.append([WINDOW_MS] * 40, headers=named("p"))
+    tier.advance()
+    load(topic, 60, 100, 1)
+    audit = result([*topic.events, event("producer", "p", 0, 1, {0: 60, 1: 40})])
+    assert states(audit, LAKE) == [State.UNKNOWN, State.COMPLETE]
+    assert "[0, 60)" in audit.problems[0].text
+
+
+def test_what_was_gone_before_the_audit_began_is_nobodys_loss() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 60)
+    logs.append([WINDOW_MS] * 40, headers=named("p"))
+    logs.delete_before(60)
+    follower(logs, topic).advance()
+    load(topic, 60, 100, 1)
+    assert result([*topic.events, event("producer", "p", 0, 1, {1: 40})]).complete
+
+
+# -- the parts
+
+
+def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
+    ranges = KlammRangeAudit(identity("broker", GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    return Follower(ranges, logs, lambda name: not name.startswith("__"))
+
+
+def named(producer: str) -> Headers:
+    return (("klamm.host", b"host"), ("klamm.application", b"tests"), ("klamm.producer", producer.encode()))
+
+
+def producer_audit(topic: AuditTopic) -> KlammProducerAudit:
+    return KlammProducerAudit(
+        identity("producer", "p"), topic, window_ms=WINDOW_MS, interval_s=0.02, clock_ms=lambda: 1
+    )
+
+
+def load(topic: AuditTopic, begin: int, end: int, window: int) -> None:
+    counts = KlammRangeAudit(identity("hadoop", "lake"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    held = (WindowCount(window * WINDOW_MS, end - begin, 1),)
+    counts.publish_ranges([RangeCount(FLIGHTS, begin, end, held, OLD)])
+
+
+def settlement(audit: TopicAudit, who: str, why: str) -> AuditEvent:
+    counts = settlement_counts(audit).items()
+    windows = [EventWindow(start, records, 0, expected, source=tier) for (tier, start), (records, expected) in counts]
+    return AuditEvent(
+        tier=SETTLEMENT, owner=who, host="host", application="tests", topic=audit.topic, partition=None,
+        from_offset=1, to_offset=2, window_ms=audit.window_ms, windows=tuple(windows), note=why,
+    )  # fmt: skip
