@@ -155,11 +155,13 @@ class Cluster:
         """What `create_topic` would refuse, without writing (`validate_only`)."""
         self._topics.check_create(self._image, name, partitions)
 
-    def delete_topic(self, name: str, topic_id: UUID | None = None) -> None:
-        """With an id, only the topic that has it; `BrokerError` as `TopicChanges.delete`."""
+    def delete_topic(self, name: str, topic_id: UUID | None = None) -> UUID:
+        """The id of the topic that is gone. With an id, only the topic that has it; `BrokerError` as
+        `TopicChanges.delete`."""
         with self._change_lock:
-            self._topics.delete(name, topic_id)
+            deleted = self._topics.delete(name, topic_id)
             self._read()
+            return deleted
 
     def deleted_topics(self) -> dict[UUID, str]:
         """Topics that are gone and whose deletion is not finished: their names by id."""

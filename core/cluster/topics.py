@@ -19,6 +19,7 @@ from klamm.core.cluster.nodes import (
     encode_uuid,
 )
 from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
+from klamm.core.config.topic_settings import name_problem
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
@@ -98,9 +99,9 @@ class TopicChanges:
             raise BrokerError(ErrorCode.invalid_partitions, f"topic {name!r} needs at least 1 partition, not {count}")
         _check_count(name, count)
 
-    def delete(self, name: str, topic_id: UUID | None = None) -> None:
-        """`BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there; with an id, UNKNOWN_TOPIC_ID when the topic of
-        this name has another."""
+    def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
+        """The topic's id. `BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there; with an id, UNKNOWN_TOPIC_ID
+        when the topic of this name has another."""
         node, _ = self._topic(name)
         if topic_id not in (None, node.topic_id):
             raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
@@ -114,6 +115,7 @@ class TopicChanges:
             self._controller.write(operations, [name])
         except NoNodeError:
             raise _unknown(name) from None
+        return node.topic_id
 
     def deleted(self) -> dict[UUID, str]:
         """Topics that are gone and whose deletion is not finished: their names by id."""
@@ -212,7 +214,8 @@ class TopicChanges:
         raise CoordinationUnavailableError(f"partition states kept changing for {_RAISES} attempts")
 
     def _topic(self, name: str) -> tuple[TopicNode, Stat]:
-        check_topic_name(name)
+        if name_problem(name):
+            raise _unknown(name)
         path = paths.topic(name)
         try:
             data, stat = self._coordination.get(path)

@@ -10,14 +10,15 @@ from klamm.core.broker.handlers.metadata import nodes
 from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode
 
-_BROKERS = 1
+_BROKERS, _CONTROLLERS = 1, 2
 
 
 def describe_cluster(services: Services, request: Request) -> Any:
     image = services.image
     if request.version >= 1 and request.message.endpoint_type != _BROKERS:
+        controllers = request.message.endpoint_type == _CONTROLLERS
         return request.respond(
-            error_code=ErrorCode.unsupported_endpoint_type,
+            error_code=ErrorCode.mismatched_endpoint_type if controllers else ErrorCode.unsupported_endpoint_type,
             error_message="only the brokers' addresses are known here (endpoint type 1)",
             cluster_id="",
             brokers=(),

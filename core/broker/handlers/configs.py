@@ -15,6 +15,7 @@ from klamm.core.broker.handlers.broker_loggers import alter_loggers, logger_entr
 from klamm.core.broker.handlers.config_changes import (
     Alteration,
     Change,
+    Operation,
     changed,
     check_well_formed,
     incremental,
@@ -25,6 +26,7 @@ from klamm.core.broker.services import Services
 from klamm.core.cluster.image import TopicImage
 from klamm.core.config.describe import ConfigEntry, describe_topic
 from klamm.core.config.topic import TOPIC_DEFINITIONS, topic_values
+from klamm.core.config.topic_settings import name_problem
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,8 @@ def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
 
 
 def _topic(services: Services, name: str) -> TopicImage:
+    if problem := name_problem(name):
+        raise BrokerError(ErrorCode.invalid_topic_exception, problem)
     topic = services.image.topics.get(name)
     if topic is None:
         raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
@@ -136,6 +140,8 @@ async def _alter(services: Services, resource: Alteration, validate_only: bool) 
         return
     if resource.resource_type != Resource.TOPIC:
         raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(resource.resource_type))
+    if not resource.resource_name:
+        raise BrokerError(ErrorCode.invalid_request, "topics have no common configs: a topic's name is missing")
     check_well_formed(f"topic {resource.resource_name!r}", resource.configs)
     topic = _topic(services, resource.resource_name)
     changes = {change.name: _changed(services, topic, change) for change in resource.changes(topic.configs)}
@@ -149,8 +155,10 @@ async def _alter(services: Services, resource: Alteration, validate_only: bool) 
 def _changed(services: Services, topic: TopicImage, change: Change) -> str | None:
     """The new value of one config; None: back to the default."""
     definition = TOPIC_DEFINITIONS.get(change.name)
+    if definition is None and change.config_operation == Operation.DELETE:
+        return None  # a key of another Kafka's, which is not set
     if definition is None:
         check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
         raise AssertionError(f"{change.name} is unknown, and was accepted")
-    current = topic_values(topic.configs, services.config.topic_defaults())[change.name]
+    current = topic.configs.get(change.name) or topic_values({}, services.config.topic_defaults())[change.name]
     return changed(change, definition.type, current)

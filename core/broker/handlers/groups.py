@@ -12,7 +12,7 @@ from klamm.core.broker.services import Services
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.requests import DescribedGroup, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
 
-_GROUP_KEY = 0
+_GROUP_KEY, _TRANSACTION_KEY = 0, 1
 
 
 def _ms(duration: timedelta) -> int:
@@ -31,6 +31,9 @@ def find_coordinator(services: Services, request: Request) -> Any:
 
 def _coordinator(services: Services, request: Request, key: str, of_groups: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "node_id": -1, "host": "", "port": -1, "error_message": None}
+    if not of_groups and request.message.key_type != _TRANSACTION_KEY:
+        code = ErrorCode.invalid_request
+        return {**row, "error_code": code, "error_message": f"{request.message.key_type} is no kind of key"}
     if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
         code = ErrorCode.transactional_id_authorization_failed
         return {**row, "error_code": code, "error_message": "transactions are not served"}
@@ -123,7 +126,7 @@ def leave_group(services: Services, request: Request) -> Any:
         if several
         else [MemberIdentity(m.member_id)]
     )
-    error = services.groups.not_mine(m.group_id)
+    error = services.groups.not_mine(m.group_id) if m.group_id else ErrorCode.invalid_group_id
     if error is not None:
         return request.respond(error_code=error, members=())
     codes = services.groups.coordinator.leave(m.group_id, leaving)

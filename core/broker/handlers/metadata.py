@@ -127,7 +127,7 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         partitions=_partitions(services, request, topic) if topic else (),
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=on_a_topic(
-            topic is not None and request.version >= 8 and request.message.include_topic_authorized_operations
+            request.version >= 8 and request.message.include_topic_authorized_operations
         ),
     )
 

@@ -125,6 +125,8 @@ def _fetched(
 async def offset_delete(services: Services, request: Request) -> Any:
     """Of topics that no member of the group reads now; the others get GROUP_SUBSCRIBED_TO_TOPIC."""
     m = request.message
+    if not m.group_id:
+        return request.respond(error_code=ErrorCode.invalid_group_id, topics=())
     codes = await services.groups.delete_offsets(
         m.group_id, [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
     )

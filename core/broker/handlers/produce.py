@@ -182,7 +182,10 @@ def _failed(led: LedPartition, part: ProducePartition, error: KlammError) -> Pro
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
     named = error.record_errors if isinstance(error, InvalidRecordError) else ()
-    return Produced(part.topic, part.partition, error.code, message=str(error), record_errors=named)
+    start = led.log.log_start_offset if named else -1
+    return Produced(
+        part.topic, part.partition, error.code, log_start_offset=start, message=str(error), record_errors=named
+    )
 
 
 def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> Produced:

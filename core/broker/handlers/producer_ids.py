@@ -14,11 +14,15 @@ log = logging.getLogger(__name__)
 
 async def init_producer_id(services: Services, request: Request) -> Any:
     """A producer that names its old id (KIP-360, version 3 up) gets a new one too, which is as safe as a new epoch."""
-    if request.message.transactional_id is not None:
+    message = request.message
+    named = request.version >= 3 and (message.producer_id, message.producer_epoch)
+    if message.transactional_id == "" or (named and (named[0] < 0) != (named[1] < 0)):
+        return request.respond(error_code=ErrorCode.invalid_request, producer_id=-1, producer_epoch=-1)
+    if message.transactional_id is not None:
         log.warning(
             "client %r asked for the transactional id %r: transactions are not served",
             request.context.client_id,
-            request.message.transactional_id,
+            message.transactional_id,
         )
         code = ErrorCode.transactional_id_authorization_failed
         return request.respond(error_code=code, producer_id=-1, producer_epoch=-1)

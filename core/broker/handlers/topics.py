@@ -73,7 +73,11 @@ async def create_topics(services: Services, request: Request) -> Any:
 
 
 def _plan(services: Services, topic: Any) -> _Plan:
-    configs = {c.name: c.value for c in topic.configs if c.value is not None}
+    services.cluster.check_create_topic(topic.name, 1)  # as in Kafka, before its configs
+    missing = [c.name for c in topic.configs if c.value is None]
+    if missing:
+        raise ConfigError(f"{missing[0]}: a value is missing")
+    configs = {c.name: c.value for c in topic.configs}
     check_topic_config(services, configs)
     if topic.assignments:
         if (topic.num_partitions, topic.replication_factor) != (_DEFAULT, _DEFAULT):
@@ -160,7 +164,7 @@ async def delete_topics(services: Services, request: Request) -> Any:
     asked = _asked(services, request)
     counts = Counter(topic.name for topic in asked if topic.problem is None)
     for topic in dict.fromkeys(asked):
-        code, text = ErrorCode.none, None
+        code, text, topic_id = ErrorCode.none, None, topic.topic_id
         try:
             if not services.config.delete_topic_enable:
                 raise BrokerError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false")
@@ -169,7 +173,7 @@ async def delete_topics(services: Services, request: Request) -> Any:
             assert topic.name is not None
             if counts[topic.name] > 1:
                 raise _twice(ErrorCode.invalid_request, topic.name)
-            await services.workers.coordination(services.cluster.delete_topic, topic.name, topic.topic_id)
+            topic_id = await services.workers.coordination(services.cluster.delete_topic, topic.name, topic_id)
             deleted = True
             log.info("deleted topic %s", topic.name)
             fault_point("topics.deleted")
@@ -179,7 +183,7 @@ async def delete_topics(services: Services, request: Request) -> Any:
             request.part(
                 "DeletableTopicResult",
                 name=topic.name,
-                topic_id=topic.topic_id,
+                topic_id=topic_id,
                 error_code=code,
                 error_message=text,
             )

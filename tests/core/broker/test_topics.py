@@ -160,4 +160,4 @@ def test_describe_cluster(broker: RunningBroker, wire: WireClient) -> None:
     assert [(b.broker_id, b.host, b.port) for b in answer.brokers] == [(0, "127.0.0.1", broker.port)]
     assert answer.cluster_id == metadata(wire, []).cluster_id
     controllers = wire.call(ApiKey.DESCRIBE_CLUSTER, 1, include_cluster_authorized_operations=False, endpoint_type=2)
-    assert controllers.error_code is ErrorCode.unsupported_endpoint_type
+    assert controllers.error_code is ErrorCode.mismatched_endpoint_type
