@@ -27,6 +27,7 @@ from klamm.core.client.typed import bootstrap_text
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.settings import Settings
 from klamm.core.errors import BrokerError, KlammError
+from klamm.core.faults import fault_point
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
@@ -146,6 +147,7 @@ class SinkRunner:
         if self._unflushed:
             self._check_topics(client)
             self._sink.flush()
+            fault_point("sink.flushed")
             self._unflushed = 0
             self.progress.flushes += 1
         try:

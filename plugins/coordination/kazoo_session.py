@@ -20,6 +20,7 @@ from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
 from klamm.core.errors import CoordinationError
+from klamm.core.faults import fault_point
 from klamm.core.seams.coordination import (
     BadVersionError,
     CoordinationUnavailableError,
@@ -162,7 +163,10 @@ class KazooSession:
         while True:
             self._await_connected(path, deadline)
             try:
-                return request(self._client).get(timeout=max(0.1, deadline - time.monotonic()))
+                answer = request(self._client).get(timeout=max(0.1, deadline - time.monotonic()))
+                if not repeatable:
+                    fault_point("zookeeper.written")
+                return answer
             except (kazoo_errors.KazooException, KazooTimeoutError) as error:
                 translated = translate(error, path)
                 if not (repeatable and isinstance(translated, UnknownOutcomeError) and time.monotonic() < deadline):

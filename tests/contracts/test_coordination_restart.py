@@ -20,8 +20,9 @@ from klamm.core.seams.coordination import (
     SessionExpiredError,
     Set,
 )
-from klamm.plugins.coordination.kazoo_session import KazooSession, Request, UnknownOutcomeError
+from klamm.plugins.coordination.kazoo_session import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
 from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually
 
@@ -176,29 +177,23 @@ def test_a_server_away_for_longer_than_the_session(server: ZooKeeperServer, case
     assert other.exists("/") is not None
 
 
-class _LosesAnswers:
-    """Carries the next requests out, and then loses their answers."""
+class LosesAnswers:
+    """A fault hook: the next writes are carried out, and their answers are lost."""
 
-    def __init__(self, session: KazooSession, lost: int) -> None:
-        self._call = session.call
+    def __init__(self, lost: int) -> None:
         self.lost = lost
 
-    def __call__(self, path: str, request: Request, *, repeatable: bool = False) -> object:
-        result = self._call(path, request, repeatable=repeatable)
-        if self.lost and not repeatable:
+    def __call__(self, point: str) -> None:
+        if self.lost and point == "zookeeper.written":
             self.lost -= 1
-            raise UnknownOutcomeError(f"{path}: planted")
-        return result
+            raise UnknownOutcomeError("planted")
 
 
-def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(
-    case: ZooKeeperCase, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(case: ZooKeeperCase) -> None:
     coordination, other = case.open(), case.open()
-    assert coordination._session is not None
-    loses = _LosesAnswers(coordination._session, lost=1)
-    monkeypatch.setattr(coordination._session, "call", loses)
-    stat = coordination.create("/ephemeral", b"mine", ephemeral=True)
+    loses = LosesAnswers(1)
+    with fault_hook(loses):
+        stat = coordination.create("/ephemeral", b"mine", ephemeral=True)
     assert stat.ephemeral_owner == coordination.session_id
     assert loses.lost == 0
     other.create("/taken", ephemeral=True)
@@ -206,16 +201,15 @@ def test_an_ephemeral_create_whose_answer_was_lost_is_known_as_own(
         coordination.create("/taken", ephemeral=True)
 
 
-def test_other_writes_whose_answer_was_lost_are_unknown(case: ZooKeeperCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_writes_whose_answer_was_lost_are_unknown(case: ZooKeeperCase) -> None:
     coordination = case.open()
-    assert coordination._session is not None
-    monkeypatch.setattr(coordination._session, "call", _LosesAnswers(coordination._session, lost=3))
-    with pytest.raises(CoordinationUnavailableError):
-        coordination.create("/a")
-    with pytest.raises(CoordinationUnavailableError):
-        coordination.set("/a", b"1")
-    with pytest.raises(CoordinationUnavailableError):
-        coordination.transaction([Set("/a", b"2")])
+    with fault_hook(LosesAnswers(3)):
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.create("/a")
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.set("/a", b"1")
+        with pytest.raises(CoordinationUnavailableError):
+            coordination.transaction([Set("/a", b"2")])
     assert coordination.get("/a")[0] == b"2"
 
 

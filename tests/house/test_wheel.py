@@ -67,8 +67,8 @@ def test_without_a_compiler_the_wheel_is_pure(pure_wheel: Path, tmp_path: Path) 
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(venv)], check=True, timeout=60)
     (site,) = venv.glob("lib/python*/site-packages")
-    here = sysconfig.get_path("purelib")  # what klamm needs, and not its own editable install
-    (site / "needed.pth").write_text(f"{here}\n")
+    here = [path for path in sys.path if path.endswith("site-packages")]  # what klamm needs, not its editable install
+    (site / "needed.pth").write_text("".join(f"{path}\n" for path in here))
     zipfile.ZipFile(pure_wheel).extractall(site)
     shown = run(venv, "python", "-c", _ROUND_TRIP, cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr

@@ -193,14 +193,14 @@ def test_a_closed_producer_sends_no_more(broker: RunningBroker, topic: str) -> N
 
 
 def test_a_full_buffer_blocks_and_then_raises(broker: RunningBroker, topic: str) -> None:
-    options = producer_settings(broker, buffer_memory=2000, batch_size=500, max_block_ms=20_000)
+    options = producer_settings(broker, buffer_memory=2000, batch_size=500, max_block_ms=60_000)
     with Producer(options) as producer:
         for _ in range(200):
             producer.send(topic, b"x" * 100)
+    slow = Producer(producer_settings(broker, buffer_memory=1000, max_block_ms=5_000, request_timeout_ms=60_000))
+    slow.send(topic, b"x").result(60)
     broker.pause()
     try:
-        slow = Producer(producer_settings(broker, buffer_memory=1000, max_block_ms=100, request_timeout_ms=60_000))
-        slow._writers[topic] = producer._writers[topic]
         slow.send(topic, b"x" * 900)
         with pytest.raises(BufferFullError, match=r"buffer\.memory"):
             slow.send(topic, b"x" * 900)
@@ -260,12 +260,15 @@ class Interceptor:
 
 
 def test_interceptors_see_every_record_and_may_not_stop_one(
-    broker: RunningBroker, client: ClusterClient, topic: str, caplog: pytest.LogCaptureFixture
+    broker: RunningBroker,
+    client: ClusterClient,
+    topic: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    producer = Producer(producer_settings(broker))
     interceptor = Interceptor()
-    producer._listeners._interceptors = [interceptor]
-    with producer:
+    monkeypatch.setattr(Settings, "make_producer_interceptors", lambda _: [interceptor])
+    with Producer(producer_settings(broker)) as producer:
         producer.send(topic, b"a", partition=0)
         producer.send(topic, b"raise", partition=0)
         with pytest.raises(SchemaError):

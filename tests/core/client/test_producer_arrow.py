@@ -14,7 +14,7 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.producer import Producer
 from klamm.core.client.producer_arrow import read_rows
-from klamm.core.client.record_accumulator import BufferFullError, Buffering, ProducerClosedError
+from klamm.core.client.record_accumulator import BufferFullError, ProducerClosedError
 from klamm.core.client.table_future import StoredRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
@@ -88,9 +88,7 @@ def test_without_keys_batches_go_to_each_partition_in_turn(
 
 
 def test_a_partitioner_of_ones_own(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    with Producer(producer_settings(broker, partitioner="operator:length_hint")) as producer:  # any callable will do
-        producer._writers.clear()
-        producer._partitioner = lambda topic, key, value, count: 2 if value == b"two" else 0
+    with Producer(producer_settings(broker, partitioner="klammtest.producing:two_apart")) as producer:
         producer.send_arrow(topic, pa.table({"value": ["two", "other", "two"]})).result(60)
     assert [len(records) for records in stored(client, topic).values()] == [1, 0, 2]
 
@@ -189,12 +187,13 @@ def test_audited_rows_are_counted_by_window_and_named(
     assert {record.headers for record in stored(client, topic)[0]} == {(("klamm.host", b"here"),)}
 
 
-def test_interceptors_rule_tables_out(broker: RunningBroker, topic: str) -> None:
-    with Producer(producer_settings(broker)) as producer:
-        producer._listeners._interceptors = [object()]  # type: ignore[list-item]  # none is called
-        with pytest.raises(ConfigError, match=r"producer\.interceptors see records"):
-            producer.send_arrow(topic, pa.table({"value": ["x"]}))
-        producer._listeners._interceptors = []
+def test_interceptors_rule_tables_out(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Settings, "make_producer_interceptors", lambda _: [object()])  # none is called
+    with (
+        Producer(producer_settings(broker)) as producer,
+        pytest.raises(ConfigError, match=r"producer\.interceptors see records"),
+    ):
+        producer.send_arrow(topic, pa.table({"value": ["x"]}))
 
 
 def test_more_than_the_buffer_holds_waits_for_room(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
@@ -205,8 +204,7 @@ def test_more_than_the_buffer_holds_waits_for_room(broker: RunningBroker, client
 
 
 def test_a_full_buffer_is_the_futures_error(topic: str, broker: RunningBroker) -> None:
-    with Producer(producer_settings(broker, batch_size=1000, buffer_memory=500)) as producer:
-        producer._accumulator._buffering = Buffering(0.0, 500, max_block_s=0.0)
+    with Producer(producer_settings(broker, batch_size=1000, buffer_memory=500, max_block_ms=5_000)) as producer:
         sent = producer.send_arrow(topic, pa.table({"value": ["x" * 700] * 50}))
         assert isinstance(sent.exception(0), BufferFullError)
     assert sent.metadata.records == 0

@@ -18,6 +18,7 @@ from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import RecordMetadata
+from klamm.plugins.codecs.gzip import GzipCodec
 from klammtest.scripted import Fault, ScriptedBroker, scripted_broker
 
 QUICK = {
@@ -264,27 +265,19 @@ def test_no_common_version_is_one_clear_line(broker: ScriptedBroker) -> None:
         target.send("t", b"x").result(60)
 
 
-def test_a_codec_that_raises_refuses_its_batch_only(broker: ScriptedBroker) -> None:
-    class Broken:
-        name = "broken"
-        codec_id = 4
+def test_a_codec_that_raises_refuses_its_batch_only(broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    compress, reasons = GzipCodec.compress, ["no memory"]
 
-        def compress(self, data: Any) -> bytes:
-            raise RuntimeError("no memory")
+    def raise_first(codec: GzipCodec, data: Any) -> bytes:
+        if reasons:
+            raise RuntimeError(reasons[0])
+        return compress(codec, data)
 
-    with producer(broker) as target:
-        options = target._sender._options
-        target._sender._options = type(options)(
-            options.acks_of,
-            Broken(),  # type: ignore[arg-type]  # compresses only
-            options.max_request_size,
-            options.request_timeout_s,
-            options.delivery_timeout_s,
-            options.retries,
-        )
+    monkeypatch.setattr(GzipCodec, "compress", raise_first)
+    with producer(broker, compression_type="gzip") as target:
         with pytest.raises(DeliveryError, match="it cannot be encoded: no memory"):
             target.send("t", b"x").result(60)
-        target._sender._options = options
+        reasons.clear()
         assert target.send("t", b"y").result(60).offset == 0
 
 

@@ -21,6 +21,7 @@ from klamm.core.errors import ConfigError, StorageError
 from klamm.core.records.codecs import CodecTable
 from klamm.plugins.sinks.files import FilesSink
 from klammtest.broker import KLAMM, RunningBroker, running_broker
+from klammtest.faulty import fault_hook
 from klammtest.guarantees import guarantee
 from klammtest.zookeeper import eventually
 
@@ -70,20 +71,16 @@ def test_all_of_a_topic_and_then_only_what_is_new(broker: RunningBroker) -> None
     assert written(broker.folder / "once") == expected()
 
 
-def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(
-    broker: RunningBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(broker: RunningBroker) -> None:
     produce(broker, "crash")
     settings = load_settings(broker.config_path)
     runner = SinkRunner(settings, "crash")
-    flush = runner._sink.flush
 
-    def flush_and_die() -> None:
-        flush()
-        raise StorageError("the process dies between flush and commit")
+    def die(point: str) -> None:
+        if point == "sink.flushed":
+            raise StorageError("the process dies between flush and commit")
 
-    monkeypatch.setattr(runner._sink, "flush", flush_and_die)
-    with pytest.raises(StorageError):
+    with fault_hook(die), pytest.raises(StorageError):
         runner.run(threading.Event(), once=True)
     assert sum(written(broker.folder / "crash").values()) > 0
     assert run_once(settings, "crash") == RECORDS

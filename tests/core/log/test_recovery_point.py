@@ -19,6 +19,7 @@ from klamm.core.log.manager import LogManager, LogTuning
 from klamm.core.log.opening import Opening, open_all
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.records.partition import TopicPartition
+from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
 
 TUNING = LogTuning(recovery_threads=3, flush_interval_ms=5_000, place_bytes=0)
@@ -103,17 +104,18 @@ def test_an_index_of_before_a_truncation_is_not_believed(tmp_path: Path) -> None
         assert read_all(again, n, max_bytes=1)[0].value == b"other" * (n % 7 + 1)
 
 
-def test_a_segment_rolled_during_the_flush_keeps_its_own_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_rolled_during_the_flush_keeps_its_own_index(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=3_000, index_interval_bytes=100)
     fill(log, 0, 20)
-    real = log._sync
+    passed: list[str] = []
 
-    def sync_and_roll(*args: object) -> None:
-        fill(log, 20, 40)
-        real(*args)  # type: ignore[arg-type]
+    def roll(point: str) -> None:
+        passed.append(point)
+        if passed.count("log.flush") == 1 and point == "log.flush":
+            fill(log, 20, 40)
 
-    monkeypatch.setattr(log, "_sync", sync_and_roll)
-    log.flush(keep_place=True)
+    with fault_hook(roll):
+        log.flush(keep_place=True)
     assert log.segment_count > 1
     log.close(clean=False)
     again = open_log(tmp_path, segment_bytes=3_000, known=OpenFrom(recovery_point=20))

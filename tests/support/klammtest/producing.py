@@ -33,6 +33,11 @@ def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
     return result
 
 
+def two_apart(topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
+    """A partitioner of one's own: the value `two` goes to partition 2, all others to 0."""
+    return 2 if value == b"two" else 0
+
+
 def topic_name(request: pytest.FixtureRequest) -> str:
     """The test's own, as a topic may be called."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]

@@ -1,0 +1,19 @@
+"""A hook at the fault points for the length of one block."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from klamm.core import faults
+from klamm.core.faults import FaultHook
+
+
+@contextmanager
+def fault_hook(hook: FaultHook) -> Iterator[None]:
+    """`hook` sees every fault point that this process passes, on all its threads."""
+    faults.install(hook)
+    try:
+        yield
+    finally:
+        faults.install(None)
