@@ -2,7 +2,8 @@
 
 They do nothing unless a hook is installed, by `install` or by the environment variable `KLAMM_FAULTS`, read at import:
 `point[@n]=action` separated by commas, where the n-th pass (1 unless given) of the point does the action: `kill`
-(SIGKILL to the own process) or the name of an errno (`ENOSPC`, `EIO`). `point@n+` does it from the n-th pass on.
+(SIGKILL to the own process), `stop` (SIGSTOP) or the name of an errno (`ENOSPC`, `EIO`). `point@n+` does it from the
+n-th pass on.
 """
 
 from __future__ import annotations
@@ -50,6 +51,9 @@ class FaultRule:
     def act(self) -> None:
         if self.action == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.action == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            return
         number = getattr(errno, self.action)
         raise OSError(number, f"fault injected at {self.point}: {os.strerror(number)}")
 
@@ -72,8 +76,8 @@ class ScriptedFaults:
 
 def _parse(text: str) -> FaultRule:
     match = _RULE.fullmatch(text)
-    if match is None or not (match["action"] == "kill" or hasattr(errno, match["action"])):
-        raise ConfigError(f"{VARIABLE}: {text!r} should be point[@n[+]]=kill or =ERRNO, as in files.fsync@3=EIO")
+    if match is None or not (match["action"] in ("kill", "stop") or hasattr(errno, match["action"])):
+        raise ConfigError(f"{VARIABLE}: {text!r} should be point[@n[+]]=kill, =stop or =ERRNO, as in files.fsync@3=EIO")
     return FaultRule(match["point"], int(match["nth"] or 1), match["on"] is not None, match["action"])
 
 

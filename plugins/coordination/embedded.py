@@ -55,6 +55,8 @@ class EmbeddedCoordination:
         self._follower: ChangeFollower | None = None
         self._heartbeat: _Heartbeat | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
+        self._kept_until = 0.0
+        self._beaten = 0.0
 
     def start(self, timeout_s: float = 10.0) -> None:  # noqa: ARG002 - SQLite's own busy time-out bounds it
         with self._lock:
@@ -165,8 +167,10 @@ class EmbeddedCoordination:
             self._listeners.append(callback)
 
     def _open_session(self, tree: EmbeddedTree) -> None:
+        self._beaten = time.monotonic()
         with tree.write(0) as transaction:
-            transaction.end_expired_sessions()
+            if not self._others_were_kept(transaction):
+                transaction.end_expired_sessions()
             self._session_id = transaction.open_session(self._config.session_timeout_ms)
         self._follower = ChangeFollower(self._config.path)
         self._follower.start()
@@ -210,11 +214,18 @@ class EmbeddedCoordination:
         if tree is None:
             return False
         try:
+            return self._beat_of(tree, session_id, due)
+        finally:
+            self._beaten = time.monotonic()
+
+    def _beat_of(self, tree: EmbeddedTree, session_id: int, due: bool) -> bool:
+        try:
             expire_others = tree.has_expired_sessions()
             if due or expire_others or self._state is _State.SUSPENDED:
                 with tree.write(session_id) as transaction:
                     transaction.renew_session(self._config.session_timeout_ms)
-                    transaction.end_expired_sessions()
+                    if not self._others_were_kept(transaction):
+                        transaction.end_expired_sessions()
         except SessionExpiredError:
             self._move(session_id, _State.EXPIRED, SessionEvent.EXPIRED)
             return False
@@ -227,6 +238,16 @@ class EmbeddedCoordination:
         if self._move(session_id, _State.LIVE, SessionEvent.CONNECTED) and (follower := self._follower):
             follower.fire_all()
         return True
+
+    def _others_were_kept(self, transaction: WriteTransaction) -> bool:
+        """Whether, a session time-out ago or less, somebody held the lock so long that sessions could not be renewed,
+        or this process was stopped, perhaps while it held the lock: late heartbeats then say nothing, as after a
+        restart of ZooKeeper. Heartbeats are a third of the time-out apart, so less than another third ends none."""
+        now = time.monotonic()
+        third_s = self.session_timeout_s / 3
+        if transaction.waited_s > third_s or now - self._beaten > 2 * third_s or self._state is _State.SUSPENDED:
+            self._kept_until = now + self.session_timeout_s
+        return now < self._kept_until
 
     def _move(self, session_id: int, state: _State, event: SessionEvent) -> bool:
         """To another state, and say so; False where `session_id` is in that state, or over."""

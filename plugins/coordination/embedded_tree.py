@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from klamm.core.errors import CoordinationError
+from klamm.core.faults import fault_point
 from klamm.core.seams.coordination import (
     ANY_VERSION,
     BadVersionError,
@@ -29,6 +31,7 @@ from klamm.core.seams.coordination import (
     Set,
     Stat,
 )
+from klamm.plugins.coordination.lock_holder import write_lock_holder
 from klamm.plugins.coordination.tree_paths import ancestors, parent_of
 
 KEPT_CHANGES = 10_000
@@ -64,7 +67,9 @@ def _node(db: sqlite3.Connection, path: str) -> tuple[bytes, Stat] | None:
 class WriteTransaction:
     """The tree inside one open transaction of one session."""
 
-    def __init__(self, db: sqlite3.Connection, now_ms: int, session_id: int) -> None:
+    def __init__(self, db: sqlite3.Connection, now_ms: int, session_id: int, waited_s: float) -> None:
+        self.waited_s = waited_s
+        """How long others held the lock that this transaction has now."""
         self._db = db
         self._now_ms = now_ms
         self._session_id = session_id
@@ -174,57 +179,72 @@ class WriteTransaction:
 
 
 class EmbeddedTree:
-    """The file, opened; thread-safe by one lock around its one connection. `clock` gives seconds since the epoch."""
+    """The file, opened; thread-safe. One connection writes and one reads, each under a lock of its own: in WAL mode a
+    reader never waits for a writer, so a process that is stopped while it writes keeps nobody from reading. `clock`
+    gives seconds since the epoch."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self._path = path
         self._clock = clock
-        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._read_lock = threading.Lock()
         with self._translated():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._db = connect(path)
             try:
                 self._prepare()
+                self._reader = connect(path)
             except BaseException:
                 self._db.close()
                 raise
 
     def close(self) -> None:
-        with self._lock:
+        with self._read_lock:
+            self._reader.close()
+        with self._write_lock:
             self._db.close()
 
     @contextmanager
     def write(self, session_id: int) -> Iterator[WriteTransaction]:
-        """One transaction: all of the block, or none of it when it raises."""
-        with self._lock, self._translated():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield WriteTransaction(self._db, int(self._clock() * 1000), session_id)
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        """One transaction: all of the block, or none of it when it raises. The block holds the lock that all processes
+        write under, so it does nothing but what goes into the file, and waits for nothing.
+
+        `CoordinationUnavailableError` naming the holder when the lock is not free within `BUSY_TIMEOUT_S`."""
+        begun = time.monotonic()
+        if not self._write_lock.acquire(timeout=BUSY_TIMEOUT_S):
+            raise self._held_by_another()
+        try:
+            with self._translated():
+                self._db.execute("BEGIN IMMEDIATE")
+                try:
+                    now_ms = int(self._clock() * 1000)
+                    yield WriteTransaction(self._db, now_ms, session_id, time.monotonic() - begun)
+                    fault_point("coordination.commit")
+                    self._db.execute("COMMIT")
+                except BaseException:
+                    if self._db.in_transaction:
+                        self._db.execute("ROLLBACK")
+                    raise
+        finally:
+            self._write_lock.release()
 
     def read(self, path: str) -> tuple[bytes, Stat] | None:
-        with self._lock, self._translated():
-            return _node(self._db, path)
+        with self._read_lock, self._translated():
+            return _node(self._reader, path)
 
     def children(self, path: str) -> list[str] | None:
         """Names, in no order; `None` when `path` is not there."""
-        with self._lock, self._translated():
-            rows = self._db.execute("SELECT path FROM nodes WHERE path = ? OR parent = ?", (path, path)).fetchall()
+        with self._read_lock, self._translated():
+            rows = self._reader.execute("SELECT path FROM nodes WHERE path = ? OR parent = ?", (path, path)).fetchall()
         if (path,) not in rows:
             return None
         return [row[0].rpartition("/")[2] for row in rows if row[0] != path]
 
     def has_expired_sessions(self) -> bool:
-        with self._lock, self._translated():
+        with self._read_lock, self._translated():
             now_ms = int(self._clock() * 1000)
-            return (
-                self._db.execute("SELECT 1 FROM sessions WHERE expires_ms <= ? LIMIT 1", (now_ms,)).fetchone()
-                is not None
-            )
+            found = self._reader.execute("SELECT 1 FROM sessions WHERE expires_ms <= ? LIMIT 1", (now_ms,)).fetchone()
+            return found is not None
 
     @retry(
         retry=retry_if_exception_type(sqlite3.OperationalError),
@@ -244,5 +264,15 @@ class EmbeddedTree:
     def _translated(self) -> Iterator[None]:
         try:
             yield
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                raise self._held_by_another() from error
+            raise CoordinationUnavailableError(f"coordination file {self._path}: {error}") from error
         except (sqlite3.Error, OSError) as error:
             raise CoordinationUnavailableError(f"coordination file {self._path}: {error}") from error
+
+    def _held_by_another(self) -> CoordinationUnavailableError:
+        holder = write_lock_holder(self._path)
+        return CoordinationUnavailableError(
+            f"coordination file {self._path}: database is locked, for {BUSY_TIMEOUT_S:g} s or more, {holder}"
+        )
