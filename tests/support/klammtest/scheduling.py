@@ -11,12 +11,9 @@ import json
 from collections import defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pytest
-
-if TYPE_CHECKING:
-    from xdist.scheduler.loadscope import LoadScopeScheduling
 
 ROOT: Final = Path(__file__).resolve().parents[3]
 COSTS: Final = ROOT / "tests" / "costs.json"
@@ -95,13 +92,13 @@ class CostRecorder:
 
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    """None for any `--dist` but `loadfile`."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """A scheduler of pytest-xdist; None for any `--dist` but `loadfile`."""
     if config.getvalue("dist") != "loadfile":
         return None
-    from xdist.scheduler.loadscope import LoadScopeScheduling
+    from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
-    class ByCost(LoadScopeScheduling):
+    class ByCost(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
         """Units of work in the order of collection, which is that of their costs."""
 
         def _split_scope(self, nodeid: str) -> str:
