@@ -339,7 +339,15 @@ class ClusterClient(Caller):
         timeout_s: float | None = None,
     ) -> None:
         """All of them. Without member id and generation: from outside the group, which the broker takes only while
-        it has no members."""
+        it has no members. Those with the id of a topic that was deleted are not stored, and then it raises
+        `BrokerError` UNKNOWN_TOPIC_ID: the request names topics by name alone, so the ids are compared before."""
+        gone = self._of_deleted_topics(offsets, timeout_s)
+        if gone:
+            offsets = {p: committed for p, committed in offsets.items() if p.topic not in gone}
+            if offsets:
+                self.commit_offsets(group, offsets, member_id=member_id, generation=generation, timeout_s=timeout_s)
+            names = ", ".join(sorted(gone))
+            raise BrokerError(ErrorCode.unknown_topic_id, f"offsets of deleted topics were not stored: {names}")
 
         def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
             return {
@@ -364,6 +372,13 @@ class ClusterClient(Caller):
             lambda message: (p.error_code for topic in message.topics for p in topic.partitions),
             timeout_s=timeout_s,
         )
+
+    def _of_deleted_topics(
+        self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
+    ) -> set[str]:
+        named = {p.topic: committed.topic_id for p, committed in offsets.items() if committed.topic_id is not None}
+        now = self.topic_ids(named, timeout_s=timeout_s) if named else {}
+        return {topic for topic, topic_id in named.items() if now.get(topic) != topic_id}
 
     def fetch_offsets(
         self, group: str, partitions: Collection[TopicPartition] | None = None, *, timeout_s: float | None = None

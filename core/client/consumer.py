@@ -296,7 +296,9 @@ class Consumer:
     def _set_paused(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
         with self._positions.changing():
             for partition in partitions:
-                self._positions.state(partition).paused = paused
+                state = self._positions.state(partition)
+                state.paused = paused
+                state.check = True  # nothing was fetched while it was paused, so nobody saw what became of the topic
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         """The group's stored offsets; partitions without one are left out."""
@@ -311,14 +313,12 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
         """Store offsets, and wait until they are; None: of everything that was handed out, which is thereby done with.
         `LostOwnershipError` when a partition is another member's by now: nothing was stored."""
-        if offsets is None:
-            if not self._streaming:
-                self._delivery.come_back()
-            with self._positions.lock:
-                for state in self._positions.states.values():
-                    state.confirmed = state.position
-            offsets = self._positions.to_commit()
-        self._commits.commit(dict(offsets))
+        if offsets is not None:
+            self._commits.commit(dict(offsets))
+            return
+        if not self._streaming:
+            self._delivery.come_back()
+        self._commits.commit_all()
 
     def metrics(self) -> dict[str, int]:
         """Counts since the consumer was made; `lag` is what its partitions hold and it has not been handed."""

@@ -1,6 +1,8 @@
 """Committing a consumer's offsets, and what its member of the group tells it.
 
 Around every commit: the audit's events for what is committed are stored, then the offsets, then interceptors are told.
+One commit at a time, from the choice of its offsets until they are stored: a commit never stores what is older than the
+one before, unless the application says so.
 """
 
 from __future__ import annotations
@@ -8,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from klamm.core.client.consumer_audit import ConsumerAudit
 from klamm.core.client.positions import Positions
-from klamm.core.errors import ConfigError, KlammError
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode, KlammError
 from klamm.core.groups.member import GroupMember, LostOwnershipError, Owned
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.interceptor import ConsumerInterceptor
@@ -69,7 +71,7 @@ class Commits:
         self._policy = policy
         self._listener = listener
         self._member: GroupMember | None = None
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._stop = threading.Event()
         self._timer = threading.Thread(target=self._run, name="klamm-autocommit", daemon=True)
 
@@ -79,17 +81,41 @@ class Commits:
             self._timer.start()
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Store them, or raise; `LostOwnershipError` when one belongs to another member by now."""
+        """Store them, or raise; `LostOwnershipError` when one belongs to another member by now, or its topic was
+        deleted."""
+        self._commit(lambda: self._positions.named(offsets))
+
+    def commit_all(self) -> None:
+        """As `commit`, of all that the application was handed, which is thereby done with."""
+
+        def choose() -> dict[TopicPartition, CommittedOffset]:
+            self._positions.confirm_all()
+            return self._positions.to_commit()
+
+        self._commit(choose)
+
+    def commit_confirmed(self, partitions: Collection[TopicPartition] | None = None) -> None:
+        """Automatic commits: what the application is done with. A failure is logged, and tried again later."""
+        try:
+            self._commit(lambda: self._positions.to_commit(partitions))
+        except LostOwnershipError as error:
+            _log.warning("%s", error)
+        except KlammError as error:
+            _log.warning("offsets were not committed, and will be later: %s", error)
+
+    def _commit(self, choose: Callable[[], Mapping[TopicPartition, CommittedOffset]]) -> None:
         member = self._member
         if member is None:
             raise ConfigError("consumer.group.id is not set, so nothing can be committed")
-        if not offsets:
-            return
-        now = self._policy.wall_ms()
         with self._lock:
+            chosen = choose()
+            offsets = {p: committed.offset for p, committed in chosen.items()}
+            if not offsets:
+                return
+            now = self._policy.wall_ms()
             self._audit.publish(offsets)
-            member.commit({p: CommittedOffset(offset, commit_timestamp_ms=now) for p, offset in offsets.items()})
-            self._positions.committed(dict(offsets))
+            self._store(member, {p: replace(c, commit_timestamp_ms=now) for p, c in chosen.items()})
+            self._positions.committed(offsets)
             self._audit.committed(offsets)
         for interceptor in self._interceptors:
             try:
@@ -98,14 +124,16 @@ class Commits:
                 self.interceptor_errors += 1
                 _log.warning("interceptor passed over: %r", error)
 
-    def commit_confirmed(self, partitions: Collection[TopicPartition] | None = None) -> None:
-        """Automatic commits: what the application is done with. A failure is logged, and tried again later."""
+    @staticmethod
+    def _store(member: GroupMember, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         try:
-            self.commit(self._positions.to_commit(partitions))
-        except LostOwnershipError as error:
-            _log.warning("%s", error)
-        except KlammError as error:
-            _log.warning("offsets were not committed, and will be later: %s", error)
+            member.commit(offsets)
+        except LostOwnershipError:
+            raise
+        except BrokerError as error:
+            if error.code not in (ErrorCode.unknown_topic_or_partition, ErrorCode.unknown_topic_id):
+                raise
+            raise LostOwnershipError(f"group {member.group!r}: {error}", error.code) from error
 
     def _run(self) -> None:
         while not self._stop.wait(max(self._policy.interval_s, SHORTEST_S)):
@@ -152,4 +180,5 @@ class Commits:
 
     def _drop(self, partitions: Collection[TopicPartition]) -> None:
         self._positions.remove(partitions)
-        self._audit.stop(partitions)
+        with self._lock:  # a commit of them that is under way ends before the member goes on, and may own them again
+            self._audit.stop(partitions)

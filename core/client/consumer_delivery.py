@@ -139,7 +139,6 @@ class _Move:
     version: int
     position: int | None
     epoch: int
-    confirmed: int | None
 
 
 class Delivery:
@@ -200,9 +199,8 @@ class Delivery:
             for moved in self._moves:
                 state = moved.state
                 if state.version == moved.version:
-                    state.move(moved.position)
-                    state.position_epoch = moved.epoch
-                    state.confirmed = moved.confirmed
+                    state.position, state.position_epoch = moved.position, moved.epoch
+                    state.refetch()
         self._moves = []
 
     def _wait(self, deadline: float | None) -> bool:
@@ -350,17 +348,18 @@ class Delivery:
     def _move(self, cursor: _Cursor, place: _Place, records: bool) -> None:
         """Under the lock."""
         state = cursor.state
+        done = state.confirmed == state.position
         if records:
-            self._moves.append(_Move(state, state.version, state.position, state.position_epoch, state.confirmed))
+            self._moves.append(_Move(state, state.version, state.position, state.position_epoch))
             self._positions.hold(self, {state.partition})
-        elif state.confirmed == state.position:
-            state.confirmed = place.position
         for _ in range(place.chunks):
             state.chunks.popleft()
         if state.chunks:
             state.chunks[0].at = place.at
         state.ready, state.reading = place.ready, 0
         state.position, state.position_epoch = place.position, place.epoch
+        if done and not records:
+            state.confirm()
 
     def _abandon(self, batch: _Batch[T]) -> None:
         """What was read counts as buffered again, and revocations need not wait for it."""

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from klamm.core.errors import KlammError
 from klamm.core.groups.member import Owned
 from klamm.core.records.decode import Columns
 from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
 
 MAX_CHUNKS = 2
 """Answers buffered for one partition: one being handed out, one in reserve."""
@@ -51,9 +53,13 @@ class Ready:
 @dataclass(slots=True)
 class PartitionState:
     """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
-    `reset`: the position is to be found by `auto.offset.reset` even where an offset is stored. `position_epoch`: the
-    leader epoch of the record before `position`, -1 when unknown. `reading`: so many of the first chunks are read by a
-    take that is under way, and take no room any more."""
+    `reset`: why the position is to be found by `auto.offset.reset` even where an offset is stored. `reading`: so many
+    of the first chunks are read by a take that is under way, and take no room any more.
+
+    A position means something in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch
+    of the record before it (KIP-320), -1 when unknown. `check`: both are to be compared with the cluster before the
+    next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
+    `suspect`: the broker has refused the position since."""
 
     partition: TopicPartition
     stream: int = 0
@@ -61,6 +67,7 @@ class PartitionState:
     position: int | None = None
     position_epoch: int = -1
     confirmed: int | None = None
+    confirmed_epoch: int = -1
     committed: int | None = None
     fetch_from: int | None = None
     node: int | None = None
@@ -68,19 +75,34 @@ class PartitionState:
     reading: int = 0
     ready: Ready | None = None
     version: int = 0
-    reset: bool = False
+    reset: str = ""
+    topic_id: UUID | None = None
+    check: bool = True
+    leader_epoch: int = -1
+    watched_at: float = 0.0
+    suspect: bool = False
     paused: bool = False
     revoking: bool = False
     gone: bool = False
     retry_at: float = 0.0
     high_watermark: int = -1
 
-    def move(self, offset: int | None, *, reset: bool = False) -> None:
+    def move(self, offset: int | None, epoch: int = -1, *, reset: str = "") -> None:
         """To another position (None: to be found); what was fetched is dropped."""
-        self.version += 1
-        self.position = self.confirmed = self.fetch_from = offset
-        self.position_epoch = -1
+        self.position, self.position_epoch = offset, epoch
+        self.confirm()
         self.reset = reset
+        self.suspect = False
+        self.refetch()
+
+    def confirm(self) -> None:
+        """The application is done with what lies before the position."""
+        self.confirmed, self.confirmed_epoch = self.position, self.position_epoch
+
+    def refetch(self) -> None:
+        """What was fetched is dropped, and fetched again."""
+        self.version += 1
+        self.fetch_from = self.position
         self.chunks.clear()
         self.reading = 0
         self.ready = None
@@ -100,7 +122,7 @@ class PartitionState:
 
     @property
     def fetchable(self) -> bool:
-        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone)
+        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone or self.check)
 
 
 class Positions:
@@ -112,6 +134,8 @@ class Positions:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.closed = False
         self._failure: KlammError | None = None
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._former_ids: dict[TopicPartition, UUID] = {}
         self._busy: dict[object, set[TopicPartition]] = {}
 
     @contextmanager
@@ -166,7 +190,7 @@ class Positions:
                 for partition in done:
                     state = self.states.get(partition)
                     if state is not None:
-                        state.confirmed = state.position
+                        state.confirm()
                 self.lock.notify_all()
 
     def revoke(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
@@ -182,17 +206,50 @@ class Positions:
     def _held(self, partitions: set[TopicPartition]) -> bool:
         return any(held & partitions for held in self._busy.values())
 
-    def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+    def confirm_all(self) -> None:
+        """The application is done with all that it was handed."""
+        with self.lock:
+            for state in self.states.values():
+                state.confirm()
+
+    def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
         """Confirmed positions that are not committed yet."""
         with self.lock:
             chosen = self.states.keys() if partitions is None else partitions
             return {
-                p: state.confirmed
+                p: CommittedOffset(state.confirmed, state.confirmed_epoch, topic_id=state.topic_id)
                 for p in chosen
                 if (state := self.states.get(p)) and state.confirmed is not None and state.confirmed != state.committed
             }
 
-    def committed(self, offsets: dict[TopicPartition, int]) -> None:
+    def read_in(self, state: PartitionState, topic_id: UUID | None) -> None:
+        """Under the lock: the position is one in this topic from now on; None when the brokers give no ids."""
+        state.topic_id = topic_id
+        if topic_id is None:
+            return
+        before = self._topic_ids.setdefault(state.partition, topic_id)
+        if before != topic_id:
+            self._former_ids[state.partition] = before
+            self._topic_ids[state.partition] = topic_id
+
+    def named(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+        """Offsets that an application chose, with the ids of the topics that they are of, and with leader epochs as far
+        as they are known."""
+        with self.lock:
+            return {p: self._named(p, offset) for p, offset in offsets.items()}
+
+    def _named(self, partition: TopicPartition, offset: int) -> CommittedOffset:
+        state = self.states.get(partition)
+        if state is None:
+            return CommittedOffset(offset, topic_id=self._topic_ids.get(partition))
+        topic_id = self._topic_ids.get(partition)
+        former = self._former_ids.get(partition)
+        if former is not None and (state.position is None or offset > state.position):
+            topic_id = former  # no record before it was handed out since the topic was created again
+        epochs = {state.position: state.position_epoch, state.confirmed: state.confirmed_epoch}
+        return CommittedOffset(offset, epochs.get(offset, -1), topic_id=topic_id)
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self.lock:
             for partition, offset in offsets.items():
                 if partition in self.states:

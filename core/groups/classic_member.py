@@ -89,10 +89,11 @@ class ClassicMember:
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
         if not offsets:
             return
+        # In this order: what is owned after the identity was read was owned under it, or the broker refuses it.
+        identity = self._identity
         foreign = [str(p) for p in offsets if p not in self._owned]
         if foreign:
             raise LostOwnershipError(f"group {self.group!r}: not owned by this member: {', '.join(foreign[:5])}")
-        identity = self._identity
         try:
             self._client.commit_offsets(self.group, offsets, member_id=identity[0], generation=identity[1])
         except BrokerError as error:

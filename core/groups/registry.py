@@ -163,8 +163,8 @@ class RegistryMember:
             )
 
     def _named(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
-        """With the ids of the topics that were claimed."""
-        return {p: replace(offset, topic_id=self._owned[p].topic_id) for p, offset in offsets.items()}
+        """With the ids of the topics that they were read in, else of those that were claimed."""
+        return {p: replace(c, topic_id=c.topic_id or self._owned[p].topic_id) for p, c in offsets.items()}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
         stored = self._offsets.fetch(self.group, list(partitions))

@@ -1,0 +1,214 @@
+"""A position means something in one topic, and in one history of it (design D5a): consumers over a topic that is
+deleted and created again, and over a log that lost its end."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import klamm
+from klamm.core.client import fetcher
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.errors import NoOffsetError
+from klamm.core.client.fetcher import Fetcher
+from klamm.core.cluster import paths
+from klamm.core.cluster.nodes import PartitionStateNode
+from klamm.core.errors import BrokerError
+from klamm.core.groups.member import LostOwnershipError
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.guarantees import guarantee
+from klammtest.readers import client_config, produce, read, wait_until
+from klammtest.schemas import embedded
+
+NUMBER = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    limits = {"group.min.session.timeout.ms": 1_000}
+    with running_broker(tmp_path_factory.mktemp("histories"), broker=limits) as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
+    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
+        yield made
+
+
+@pytest.fixture
+def topic(client: ClusterClient) -> str:
+    name = f"history-{next(NUMBER)}"
+    client.create_topics({name: NewTopic(1)})
+    return name
+
+
+def create_again(client: ClusterClient, config: dict[str, Any], topic: str, records: int) -> None:
+    """With so many records."""
+    client.delete_topics([topic])
+    wait_until(lambda: not client.topic_ids([topic]), "the topic is gone")
+    client.create_topics({topic: NewTopic(1)})
+    produce(config, topic, {0: [b"new-%d" % n for n in range(records)]})
+
+
+def read_all(consumer: klamm.Consumer, records: int) -> list[int]:
+    """The offsets of new records, until the last one has come; `UnknownTopicError` is passed over."""
+    offsets: list[int] = []
+
+    def last_came() -> bool:
+        try:
+            offsets.extend(r.offset for r in consumer.poll(0.2) if r.value.startswith(b"new"))
+        except BrokerError as error:
+            if "no topic" not in str(error):
+                raise
+        return bool(offsets) and offsets[-1] == records - 1
+
+    wait_until(last_came, "the last record")
+    return offsets
+
+
+def by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that compare no topic ids."""
+    monkeypatch.setattr(fetcher._Check, "replaced", lambda *_: False)
+    monkeypatch.setattr(ClusterClient, "_of_deleted_topics", lambda *_: set())
+
+
+@guarantee("A2", "a consumer without a group reads a topic that was created again from its start", plant=by_name_alone)
+def test_reading_does_not_go_on_in_another_topic(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
+    config = client_config(broker)
+    partition = TopicPartition(topic, 0)
+    produce(config, topic, {0: [b"old"] * 100})
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([partition])
+        assert len(read(consumer, 100)) == 100
+        consumer.pause([partition])
+        create_again(client, config, topic, 250)
+        consumer.resume([partition])
+        assert read_all(consumer, 250) == list(range(250))
+
+
+@guarantee("A2", "a commit of what was read in a deleted topic is not stored for its successor", plant=by_name_alone)
+@pytest.mark.parametrize("explicit", [True, False], ids=["offsets", "all"])
+@pytest.mark.parametrize("protocol", ["classic", "by hand"])
+def test_a_late_commit_is_not_stored(
+    broker: RunningBroker, client: ClusterClient, topic: str, protocol: str, *, explicit: bool
+) -> None:
+    config = client_config(broker, group_id=f"group-{topic}", group_protocol="classic", enable_auto_commit=False)
+    partition = TopicPartition(topic, 0)
+    produce(config, topic, {0: [b"old"] * 1_500})
+    with klamm.Consumer(config) as consumer:
+        if protocol == "classic":
+            consumer.subscribe([topic])
+        else:
+            consumer.assign([partition])
+        assert len(read(consumer, 1_500)) == 1_500
+        create_again(client, config, topic, 2_500)
+        with contextlib.suppress(LostOwnershipError):  # unless the consumer has noticed before
+            consumer.commit({partition: 1_500} if explicit else None)
+    with klamm.Consumer(config, topics=[topic]) as consumer:
+        assert read_all(consumer, 2_500) == list(range(2_500))
+
+
+def read_both(broker: RunningBroker, client: ClusterClient, topic: str, protocol: str) -> None:
+    """A member over a deletion, and the offset that it leaves."""
+    config = client_config(broker, group_id=f"group-{topic}", group_protocol=protocol, auto_commit_interval_ms=50)
+    partition = TopicPartition(topic, 0)
+    produce(config, topic, {0: [b"old"] * 1_500})
+    with klamm.Consumer(config, topics=[topic]) as consumer:
+        assert len(read(consumer, 1_500)) == 1_500
+        consumer.pause([partition])
+        create_again(client, config, topic, 2_500)
+        if partition in consumer.assignment():
+            consumer.resume([partition])
+        assert sorted(set(read_all(consumer, 2_500))) == list(range(2_500))
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([partition])
+        assert consumer.committed([partition])[partition].offset == 2_500
+
+
+@guarantee("A2", "a member goes on in a topic that was created again, from its start", plant=by_name_alone)
+def test_a_classic_member_reads_the_successor_whole(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
+    read_both(broker, client, topic, "classic")
+
+
+def test_a_registry_member_reads_the_successor_whole(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
+    """Here the member too notices, in the coordination (`tests/core/groups`)."""
+    read_both(broker, client, topic, "registry")
+
+
+def test_offsets_of_a_deleted_topic_are_none_of_its_successor(
+    broker: RunningBroker, client: ClusterClient, topic: str
+) -> None:
+    """With `auto.offset.reset` none the error says why."""
+    config = client_config(broker, auto_offset_reset="none")
+    partition = TopicPartition(topic, 0)
+    produce(config, topic, {0: [b"old"] * 10})
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([partition])
+        consumer.seek(partition, 0)
+        assert len(read(consumer, 10)) == 10
+        consumer.pause([partition])
+        create_again(client, config, topic, 20)
+        consumer.resume([partition])
+        with pytest.raises(NoOffsetError, match="is of a topic that was deleted and created again"):
+            consumer.poll(60.0)
+        consumer.seek(partition, 5)
+        assert read_all(consumer, 20) == list(range(5, 20))
+
+
+def elect_again(folder: Path, partition: TopicPartition) -> None:
+    """A new leader epoch, as an election gives it; with the broker down."""
+    coordination = embedded(folder)
+    path = paths.partition_state(*partition)
+    data, stat = coordination.get(path)
+    state = PartitionStateNode.decode(path, data)
+    coordination.set(path, state.model_copy(update={"leader_epoch": state.leader_epoch + 1}).encode(), stat.version)
+    coordination.close()
+
+
+def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that do not ask where their leader epoch ended."""
+    monkeypatch.setattr(Fetcher, "_epoch_ends", lambda *_: {})
+
+
+@guarantee("A1", "a consumer whose log lost its end goes on at the end of what is left", plant=without_epochs)
+def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
+    """70 records are in the backup, 120 were read; 60 others take the place of the 50 that were lost."""
+    partition = TopicPartition("t", 0)
+    with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
+        config = client_config(broker)
+        config["consumer"]["auto.offset.reset"] = "latest"
+        grouped = {**config, "consumer": {**config["consumer"], "group.id": "g"}}
+        strict = {**config, "consumer": {**grouped["consumer"], "auto.offset.reset": "none"}}
+        produce(config, "t", {0: [b"kept"] * 70})
+        broker.stop()
+        shutil.copytree(broker.folder / "data", tmp_path / "backup")
+        broker.start()
+        produce(config, "t", {0: [b"lost"] * 50})
+        with klamm.Consumer(config) as alone:
+            alone.assign([partition])
+            alone.seek(partition, 0)
+            assert len(read(alone, 120)) == 120
+            with klamm.Consumer(grouped, topics=["t"]) as member:
+                wait_until(lambda: partition in member.assignment(), "assigned")
+                member.seek(partition, 0)
+                assert len(read(member, 120)) == 120
+            broker.stop()
+            shutil.rmtree(broker.folder / "data")
+            shutil.copytree(tmp_path / "backup", broker.folder / "data")
+            elect_again(broker.folder, partition)
+            broker.start()
+            produce(config, "t", {0: [b"new"] * 60})
+            assert read_all(alone, 130) == list(range(70, 130))
+        with klamm.Consumer(strict, topics=["t"]) as member, pytest.raises(NoOffsetError, match="120 lies after 70"):
+            member.poll(60.0)
+        with klamm.Consumer(grouped, topics=["t"]) as member:
+            assert read_all(member, 130) == list(range(70, 130))
