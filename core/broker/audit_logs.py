@@ -50,6 +50,12 @@ class LocalLogs:
             found.data, found.high_watermark, found.log_start_offset, led.log.topic_id, max(led.leader_epoch, 0)
         )
 
+    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        led = self._services.led(partition.topic, partition.partition)
+        if not isinstance(led, LedPartition):
+            raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
+        return led.log.end_offset_for_epoch(leader_epoch)[1]
+
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         if name in self._services.image.topics:
             return

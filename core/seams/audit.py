@@ -177,6 +177,11 @@ class BrokerLogs(Protocol):
         outside of the log. A `KlammError` when the partition is not led here any more."""
         ...
 
+    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        """Where the log's batches of this leader epoch, or of the last one before it, end; -1 when that is unknown. A
+        position of that epoch beyond it is one of another history: the log was cut, or restored from a backup."""
+        ...
+
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create the topic unless it is there."""
         ...

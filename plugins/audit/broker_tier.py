@@ -4,7 +4,8 @@ Rules:
 
 - How far it has counted is a committed offset of the group `GROUP`, which is also the owner in its events: whichever
   broker leads a partition goes on where the last one stopped. An offset of another topic id is void: the topic was
-  created again, and is counted from its beginning.
+  created again, and is counted from its beginning. So are the offsets after the end of the leader epoch that was
+  counted last: the log was cut or restored, and has other records there by now.
 - Records are counted by the producer that sent them, which their headers tell, and those of clients that do not audit
   apart: nobody's record makes up for a lost one of another.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits; passes follow each other
@@ -107,11 +108,13 @@ class BrokerTier:
 @dataclass(slots=True)
 class _Followed:
     """Where the tier is in a partition. `known`: the partition was seen or counted before, so that what goes from the
-    log from then on is missing from the counts. `epoch` is None until the log was read."""
+    log from then on is missing from the counts. `counted` is the leader epoch of the last batch counted. `epoch`, under
+    which events are told, is None until the log was read."""
 
     topic_id: UUID | None
     position: int
     known: bool
+    counted: int = -1
     epoch: int | None = None
 
 
@@ -159,7 +162,10 @@ class Follower:
             if found is not None and None not in (found.topic_id, topic_id) and found.topic_id != topic_id:
                 log.info("broker audit: %s was created again: it is counted from its beginning", partition)
                 found = None
-            self._followed[partition] = _Followed(topic_id, 0 if found is None else found.offset, found is not None)
+            if found is None:
+                self._followed[partition] = _Followed(topic_id, 0, known=False)
+            else:
+                self._followed[partition] = _Followed(topic_id, found.offset, True, found.leader_epoch)
 
     def _read(self, partition: TopicPartition) -> None:
         followed = self._followed[partition]
@@ -178,6 +184,7 @@ class Follower:
             if header.next_offset > position:
                 self._count(partition, read.data, at, header, position)
                 position = header.next_offset
+                followed.counted = header.leader_epoch
         if position > followed.position:
             followed.position = self._uncommitted[partition] = position
             followed.known = True
@@ -188,6 +195,14 @@ class Follower:
         if not followed.known:
             followed.position = read.log_start_offset
             followed.known = True
+        elif 0 <= followed.counted < read.leader_epoch:
+            end = self._logs.epoch_end(partition, followed.counted)
+            if 0 <= end < followed.position:
+                log.error(
+                    "broker audit: %s was cut at offset %d, and had been counted to %d; going on there",
+                    partition, end, followed.position,
+                )  # fmt: skip
+                followed.position = end
         followed.epoch = read.leader_epoch
         self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
 
@@ -224,7 +239,7 @@ class Follower:
             return
         self._ranges.publish(self._uncommitted)
         now = {
-            partition: CommittedOffset(to, topic_id=followed.topic_id)
+            partition: CommittedOffset(to, followed.counted, topic_id=followed.topic_id)
             for partition, to in self._uncommitted.items()
             if (followed := self._followed.get(partition)) is not None
         }

@@ -296,7 +296,7 @@ class Auditor:
     def audits(self, topic: str) -> bool:
         return topic == self._audited
 
-    def headers(self, application: str) -> Headers:
+    def headers(self, application: str, producer: str) -> Headers:
         return (("klamm.host", b"here"), ("klamm.application", application.encode()))
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
@@ -309,6 +309,9 @@ class Auditor:
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         self.counted.append(("acknowledged", topic, timestamp_ms, size))
+
+    def failed(self, topic: str, count: int = 1) -> None:
+        self.counted.append(("failed", topic, 0, count))
 
     def flush(self) -> None:
         raise NotImplementedError

@@ -154,7 +154,7 @@ class Auditor:
     def audits(self, topic: str) -> bool:
         return topic != self.topic
 
-    def headers(self, application: str) -> Headers:
+    def headers(self, application: str, producer: str) -> Headers:
         return (("klamm.host", b"here"),)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:

@@ -277,6 +277,30 @@ def test_a_settlement_keeps_its_words_in_the_audit_topic() -> None:
     assert topic.events == [word]
 
 
+# -- what was counted and is lost afterwards
+
+
+def trusting_the_offset(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryLogs, "epoch_end", lambda self, partition, epoch: -1)
+
+
+@guarantee("C9", "records that a cut log has lost are missing though they were counted", plant=trusting_the_offset)
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_log_lost_after_it_was_counted_is_missing(restarted: bool) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    logs.append([0] * 10, headers=named("p"))
+    tier.advance()
+    logs.append([WINDOW_MS] * 10, headers=named("p"))
+    tier.advance()
+    logs.cut(10)
+    logs.append([2 * WINDOW_MS] * 30, headers=named("q"))
+    (follower(logs, topic) if restarted else tier).advance()
+    told = [event("producer", "p", 0, 1, {0: 10, 1: 10}), event("producer", "q", 0, 1, {2: 30})]
+    audit = result([*topic.events, *told])
+    assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE, State.MISSING, State.COMPLETE]
+
+
 # -- C12
 
 

@@ -13,7 +13,7 @@ from klamm.core.errors import CoordinationError
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.header import BatchHeader
+from klamm.core.records.header import BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, AuditRead
@@ -101,9 +101,9 @@ class MemoryLogs:
 
     def append(self, timestamps: Sequence[int], codec: str = "zstd", headers: Headers = ()) -> None:
         records = [(stamp, b"key", b"value", headers) for stamp in timestamps]
-        self.batches[FLIGHTS].append(
-            bytearray(encode_batch(records, codec=CODECS.by_name(codec), base_offset=self.ends[FLIGHTS]))
-        )
+        batch = bytearray(encode_batch(records, codec=CODECS.by_name(codec)))
+        rewrite_base(batch, 0, self.ends[FLIGHTS], self.leader_epoch)
+        self.batches[FLIGHTS].append(batch)
         self.ends[FLIGHTS] += len(records)
 
     def partitions(self) -> dict[TopicPartition, UUID | None]:
@@ -124,6 +124,16 @@ class MemoryLogs:
     def create_again(self) -> None:
         """The topic is deleted, and created with another id."""
         self.topic_id, self.batches, self.ends, self.starts = uuid4(), {FLIGHTS: []}, {FLIGHTS: 0}, {FLIGHTS: 0}
+
+    def cut(self, offset: int) -> None:
+        """The log loses its end, and has another leader."""
+        kept = [batch for batch in self.batches[FLIGHTS] if BatchHeader.parse(batch).next_offset <= offset]
+        self.batches[FLIGHTS], self.ends[FLIGHTS] = kept, offset
+        self.leader_epoch += 1
+
+    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        headers = [BatchHeader.parse(batch) for batch in self.batches[partition]]
+        return max((h.next_offset for h in headers if h.leader_epoch <= leader_epoch), default=0)
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         self.topics.append(name)
