@@ -20,6 +20,7 @@ __all__ = [
     "RecordError",
     "RecordListTooLargeError",
     "StorageError",
+    "WouldBlockError",
 ]
 
 
@@ -90,6 +91,10 @@ class InvalidTopicNameError(KlammError):
     """A topic name that cannot name a directory."""
 
     code = ErrorCode.invalid_topic_exception
+
+
+class WouldBlockError(KlammError):
+    """An append that belongs on a worker thread; nothing has happened."""
 
 
 class LogClosedError(StorageError):

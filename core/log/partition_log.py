@@ -23,7 +23,14 @@ from klamm.core.config.section import LONG_MAX
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError, LogClosedError, OffsetOutOfRangeError
+from klamm.core.log.errors import (
+    FencedLeaderEpochError,
+    InvalidRecordError,
+    LogClosedError,
+    MessageTooLargeError,
+    OffsetOutOfRangeError,
+    WouldBlockError,
+)
 from klamm.core.log.files import is_short, remove, storage, write_atomically
 from klamm.core.log.flushing import Flushing
 from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
@@ -37,7 +44,7 @@ from klamm.core.log.segment import Segment
 from klamm.core.log.shortening import Shortening
 from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
 from klamm.core.log.topic_id import claim_directory
-from klamm.core.log.validation import AppendOrigin, Validator
+from klamm.core.log.validation import ON_LOOP_UNPACKED, AppendOrigin, Validator
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import MAX_DECOMPRESSED
 from klamm.core.records.header import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base, rewrite_log_append_time
@@ -265,19 +272,24 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
     # -- appending -----------------------------------------------------------------------------------------------
 
     def append(
-        self, batch: bytearray | memoryview, *, origin: AppendOrigin = AppendOrigin.CLIENT, leader_epoch: int = 0
+        self,
+        batch: bytearray | memoryview,
+        *,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        leader_epoch: int = 0,
+        on_loop: bool = False,
     ) -> AppendResult:
         """Store exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
 
-        Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing is then
-        stored.
+        `on_loop`: the caller must not wait; `WouldBlockError` where the batch unpacks to too much for that. Raises what
+        `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing is then stored.
         """
         now_ms = self._clock()
         header = self._validator.check(batch, origin, now_ms)
         append_time = _NO_TIME
         if origin is not AppendOrigin.REPLICA:
             if self._validator.requires_open(header):
-                batch, header = self._opened(batch, header, now_ms)
+                batch, header = self._opened(batch, header, now_ms, on_loop)
             if self._log_append_time:
                 header = rewrite_log_append_time(batch, 0, header, now_ms)
                 append_time = now_ms
@@ -304,10 +316,16 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         return AppendResult(header.base_offset, header.last_offset, append_time)
 
     def _opened(
-        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, on_loop: bool
     ) -> tuple[bytearray | memoryview, BatchHeader]:
         """The batch as it is stored, its records read; see `append_may_block`."""
-        opened = self._validator.open(batch, header, self.decompressed_max_bytes, now_ms)
+        most = self.decompressed_max_bytes
+        try:
+            opened = self._validator.open(batch, header, min(most, ON_LOOP_UNPACKED) if on_loop else most, now_ms)
+        except MessageTooLargeError as error:
+            if on_loop and most > ON_LOOP_UNPACKED:
+                raise WouldBlockError(f"{self.tp}: {error}") from error
+            raise
         if self._config.compacts:
             self._validator.check_keys(opened)
         stored = self._validator.stored_codec(header)

@@ -43,9 +43,10 @@ class AppendOrigin(Enum):
     INTERNAL = "internal"
 
 
-ON_LOOP_PACKED: Final = 16 * 1024
-"""A larger compressed batch is opened on a worker thread."""
-_ON_LOOP_UNPACKED: Final = 128 * 1024
+ON_LOOP_PACKED: Final = 64 * 1024
+"""A larger compressed batch is opened on a worker thread; so is one that unpacks to more than `ON_LOOP_UNPACKED`. For a
+smaller one the way to another thread and back takes several times as long as the batch."""
+ON_LOOP_UNPACKED: Final = 256 * 1024
 
 
 class Opened(NamedTuple):
@@ -189,9 +190,12 @@ class Validator:
         return by_topic or self.verifies(header.codec_id, header.base_timestamp, header.max_timestamp)
 
     def may_block(self, header: BatchHeader) -> bool:
-        """Whether that does not belong on an event loop."""
-        compressed = header.codec_id != 0 or self.config.compacts or self.stored_codec(header) != header.codec_id
-        return compressed and self.requires_open(header)
+        """Whether that belongs on a worker thread, as far as the header tells; `open` has a bound for the rest."""
+        if header.is_control:
+            return False
+        if self.config.compacts or self.stored_codec(header) != header.codec_id:
+            return True
+        return header.codec_id != 0 and header.size > ON_LOOP_PACKED and self.requires_open(header)
 
     def open(self, batch: bytearray | memoryview, header: BatchHeader, max_size: int, now_ms: int) -> Opened:
         """Read the records of a batch whose CRC is right, without making anything of them. A max timestamp that no
@@ -222,7 +226,7 @@ class Validator:
             if codec_id:
                 if len(records) > ON_LOOP_PACKED:
                     return False
-                records = self.codecs.by_id(codec_id).decompress(records, _ON_LOOP_UNPACKED)
+                records = self.codecs.by_id(codec_id).decompress(records, ON_LOOP_UNPACKED)
             return self._read(records, count, first_ms)[0] == largest_ms
         except CorruptRecordError:
             return False

@@ -5,13 +5,13 @@ The package is imported on first use: a broker opens few batches or none.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.seams.codec import Buffer
-from klamm.plugins.codecs.bounded import MemberDecoder, drain_members
+from klamm.plugins.codecs.bounded import drain_members
 
 
 class Lz4Config(BaseModel):
@@ -21,10 +21,33 @@ class Lz4Config(BaseModel):
     level: int = Field(default=0, ge=-16, le=16, alias="compression.level")
 
 
-def _frame() -> MemberDecoder:
-    import lz4.frame  # type: ignore[import-untyped]  # ships no stubs
+_PIECE: Final = 1 << 20
 
-    return cast(MemberDecoder, lz4.frame.LZ4FrameDecompressor())
+
+class _Frame:
+    """One frame. The package allocates all that it may return before it decodes anything: it is asked for a piece at a
+    time, since 64 MiB of fresh memory cost more than decoding 64 KiB."""
+
+    def __init__(self) -> None:
+        import lz4.frame  # type: ignore[import-untyped]  # ships no stubs
+
+        self._decoder = lz4.frame.LZ4FrameDecompressor()
+
+    @property
+    def eof(self) -> bool:
+        return cast(bool, self._decoder.eof)
+
+    @property
+    def unused_data(self) -> bytes | None:
+        return cast(bytes | None, self._decoder.unused_data)
+
+    def decompress(self, data: Buffer, max_length: int) -> bytes:
+        parts = [self._decoder.decompress(data, min(max_length, _PIECE))]
+        size = len(parts[0])
+        while parts[-1] and size < max_length and not self._decoder.eof and not self._decoder.needs_input:
+            parts.append(self._decoder.decompress(b"", min(max_length - size, _PIECE)))
+            size += len(parts[-1])
+        return cast(bytes, parts[0]) if len(parts) == 1 else b"".join(parts)
 
 
 class Lz4Codec:
@@ -51,6 +74,6 @@ class Lz4Codec:
 
     def decompress(self, data: Buffer, max_size: int) -> bytes:
         try:
-            return drain_members(_frame, data, max_size)
+            return drain_members(_Frame, data, max_size)
         except (RuntimeError, ValueError, EOFError) as error:
             raise CorruptRecordError(f"lz4: {error}") from error

@@ -14,7 +14,7 @@ from klamm.core.broker.context import Request
 from klamm.core.broker.partitions import LedPartition
 from klamm.core.broker.services import Services
 from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from klamm.core.log.errors import InvalidRecordError
+from klamm.core.log.errors import InvalidRecordError, WouldBlockError
 from klamm.core.log.partition_log import AppendResult
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.protocol.apis import ApiKey
@@ -55,10 +55,10 @@ def produce(services: Services, request: Request) -> Any:
         return _respond(services, request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
     outcomes = _Outcomes()
     for index, part in enumerate(message.partitions):
-        led = services.led(part.topic, part.partition)
-        if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
+        outcome = _append_now(services, part, message.acks)
+        if outcome is None:
             return _produce_rest(services, request, outcomes, message.partitions[index:])
-        outcomes.add(_append_now(led, part, message.acks))
+        outcomes.add(outcome)
     return _respond(services, request, outcomes.all)
 
 
@@ -93,7 +93,9 @@ def _produce_one(services: Services, led: LedPartition, request: OneBatch) -> li
     if _may_block(services, led, records):
         return None
     try:
-        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch, on_loop=True)
+    except WouldBlockError:
+        return None
     except KlammError as error:
         return _one_failed(services, led, request, error)
     led.published(len(records))
@@ -114,11 +116,8 @@ def _one_failed(services: Services, led: LedPartition, request: OneBatch, error:
 
 async def _produce_rest(services: Services, request: Request, outcomes: _Outcomes, rest: list[ProducePartition]) -> Any:
     for part in rest:
-        led = services.led(part.topic, part.partition)
-        if isinstance(led, LedPartition) and part.records is not None and _may_block(services, led, part.records):
-            outcomes.add(await _append_later(services, led, part, request.message.acks))
-        else:
-            outcomes.add(_append_now(led, part, request.message.acks))
+        outcome = _append_now(services, part, request.message.acks)
+        outcomes.add(outcome or await _append_later(services, part, request.message.acks))
     return _respond(services, request, outcomes.all)
 
 
@@ -138,18 +137,27 @@ def _may_block(services: Services, led: LedPartition, records: memoryview) -> bo
     )
 
 
-def _append_now(led: LedPartition | ErrorCode, part: ProducePartition, acks: int) -> Produced:
+def _append_now(services: Services, part: ProducePartition, acks: int) -> Produced | None:
+    """None where it belongs on a worker thread; nothing has then happened."""
+    led = services.led(part.topic, part.partition)
     if not isinstance(led, LedPartition):
         return Produced(part.topic, part.partition, led)
+    if part.records is not None and _may_block(services, led, part.records):
+        return None
     try:
         records = _checked(led, part, acks)
-        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch, on_loop=True)
+    except WouldBlockError:
+        return None
     except KlammError as error:
         return _failed(led, part, error)
     return _appended(led, records, result)
 
 
-async def _append_later(services: Services, led: LedPartition, part: ProducePartition, acks: int) -> Produced:
+async def _append_later(services: Services, part: ProducePartition, acks: int) -> Produced:
+    led = services.led(part.topic, part.partition)
+    if not isinstance(led, LedPartition):
+        return Produced(part.topic, part.partition, led)
     try:
         records = _checked(led, part, acks)
         result = await services.workers.disk(_open_and_append, services, led, records)

@@ -35,12 +35,16 @@ static int read_varint(const uint8_t *data, int64_t *pos, int64_t end, int bits,
     return 0;
 }
 
-/* Most varints take one byte. */
+/* Most varints take one byte or two. */
 #define READ(bits, past, into)                                                       \
     do {                                                                             \
         if (pos < end && data[pos] < 0x80) {                                         \
             uint8_t byte_ = data[pos++];                                             \
             (into) = (int64_t)(byte_ >> 1) ^ -(int64_t)(byte_ & 1);                  \
+        } else if (end - pos > 1 && data[pos + 1] < 0x80) {                          \
+            uint32_t two_ = (data[pos] & 0x7Fu) | (uint32_t)data[pos + 1] << 7;      \
+            pos += 2;                                                                \
+            (into) = (int64_t)(two_ >> 1) ^ -(int64_t)(two_ & 1);                    \
         } else if (read_varint(data, &pos, end, (bits), (past), &(into), &what)) {   \
             goto wrong;                                                              \
         }                                                                            \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.log.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError
+from klamm.core.log.errors import InvalidRecordError, InvalidTimestampError, MessageTooLargeError, WouldBlockError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.validation import ON_LOOP_PACKED, Validator
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
@@ -65,9 +65,9 @@ def too_many(name: str) -> bytearray:
 
 def large(name: str) -> bytearray:
     """Bad in its last record, and too large for an event loop."""
-    records = batch([random_bytes(n) for n in range(60)])[HEADER_SIZE:]
+    records = batch([random_bytes(n) for n in range(70)])[HEADER_SIZE:]
     records[-1] = 2  # one header, of which nothing is there
-    data = of(name, bytes(records), 60)
+    data = of(name, bytes(records), 70)
     assert len(data) > ON_LOOP_PACKED
     return data
 
@@ -135,15 +135,21 @@ def test_a_topic_whose_batches_are_opened_anyway(
         append(log, kind("zstd"))
 
 
-def test_only_what_unpacks_on_the_loop_in_no_time_is_opened_there(tmp_path: Path) -> None:
+def test_only_what_unpacks_in_no_time_is_opened_on_the_loop(tmp_path: Path) -> None:
     log = open_log(tmp_path, verify_payload="all")
     log.begin_leader_epoch(0)
     zstd = CODECS.by_name("zstd")
-    for many in (batch([bytes(1_000_000)], codec=zstd), batch([random_bytes(n) for n in range(30)], codec=zstd)):
+    packed = batch([random_bytes(n) for n in range(70)], codec=zstd)
+    assert log.append_may_block(packed)
+    grows = batch([bytes(1_000_000)], codec=zstd)
+    assert not log.append_may_block(grows), "its header does not tell"
+    for many in (packed, grows):
         assert log.append_plain(plain(many), 0) is None
-        assert log.append_may_block(many)
-        append(log, many)
+        append(log, bytearray(many))
+    with pytest.raises(WouldBlockError):
+        log.append(bytearray(grows), on_loop=True)
     assert not log.append_may_block(batch())
+    assert log.log_end_offset == 71
 
 
 def test_a_batch_that_grows_beyond_the_bound_is_refused(tmp_path: Path) -> None:
