@@ -20,7 +20,7 @@ from klamm.core.broker.group_keeper import GroupKeeper
 from klamm.core.broker.turns_by_key import TurnsByKey
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
-from klamm.core.cluster.image import ClusterImage
+from klamm.core.cluster.image import NO_LEADER, ClusterImage
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.classic import GroupCoordinator
@@ -37,7 +37,7 @@ from klamm.core.seams.coordination import (
     NoNodeError,
     SessionEvent,
 )
-from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klamm.core.seams.offsets import CommittedOffset, OffsetStore, PartitionedStore
 
 log = logging.getLogger(__name__)
 R = TypeVar("R")
@@ -125,8 +125,13 @@ class GroupService:
     # -- who coordinates
 
     def coordinator_of(self, group: str) -> int | None:
-        """The live broker that a group belongs to: the same at every broker, for as long as the brokers are."""
-        brokers = sorted(self._image().brokers)
+        """The live broker that a group belongs to, the same at every broker: the leader of its partition where the
+        store has such (`NO_LEADER` while there is none), else one that its name chooses; None where no broker is."""
+        image = self._image()
+        brokers = sorted(image.brokers)
+        if isinstance(self._offsets, PartitionedStore) and (topic := image.topics.get(self._offsets.topic)):
+            leader = topic.partitions[self._offsets.partition_of(group, len(topic.partitions))].leader
+            return leader if leader in brokers else NO_LEADER
         return brokers[zlib.crc32(group.encode()) % len(brokers)] if brokers else None
 
     def not_mine(self, group: str) -> ErrorCode | None:

@@ -103,3 +103,17 @@ class GroupStore(Protocol):
     def load_groups(self) -> dict[str, StoredGroup]:
         """All that are stored. A store that raises `CoordinationUnavailableError` is asked again until it answers."""
         ...
+
+
+@runtime_checkable
+class PartitionedStore(Protocol):
+    """What an `OffsetStore` may be besides: it keeps all of a group in one partition of a topic. The leader of that
+    partition coordinates the group, as in Kafka, so nobody else can store its offsets: a leader that was paused had no
+    successor, or is refused as a leader."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def partition_of(self, group: str, partitions: int) -> int:
+        """Of so many partitions, the group's."""
+        ...

@@ -37,9 +37,10 @@ _PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_a
 
 
 class TopicOffsetStore:
-    """See the seam, `klamm.core.seams.offsets.OffsetStore` and `GroupStore`."""
+    """See the seam, `klamm.core.seams.offsets.OffsetStore`, `GroupStore` and `PartitionedStore`."""
 
     needs_coordination = False  # but for the brokers' addresses, once
+    topic = OFFSETS_TOPIC
 
     def __init__(
         self,
@@ -64,9 +65,9 @@ class TopicOffsetStore:
         for tp, value in offsets.items():
             if not -(2**63) <= value.offset < 2**63:
                 raise CoordinationError(f"{tp}: offset {value.offset} is no offset: it should have 64 bits")
-        self._check(guards)
         with self._reaching():
             count = self._partitions() or self._create()
+            self._check(guards)  # not before: one of them may be the version of all topics
             rows = [(encode_key(OffsetKey(group, tp)), encode_value(value)) for tp, value in offsets.items()]
             self._append(partition_for(group, count), rows)
         self._check(guards)
@@ -95,6 +96,9 @@ class TopicOffsetStore:
                 gone.append(encode_key(GroupKey(group)))
             if gone:
                 self._append(number, [(key, None) for key in gone])
+
+    def partition_of(self, group: str, partitions: int) -> int:
+        return partition_for(group, partitions)
 
     def save_group(self, group: str, state: StoredGroup) -> None:
         with self._reaching():

@@ -41,7 +41,7 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     for node, host, port, _ in nodes(services, request):
         if node == node_id:
             return {**row, "node_id": node, "host": host, "port": port, "error_code": ErrorCode.none}
-    message = "no broker is registered"
+    message = "no live broker can coordinate this group now"
     return {**row, "error_code": ErrorCode.coordinator_not_available, "error_message": message}
 
 

@@ -16,7 +16,7 @@ from klamm.core.broker import group_service, turns_by_key
 from klamm.core.broker.group_service import Committer, GroupService
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
-from klamm.core.cluster.image import BrokerNode, ClusterImage
+from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.nodes import BrokerIdNode, TopicNode
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
@@ -24,7 +24,7 @@ from klamm.core.groups.requests import JoinRequest, SyncRequest
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Check, Coordination
-from klamm.core.seams.offsets import CommittedOffset, OffsetStore
+from klamm.core.seams.offsets import CommittedOffset, GroupStore, OffsetStore
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
@@ -274,3 +274,45 @@ def test_a_fetch_passes_over_offsets_of_the_deleted_topic(cluster: Cluster, plug
             assert (await service.fetch("g", [T0]))[T0].offset == 4, "of a topic that the image does not know yet"
 
     run(test())
+
+
+class PlacedStore:
+    """Where a store in a topic would keep groups: by the number in their names."""
+
+    topic = "__consumer_offsets"
+    needs_coordination = False
+
+    def partition_of(self, group: str, partitions: int) -> int:
+        return int(group.removeprefix("g")) % partitions
+
+
+class Listening:
+    def on_session(self, _: object) -> None:
+        """Nobody tells anything."""
+
+
+def chosen_by_name(patch: pytest.MonkeyPatch) -> None:
+    """As it was: whoever the name chose of the live brokers, and another one once that was paused."""
+    patch.setattr(group_service, "PartitionedStore", GroupStore)
+
+
+@guarantee("B8", "the leader of a group's partition coordinates it, nobody else", plant=chosen_by_name)
+def test_the_leader_of_a_groups_partition_coordinates_it() -> None:
+    brokers = {number: BrokerNode(number, "127.0.0.1", 1, 0) for number in (0, 1)}
+    leaders = {number: PartitionImage(number % 3, 0, (number % 3,), (number % 3,)) for number in range(6)}
+    offsets = TopicImage("__consumer_offsets", uuid4(), leaders)
+    image = ClusterImage("c", 0, brokers, {offsets.name: offsets})
+    store: Any = PlacedStore()
+    listening: Any = Listening()
+    workers = Workers(1)
+    try:
+        service = GroupService(BrokerConfig(broker_id=0), listening, store, workers, lambda: image)
+        found = {number: service.coordinator_of(f"g{number}") for number in range(12)}
+        assert found == {number: (0, 1, NO_LEADER)[number % 3] for number in range(12)}
+        refused = [service.not_mine(f"g{number}") for number in range(3)]
+        assert refused == [None, ErrorCode.not_coordinator, ErrorCode.not_coordinator]
+        nothing = ClusterImage("c", 0, brokers, {})
+        before = GroupService(BrokerConfig(broker_id=0), listening, store, workers, lambda: nothing)
+        assert {before.coordinator_of(f"g{number}") for number in range(12)} == {0, 1}
+    finally:
+        workers.close()
