@@ -71,7 +71,7 @@ def test_another_brokers_dead_session_is_waited_out(coordination_case: Coordinat
 
 
 def test_a_live_broker_with_this_id_is_one_clear_line(coordination_case: CoordinationCase) -> None:
-    live, mine = coordination_case.open(), coordination_case.open(session_timeout_ms=2000)
+    live, mine = coordination_case.open(), coordination_case.open(session_timeout_ms=4000)
     registration(live, "another", port=19092).register()
     with pytest.raises(BrokerError) as caught:
         registration(mine, "dir").register()

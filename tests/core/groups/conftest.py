@@ -10,7 +10,8 @@ import pytest
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.members import CoordinationSpec
 
-SESSION_MS = 2_000
+SESSION_MS = 5_000
+"""Tests wait for its end after a kill; a live member must not lose it by waiting for a processor."""
 
 
 @pytest.fixture(params=["embedded", "zookeeper"])

@@ -89,7 +89,7 @@ class _Owner:
     """A member whose session a test ends, and what it is told."""
 
     def __init__(self, case: CoordinationCase) -> None:
-        self.coordination = case.open(2_000)
+        self.coordination = case.open()
         self.store = offset_store(self.coordination)
         self.events: list[tuple[str, set[TopicPartition]]] = []
         settings = RegistrySettings("g", {"t": 1}, backoff_s=0.2)
@@ -148,7 +148,7 @@ def test_a_restart_of_zookeeper_loses_no_partition_for_good(tmp_path: Path) -> N
         case = ZooKeeperCase(server)
         spec = {
             "plugin": "zookeeper",
-            "config": {"zookeeper.connect": case._connect, "zookeeper.session.timeout.ms": 4_000},
+            "config": {"zookeeper.connect": case._connect, "zookeeper.session.timeout.ms": 10_000},
         }
         tree = open_coordination(spec)
         write_topic(tree, "t", len(PARTITIONS))

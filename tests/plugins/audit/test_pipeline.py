@@ -29,7 +29,7 @@ from klamm.plugins.audit.windows import parse_instant
 from klammtest.broker import RunningBroker, running_broker
 
 TOPIC = "trips"
-WAIT_S = "20"
+WAIT_S = "60"
 START = parse_instant("2013-01-01")
 MINUTE = 60_000
 
@@ -146,7 +146,7 @@ def test_a_group_that_has_not_read_all_is_missing_records(broker: RunningBroker)
 
 def until(broker: RunningBroker, state: str, rows: int = 0) -> tuple[int, dict[str, Any]]:
     """Ask until a row is in this state, and the broker has caught up with so many windows."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         status, topic = audit(broker, wait="0")
         broker_rows = [row for row in topic["rows"] if row["tiers"]["broker"]["records"]]
