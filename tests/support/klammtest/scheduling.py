@@ -1,8 +1,9 @@
-"""The order of the test files and their spread over pytest-xdist's workers; which tests `make test FAST=1` leaves out.
+"""The order of the tests and their spread over pytest-xdist's workers; which tests `make test FAST=1` leaves out.
 
-Files start in the order of their cost, the longest first, so that no worker ends long after the others. Their costs in
-seconds are in `tests/costs.json`; `make test COSTS=1` measures them again. A file is one unit of work, since its tests
-share brokers; the files of `SPREAD` are not, their tests share nothing.
+A file is one unit of work, since its tests share brokers. The tests of a file in `SPREAD` share nothing: each is a
+unit. The files of a folder in `TOGETHER` share something that is slow to start: they are one unit. Units start in the
+order of their cost, the longest first, so that no worker ends long after the others. `tests/costs.json` has their costs
+in seconds; `make test COSTS=1` measures them again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[3]
 COSTS: Final = ROOT / "tests" / "costs.json"
 UNKNOWN_S: Final = 30.0
-"""Of a file that was not measured: it starts early, which costs nothing if it is short."""
+"""Of a unit that was not measured: it starts early, which costs nothing if it is short."""
 
-SPREAD: Final = frozenset(
-    {"tests/plugins/demo/test_demo.py", "tests/docs/test_readme.py", "tests/docs/test_examples.py"}
-)
-FAST_FILE_S: Final = 15.0
-"""What a file may cost to be in the inner loop."""
+SPREAD: Final = ("tests/plugins/demo/test_demo.py", "tests/docs/test_examples.py", "tests/faults/test_campaign.py")
+TOGETHER: Final = ("tests/hadoop",)
+"""One Spark."""
+
+FAST_UNIT_S: Final = 15.0
+"""What a unit may cost to be in the inner loop."""
 
 JVM_FIXTURES: Final = frozenset({"spark", "zookeeper_server"})
 
@@ -42,10 +44,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """A costly file is not even imported by `--fast`."""
+    """What is costly is not even imported by `--fast`."""
     if not config.getoption("--fast") or not collection_path.is_relative_to(ROOT):
         return None
-    return known_costs().get(str(collection_path.relative_to(ROOT)), 0.0) > FAST_FILE_S or None
+    path = str(collection_path.relative_to(ROOT))
+    costs = known_costs()
+    cost = sum(costs[name] for name in costs if _file(name) == path) if path in SPREAD else costs.get(unit(path), 0.0)
+    return cost > FAST_UNIT_S or None
 
 
 @pytest.hookimpl(trylast=True)
@@ -56,7 +61,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item, is_slow in zip(items, slow, strict=True) if not is_slow]
     if config.getoption("--guarantees") is None:  # these have an order of their own
         costs = known_costs()
-        items.sort(key=lambda item: -costs.get(_file(item.nodeid), UNKNOWN_S))  # stable: within a file as written
+        of = {item: unit(item.nodeid) for item in items}
+        items.sort(key=lambda item: (-costs.get(of[item], UNKNOWN_S), of[item]))  # stable: within a unit as written
 
 
 def _is_slow(item: pytest.Item) -> bool:
@@ -66,28 +72,34 @@ def _is_slow(item: pytest.Item) -> bool:
     return jvm or item.get_closest_marker("slow") is not None
 
 
+def unit(nodeid: str) -> str:
+    """What goes to one worker as a whole: a folder, a file, or a single test."""
+    file = _file(nodeid)
+    return nodeid if file in SPREAD else next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
+
+
 def _file(nodeid: str) -> str:
     return nodeid.partition("::")[0]
 
 
 @lru_cache(maxsize=1)
 def known_costs() -> dict[str, float]:
-    """Seconds by file; empty if none were measured."""
+    """Seconds by unit; empty if none were measured."""
     return dict(json.loads(COSTS.read_text())) if COSTS.exists() else {}
 
 
 class CostRecorder:
-    """Adds up what each file's tests took, with the set-up and the end of their fixtures."""
+    """Adds up what each unit's tests took, with the set-up and the end of their fixtures."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._seconds[_file(report.nodeid)] += report.duration
+        self._seconds[unit(report.nodeid)] += report.duration
 
     def pytest_sessionfinish(self) -> None:
-        measured = {file: round(seconds, 1) for file, seconds in self._seconds.items()}
-        kept = {file: cost for file, cost in known_costs().items() if (ROOT / file).exists()}
+        measured = {name: round(seconds, 1) for name, seconds in self._seconds.items()}
+        kept = {name: cost for name, cost in known_costs().items() if (ROOT / _file(name)).exists()}
         COSTS.write_text(json.dumps({**kept, **measured}, indent=1, sort_keys=True) + "\n")
 
 
@@ -102,7 +114,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         """Units of work in the order of collection, which is that of their costs."""
 
         def _split_scope(self, nodeid: str) -> str:
-            return nodeid if _file(nodeid) in SPREAD else _file(nodeid)
+            return unit(nodeid)
 
     config.option.loadscopereorder = False
     return ByCost(config, log)
