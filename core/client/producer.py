@@ -293,6 +293,7 @@ class Producer:
             )
             if audited:
                 self._listeners.audited |= {topic}
+            writer.resize(len(view.partitions), view.topic_id)
             self._control.follow([topic])
             self._writers[topic] = writer
             return writer
@@ -310,7 +311,7 @@ class Producer:
         topics = self._client.cluster.view.topics
         for name, writer in list(self._writers.items()):
             if name in topics:
-                writer.grow(len(topics[name].partitions))
+                writer.resize(len(topics[name].partitions), topics[name].topic_id)
         self._sender.wake()
 
     def _acks_of(self, topic: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from uuid import UUID
 
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.partition_queue import PartitionQueue
@@ -36,8 +37,10 @@ class TopicWriter:
         self._make_queue = make_queue
         self._partitioner = partitioner
         self._choose = choose
+        self._topic_id: UUID | None = None
+        self._made: tuple[PartitionQueue, ...] = ()
         self._queues: tuple[PartitionQueue, ...] = ()
-        self.grow(partitions)
+        self._resize(partitions)
         self._sticky: PartitionQueue = self._queues[choose(partitions)]
         self._turn = choose(partitions)
 
@@ -48,17 +51,27 @@ class TopicWriter:
 
     def in_turn(self) -> PartitionQueue:
         """For a whole batch without keys: each partition in its turn, from a random one on."""
-        self._turn = (self._turn + 1) % len(self._queues)
-        return self._queues[self._turn]
+        queues = self._queues
+        self._turn = (self._turn + 1) % len(queues)
+        return queues[self._turn]
 
     @property
     def partitions(self) -> int:
         return len(self._queues)
 
-    def grow(self, partitions: int) -> None:
-        """The topic has more partitions now. A topic never has fewer."""
-        more = range(len(self._queues), partitions)
-        self._queues += tuple(self._make_queue(TopicPartition(self.topic, number)) for number in more)
+    def resize(self, partitions: int, topic_id: UUID | None) -> None:
+        """The topic has so many partitions now. Fewer count only after it was deleted and created again: an answer may
+        be old. What waits for one that is gone fails by its time-out, and nothing more is sent to it."""
+        again = None not in (topic_id, self._topic_id) and topic_id != self._topic_id
+        self._topic_id = topic_id or self._topic_id
+        if partitions > len(self._queues) or (again and partitions):
+            self._resize(partitions)
+            self._sticky = self._queues[self._choose(partitions)]
+
+    def _resize(self, partitions: int) -> None:
+        more = range(len(self._made), partitions)
+        self._made += tuple(self._make_queue(TopicPartition(self.topic, number)) for number in more)
+        self._queues = self._made[:partitions]
 
     def queue(self, key: bytes | None, value: bytes | None, partition: int | None, size: int) -> PartitionQueue:
         """Where the record goes; `size` is its estimated bytes."""
@@ -81,8 +94,9 @@ class TopicWriter:
         return sticky
 
     def _custom(self, partitioner: Partitioner, key: bytes | None, value: bytes | None) -> PartitionQueue:
-        chosen = partitioner(self.topic, key, value, len(self._queues))
-        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < len(self._queues):
-            allowed = f"a number from 0 to {len(self._queues) - 1}"
+        queues = self._queues
+        chosen = partitioner(self.topic, key, value, len(queues))
+        if isinstance(chosen, bool) or not isinstance(chosen, int) or not 0 <= chosen < len(queues):
+            allowed = f"a number from 0 to {len(queues) - 1}"
             raise ConfigError(f"producer.partitioner: expected {allowed} for topic {self.topic!r}, got {chosen!r}")
-        return self._queues[chosen]
+        return queues[chosen]
