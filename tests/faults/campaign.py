@@ -35,7 +35,15 @@ AT_A_TIME = 2
 LIMIT_S = 2_400.0
 """Seconds for one campaign; each has limits of its own below it."""
 LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
-WAITING = ("clock-jump-process", "offset-store-kill", "fsync-eio-syscall", "disk-full", "paused-broker", "two-brokers")
+WAITING = (
+    "clock-jump-process",
+    "offset-store-kill",
+    "fsync-eio-syscall",
+    "disk-full",
+    "paused-coordinator",
+    "paused-broker",
+    "two-brokers",
+)
 """They wait for brokers to start, for retention to look, for timeouts; the longest first."""
 ALONE = ("connections",)
 

@@ -29,7 +29,15 @@ IN_PROCESS = [
     "kill-at-fault-point",
     "segment-cut",
 ]
-WITH_BROKER = ["disk-full", "kill9-confluent-kafka", "kill9-klamm", "offset-store-kill", "paused-broker", "two-brokers"]
+WITH_BROKER = [
+    "disk-full",
+    "kill9-confluent-kafka",
+    "kill9-klamm",
+    "offset-store-kill",
+    "paused-broker",
+    "paused-coordinator",
+    "two-brokers",
+]
 
 
 @pytest.mark.parametrize("name", IN_PROCESS + WITH_BROKER)

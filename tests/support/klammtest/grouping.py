@@ -56,6 +56,13 @@ def commit(
     version: int = 8,
     metadata: str = "",
 ) -> dict[tuple[str, int], ErrorCode]:
+    answer = wire.call(ApiKey.OFFSET_COMMIT, version, **commit_fields(group, offsets, member, version, metadata))
+    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+
+
+def commit_fields(
+    group: str, offsets: dict[tuple[str, int], int], member: Any, version: int, metadata: str = ""
+) -> dict[str, Any]:
     topics: dict[str, list[Any]] = {}
     for (topic, partition), offset in offsets.items():
         asked = part(
@@ -63,16 +70,15 @@ def commit(
             partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=metadata,
         )  # fmt: skip
         topics.setdefault(topic, []).append(asked)
-    answer = wire.call(
-        ApiKey.OFFSET_COMMIT, version, group_id=group,
-        generation_id_or_member_epoch=member.generation_id if member else -1,
-        member_id=member.member_id if member else "",
-        topics=tuple(
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": member.generation_id if member else -1,
+        "member_id": member.member_id if member else "",
+        "topics": tuple(
             part(ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestTopic", name=topic, partitions=tuple(parts))
             for topic, parts in topics.items()
         ),
-    )  # fmt: skip
-    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+    }
 
 
 def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:

@@ -1,0 +1,33 @@
+"""A plugin that plants a fault: a coordinator whose commits carry no check of who has the group by now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from klamm.core.broker.group_service import GroupService
+from klamm.core.groups.doors import ClassicDoors
+from klamm.core.hookspecs import hookimpl
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.command import Command
+from klamm.core.seams.offsets import CommittedOffset
+
+
+def _store(
+    service: GroupService, group: str, offsets: Mapping[TopicPartition, CommittedOffset], _: object
+) -> set[TopicPartition]:
+    service._offsets.commit(group, offsets)
+    return set()
+
+
+def _renew(_: ClassicDoors) -> list[str]:
+    return []
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    """None: this is what makes the module a plugin."""
+    return []
+
+
+setattr(GroupService, "_store", _store)  # noqa: B010 - mypy takes an assignment for a mistake
+setattr(ClassicDoors, "renew", _renew)  # noqa: B010
