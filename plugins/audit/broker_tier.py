@@ -19,17 +19,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from operator import add, sub
 from typing import Final
 from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import CoordinationError, KlammError
-from klamm.core.records.decode import decode_columns
+from klamm.core.records import native
+from klamm.core.records.decode import read_area
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.pure import Column
 from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
@@ -222,16 +226,16 @@ class Follower:
         if header.is_control:
             return
         try:
-            columns = decode_columns(data, at, header, self._logs.codecs, partition=partition)
+            area = read_area(data, at, header, self._logs.codecs, partition=partition)
+            given = [(area.data, 0, len(area.data), *area[1:])]
+            found = native.columns(given, position, header.next_offset)
         except KlammError as error:
-            log.error("broker audit: %s; its records are counted as unknown", error)
+            log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
             return
-        first = next((n for n, offset in enumerate(columns.offsets) if offset >= position), len(columns.offsets))
-        if first:
-            columns = columns.part(first, len(columns.offsets))
-        sizes = [len(k or b"") + len(v or b"") for k, v in zip(columns.keys, columns.values, strict=True)]
-        self._ranges.count(partition, columns.offsets, columns.timestamps_ms, sizes, origins(columns.headers))
+        _, keys, values, offsets, timestamps, ends, names, items = found
+        sizes = array("q", map(add, _lengths(keys), _lengths(values)))
+        self._ranges.count(partition, _int64(offsets), _int64(timestamps), sizes, origins(ends, names, items))
 
     def _commit(self) -> None:
         """Publish, then commit, as everywhere: a crash in between is made good by the next event with the same key."""
@@ -246,6 +250,19 @@ class Follower:
         self._logs.offsets.commit(GROUP, now)
         self._ranges.committed(self._uncommitted)
         self._uncommitted = {}
+
+
+def _int64(data: bytes) -> array[int]:
+    found = array("q")
+    found.frombytes(data)
+    return found
+
+
+def _lengths(column: Column) -> Iterator[int]:
+    """Of each item in bytes; 0 for null."""
+    ends = array("i")
+    ends.frombytes(column[1])
+    return map(sub, ends[1:], ends)
 
 
 def connect_to_self(topic: str) -> Connect:

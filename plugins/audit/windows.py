@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -20,8 +20,13 @@ def window_start(timestamp_ms: int, window_ms: int) -> int:
     return timestamp_ms - timestamp_ms % window_ms if timestamp_ms >= 0 else NO_WINDOW
 
 
-def tally(timestamps_ms: Iterable[int], sizes: Iterable[int], window_ms: int) -> dict[int, list[int]]:
-    """[count, bytes] by window start. In one loop: it runs for every record that is counted."""
+def tally(timestamps_ms: Sequence[int], sizes: Sequence[int], window_ms: int) -> dict[int, list[int]]:
+    """[count, bytes] by window start. It runs for every record that is counted; mostly all are of one window."""
+    if not timestamps_ms:
+        return {}
+    one = window_start(min(timestamps_ms), window_ms)
+    if one == window_start(max(timestamps_ms), window_ms):
+        return {one: [len(timestamps_ms), sum(sizes)]}
     found: dict[int, list[int]] = {}
     for timestamp, size in zip(timestamps_ms, sizes, strict=True):
         start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
@@ -35,9 +40,13 @@ def tally(timestamps_ms: Iterable[int], sizes: Iterable[int], window_ms: int) ->
 
 
 def tally_by_source(
-    timestamps_ms: Iterable[int], sizes: Iterable[int], sources: Iterable[int], window_ms: int
+    timestamps_ms: Sequence[int], sizes: Sequence[int], sources: Sequence[int], window_ms: int
 ) -> dict[tuple[int, int], list[int]]:
     """[count, bytes] by (window start, number of the source)."""
+    if not timestamps_ms:
+        return {}
+    if min(sources) == max(sources):
+        return {(start, sources[0]): cell for start, cell in tally(timestamps_ms, sizes, window_ms).items()}
     found: dict[tuple[int, int], list[int]] = {}
     for timestamp, size, source in zip(timestamps_ms, sizes, sources, strict=True):
         key = (timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW, source)

@@ -8,6 +8,10 @@ from uuid import UUID
 
 import pytest
 
+from klamm.core.records import native
+from klamm.core.records.decode import read_area
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import RangeCount, WindowCount
@@ -19,7 +23,7 @@ from klamm.plugins.audit.origins import origin, origins
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import Kind, Problem, TierKey
-from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
+from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
 from klammtest.guarantees import guarantee
 
 BROKER, READERS, LAKE = TierKey("broker", "b"), TierKey("consumer", "readers"), TierKey("hadoop", "lake")
@@ -154,9 +158,20 @@ def test_a_record_is_its_last_senders() -> None:
     """A record that is sent on with the headers that it came with has two: the last is the sender's own."""
     mine, former = named("mine"), named("former")
     assert origin((*former, *mine)) == "mine"
-    assert origins([mine, (), former[:2]]) == ["mine", "", UNATTRIBUTED]
-    assert origins([mine, mine]) == "mine"
-    assert origins([]) == ""
+    assert sources([mine, (), former[:2]]) == ["mine", "", UNATTRIBUTED]
+    assert sources([mine, mine]) == "mine"
+    assert sources([(), ()]) == ""
+    assert sources([(("k", b"v"),), (("k", b"v"),)]) == ""
+    assert sources([(("k", None), *mine), (("k", b""), *mine)]) == ["mine", "mine"]
+    shifted = [(("klamm.producer", b"ab"), ("x", b"c")), (("klamm.producer", b"a"), ("x", b"bc"))]
+    assert sources(shifted) == ["ab", "a"]
+
+
+def sources(headers: Sequence[Headers]) -> str | list[str]:
+    """As the broker tier finds them in a batch."""
+    batch = encode_batch([(0, None, None, each) for each in headers])
+    area = read_area(batch, 0, BatchHeader.parse(batch), CODECS)
+    return origins(*native.columns([(area.data, 0, len(area.data), *area[1:])], 0, 2**62)[5:])
 
 
 # -- C11
