@@ -24,7 +24,7 @@ PAGES = [
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_the_examples_of_a_page_run(page: str, tmp_path: Path) -> None:
     reader = Reader(tmp_path, {"9092": str(free_port()), "2181": str(free_port())})
     try:

@@ -10,13 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from klammtest.broker import ENVIRONMENT
+
 FOLDER = Path(__file__).parent
 
 
 def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(FOLDER.parent / "support")}
+    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
     command = [sys.executable, str(FOLDER / "campaign.py"), "--quick", "--seed", "11", *arguments]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=280, check=False)
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=560, check=False)
 
 
 IN_PROCESS = [

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+from klammtest.broker import ENVIRONMENT
+
 FOLDER = Path(__file__).parent
 
 
 def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(FOLDER.parent / "support")}
+    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
     command = [sys.executable, str(FOLDER / "campaign.py"), "connections", "--quick", "--seed", "11", *arguments]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=280, check=False)
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=560, check=False)
 
 
 def test_a_crowd_of_connections_holds_no_more_than_it_may() -> None:

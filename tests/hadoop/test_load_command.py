@@ -79,7 +79,7 @@ def send(broker: RunningBroker, topic: str, ids: range) -> None:
 def klamm_load(broker: RunningBroker, *more: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [BIN / "klamm", "load", "--config", broker.config_path, *more],
-        env={**os.environ, **environment}, cwd="/", text=True, capture_output=True, timeout=200, check=False,
+        env={**os.environ, **environment}, cwd="/", text=True, capture_output=True, timeout=500, check=False,
     )  # fmt: skip
 
 
@@ -118,7 +118,7 @@ def test_increments_and_their_audit_events(broker: RunningBroker, spark: SparkSe
     assert sorted(os.listdir(broker.folder / "lake" / "trips" / "_audited")) == ["000001", "000002"]  # noqa: PTH208
     shown = subprocess.run(
         [BIN / "klamm", "audit", "--config", broker.config_path, "--topic", "trips"],
-        text=True, capture_output=True, timeout=60, check=False,
+        text=True, capture_output=True, timeout=180, check=False,
     )  # fmt: skip
     (total,) = [line for line in shown.stdout.splitlines() if line.strip("│ ").startswith("all")]
     assert total.count("130") >= 3, shown.stdout
@@ -146,7 +146,7 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
          "--driver-java-options", "-XX:TieredStopAtLevel=1", "--py-files", wheel, script,
          "--config", broker.config_path, "other"],
         env={**os.environ, "PYSPARK_PYTHON": sys.executable}, cwd=tmp_path,
-        text=True, capture_output=True, timeout=250, check=False,
+        text=True, capture_output=True, timeout=500, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     lines = done.stdout.splitlines()
@@ -204,6 +204,6 @@ def test_ctrl_c_ends_a_load_without_a_word_and_leaves_nothing_visible(broker: Ru
         while not staging.exists() and load.poll() is None:
             threading.Event().wait(0.01)
         load.send_signal(signal.SIGINT)
-        said = load.communicate(timeout=60)
+        said = load.communicate(timeout=300)
     assert (load.returncode, *said) == (130, "", "")
     assert [path.name for path in staging.parent.iterdir()] == ["_staging"]

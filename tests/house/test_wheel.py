@@ -38,11 +38,11 @@ def pure_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def empty_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("empty") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True, timeout=400)
     subprocess.run(
         [str(venv / "bin/python"), "-m", "pip", "install", "-q", "--disable-pip-version-check",
          "-c", str(ROOT / "requirements/base.txt"), str(wheel)],
-        check=True, timeout=280,
+        check=True, timeout=500,
     )  # fmt: skip
     return venv
 

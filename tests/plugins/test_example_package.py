@@ -128,7 +128,7 @@ def test_a_client_without_the_package_gets_a_clear_error(broker: RunningBroker, 
 
 
 def test_without_the_package_its_sink_is_one_line(broker: RunningBroker) -> None:
-    done = subprocess.run([KLAMM, "sink", "table"], cwd=broker.folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([KLAMM, "sink", "table"], cwd=broker.folder, capture_output=True, text=True, timeout=180)
     assert done.returncode == 2
     assert "sinks.table.plugin: unknown sink 'sqlite'" in done.stderr
 

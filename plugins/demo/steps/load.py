@@ -11,7 +11,7 @@ from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
 from klamm.plugins.demo.workspace import Workspace
 
 SINK = "lake"
-LOAD_S = 180.0
+LOAD_S = 600.0
 
 
 @dataclass(frozen=True)

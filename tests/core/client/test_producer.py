@@ -356,7 +356,7 @@ def test_a_forgotten_producer_sends_at_the_end_of_the_interpreter(
         f"p = klamm.Producer({{'producer': {{'bootstrap.servers': {broker.bootstrap!r}, 'linger.ms': 20000}}}})\n"
         f"p.send({topic!r}, b'late', partition=0)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
     assert "a producer was not closed" in done.stderr
     assert [record.value for record in stored(client, topic)[0]] == [b"late"]
 

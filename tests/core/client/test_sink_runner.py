@@ -125,7 +125,7 @@ def _until(condition: Callable[[], object]) -> None:
 def test_the_command_ends_cleanly_when_told(broker: RunningBroker) -> None:
     produce(broker, "stop")
     done = subprocess.run(
-        [KLAMM, "sink", "stop", "--once"], cwd=broker.folder, capture_output=True, text=True, timeout=90
+        [KLAMM, "sink", "stop", "--once"], cwd=broker.folder, capture_output=True, text=True, timeout=180
     )
     assert (done.returncode, done.stdout) == (0, f"sink stop: {RECORDS} records, 1 flushes\n"), done.stderr
     process = subprocess.Popen([KLAMM, "sink", "stop"], cwd=broker.folder, stdout=subprocess.PIPE, text=True)

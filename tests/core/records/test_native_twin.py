@@ -156,7 +156,7 @@ def test_the_twin_can_be_chosen() -> None:
     for asked, answer in (("1", "pure"), ("0", "native")):
         run = subprocess.run(
             [sys.executable, "-c", ask], env={**os.environ, "KLAMM_PURE": asked}, capture_output=True, text=True,
-            timeout=60, check=True,
+            timeout=180, check=True,
         )  # fmt: skip
         assert run.stdout.strip() == answer
     assert native.IMPLEMENTATION in ("pure", "native")

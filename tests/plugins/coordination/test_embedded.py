@@ -57,7 +57,7 @@ def test_a_locked_file_suspends_and_resumes(
     embedded_case: EmbeddedCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(embedded_tree, "BUSY_TIMEOUT_S", 0.1)
-    coordination = embedded_case.open(session_timeout_ms=300)
+    coordination = embedded_case.open(session_timeout_ms=2_000)
     events, signal = Events(coordination), Signal()
     coordination.watch("/a", signal)
     signal.mark()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -29,10 +28,10 @@ def left_running(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path) -> None:
     process = demo(tmp_path, "--plant", "lost")
-    output, _ = process.communicate(timeout=580)
+    output, _ = process.communicate(timeout=1700)
     lines = output.splitlines()
     assert process.returncode == 1, output
     assert lines[-1].startswith(LAST_LINE), output
@@ -43,15 +42,14 @@ def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path
     assert left_running(tmp_path) == []
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     process = demo(tmp_path)
     assert process.stdout is not None
     for line in process.stdout:
         if "producers send" in line:
             break
-    time.sleep(0.5)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=400)
     assert process.returncode == 130
     assert left_running(tmp_path) == []

@@ -82,7 +82,7 @@ class Reader:
 
     def _shell(self, example: Example, command: str | list[str], shown: str) -> str:
         done = subprocess.run(command, shell=isinstance(command, str), cwd=self.folder, env=self._environment(),
-                              text=True, capture_output=True, timeout=180, check=False)  # fmt: skip
+                              text=True, capture_output=True, timeout=400, check=False)  # fmt: skip
         wanted = int(example.options.get("exit", "0"))
         assert done.returncode == wanted, (
             f"{example.where}: exit {done.returncode}, wanted {wanted}: {shown}\n{done.stdout}{done.stderr}"
