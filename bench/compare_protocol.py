@@ -49,6 +49,8 @@ KNOWN: Final[Mapping[str, str]] = {
     ".synonyms": "Kafka names the broker's key for a default, and none where that is null",
     "produce: cut off": "what is cut off on its way is worth a retry",
     "produce: magic 9": "a retry would not help",
+    "idempotent 0 again: responses[0].partition_responses[0].log_append_time": "a retry of a batch with its own times",
+    "log_start_offset: Kafka 0, Klamm -1": "told with named records alone",
     "produce: transactional": "transactions are not served",
     "groups: list v": "a group is gone with its last offset here",
     "groups[0].group_state: Kafka 'Empty', Klamm 'Dead'": "a group is gone with its last offset here",

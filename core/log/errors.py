@@ -19,6 +19,7 @@ __all__ = [
     "OutOfOrderSequenceError",
     "RecordError",
     "RecordListTooLargeError",
+    "RecordValidationError",
     "StorageError",
     "WouldBlockError",
 ]
@@ -35,14 +36,18 @@ class RecordError(NamedTuple):
     message: str
 
 
-class InvalidRecordError(KlammError):
-    """A batch that breaks the rules of appending, though its bytes are whole; names the records, if it is for some."""
-
-    code = ErrorCode.invalid_record
+class RecordValidationError(KlammError):
+    """A batch that breaks the rules of appending; names the records, if it is for some of them."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
         self.record_errors = tuple(record_errors[:MAX_RECORD_ERRORS])
+
+
+class InvalidRecordError(RecordValidationError):
+    """A batch that breaks the rules of appending, though its bytes are whole."""
+
+    code = ErrorCode.invalid_record
 
 
 class MessageTooLargeError(KlammError):
@@ -57,7 +62,7 @@ class RecordListTooLargeError(KlammError):
     code = ErrorCode.record_list_too_large
 
 
-class InvalidTimestampError(KlammError):
+class InvalidTimestampError(RecordValidationError):
     """A timestamp outside `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`."""
 
     code = ErrorCode.invalid_timestamp

@@ -26,6 +26,7 @@ from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
+    InvalidTimestampError,
     LogClosedError,
     MessageTooLargeError,
     OffsetOutOfRangeError,
@@ -281,18 +282,23 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
     ) -> AppendResult:
         """Store exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
 
-        `on_loop`: the caller must not wait; `WouldBlockError` where the batch unpacks to too much for that. Raises what
-        `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing is then stored.
+        `on_loop`: the caller must not wait; `WouldBlockError` where the records are to be read for longer than that
+        allows. Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing
+        is then stored.
         """
         now_ms = self._clock()
-        header = self._validator.check(batch, origin, now_ms)
         append_time = _NO_TIME
-        if origin is not AppendOrigin.REPLICA:
-            if self._validator.requires_open(header):
+        try:
+            header = self._validator.check(batch, origin, now_ms)
+            if origin is not AppendOrigin.REPLICA and self._validator.requires_open(header):
                 batch, header = self._opened(batch, header, now_ms, on_loop)
-            if self._log_append_time:
-                header = rewrite_log_append_time(batch, 0, header, now_ms)
-                append_time = now_ms
+        except InvalidTimestampError as error:
+            if on_loop:
+                raise WouldBlockError(f"{self.tp}: the records are read to name those that are wrong") from error
+            raise self._validator.with_records(error, batch, self.decompressed_max_bytes, now_ms) from None
+        if origin is not AppendOrigin.REPLICA and self._log_append_time:
+            header = rewrite_log_append_time(batch, 0, header, now_ms)
+            append_time = now_ms
         with self._lock:
             self._check_open()
             if leader_epoch < self._epochs.latest:

@@ -16,6 +16,7 @@ from klamm.core.log.errors import (
 )
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
+from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import (
     HEADER,
     HEADER_SIZE,
@@ -158,17 +159,35 @@ class Validator:
         """By the header's two timestamps: the records are not opened for it."""
         if header.log_append_time:
             raise InvalidTimestampError("a client sent a batch whose timestamp type is LogAppendTime")
+        if problem := self._timestamp_problem(header, now_ms):
+            raise InvalidTimestampError(problem)
+
+    def _timestamp_problem(self, header: BatchHeader, now_ms: int) -> str:
         if self.config.message_timestamp_type == "LogAppendTime":
-            return
-        before, after = self.config.message_timestamp_before_max_ms, self.config.message_timestamp_after_max_ms
-        if header.base_timestamp != NO_TIMESTAMP and now_ms - header.base_timestamp > before:
-            raise InvalidTimestampError(
-                f"timestamp {header.base_timestamp} lies more than message.timestamp.before.max.ms={before} before now"
-            )
-        if header.max_timestamp - now_ms > after:
-            raise InvalidTimestampError(
-                f"timestamp {header.max_timestamp} lies more than message.timestamp.after.max.ms={after} after now"
-            )
+            return ""
+        return self._too_early(header.base_timestamp, now_ms) or self._too_late(header.max_timestamp, now_ms)
+
+    def _too_early(self, stamp_ms: int, now_ms: int) -> str:
+        if stamp_ms == NO_TIMESTAMP or now_ms - stamp_ms <= self._before_ms:
+            return ""
+        return f"timestamp {stamp_ms} lies more than message.timestamp.before.max.ms={self._before_ms} before now"
+
+    def _too_late(self, stamp_ms: int, now_ms: int) -> str:
+        if stamp_ms - now_ms <= self._after_ms:
+            return ""
+        return f"timestamp {stamp_ms} lies more than message.timestamp.after.max.ms={self._after_ms} after now"
+
+    def with_records(
+        self, error: InvalidTimestampError, batch: Buffer, max_size: int, now_ms: int
+    ) -> InvalidTimestampError:
+        """The error with the records whose timestamps are too far off (KIP-467); as it is where they cannot be read."""
+        try:
+            stamps = decode_columns(batch, 0, BatchHeader.parse(batch), self.codecs, max_size).timestamps_ms
+        except CorruptRecordError:
+            return error
+        problems = [self._too_early(stamp, now_ms) or self._too_late(stamp, now_ms) for stamp in stamps]
+        named = [RecordError(place, problem) for place, problem in enumerate(problems) if problem]
+        return InvalidTimestampError(str(error), named)
 
     # -- the records ---------------------------------------------------------------------------------------------
 

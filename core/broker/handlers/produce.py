@@ -14,7 +14,7 @@ from klamm.core.broker.context import Request
 from klamm.core.broker.partitions import LedPartition
 from klamm.core.broker.services import Services
 from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from klamm.core.log.errors import InvalidRecordError, WouldBlockError
+from klamm.core.log.errors import RecordValidationError, WouldBlockError
 from klamm.core.log.partition_log import AppendResult
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.protocol.apis import ApiKey
@@ -189,7 +189,7 @@ def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview
 def _failed(led: LedPartition, part: ProducePartition, error: KlammError) -> Produced:
     led.traffic.failed_produces += 1
     log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
-    named = error.record_errors if isinstance(error, InvalidRecordError) else ()
+    named = error.record_errors if isinstance(error, RecordValidationError) else ()
     start = led.log.log_start_offset if named else -1
     return Produced(
         part.topic, part.partition, error.code, log_start_offset=start, message=str(error), record_errors=named

@@ -34,6 +34,7 @@ from klammtest.wire import WireClient, part
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
 NOT_ASKED = -(2**31)
+DAY_MS = 86_400_000
 NOW_MS = time.time_ns() // 1_000_000
 
 
@@ -105,7 +106,7 @@ def no_record_is_named(patch: pytest.MonkeyPatch) -> None:
     class Nothing(Exception):
         """What no error is."""
 
-    patch.setattr(handlers.produce, "InvalidRecordError", Nothing)
+    patch.setattr(handlers.produce, "RecordValidationError", Nothing)
 
 
 @guarantee("E19", "a batch refused for some of its records names them (KIP-467)", plant=no_record_is_named)
@@ -123,6 +124,18 @@ def test_records_that_spoil_their_batch_are_named(wire: WireClient, codec: str |
     good = [record for i, record in enumerate(records) if i not in keyless]
     answer = produce(wire, topic, encode_batch(good))
     assert (answer.error_code, answer.base_offset, answer.record_errors) == (ErrorCode.none, 0, ())
+
+
+@guarantee("E19", "a batch refused for some of its timestamps names their records", plant=no_record_is_named)
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_records_with_wrong_timestamps_are_named(wire: WireClient, codec: str | None) -> None:
+    topic = new_topic(wire, message_timestamp_before_max_ms=3_600_000)
+    wrong = {2: NOW_MS - 2 * DAY_MS, 5: NOW_MS + DAY_MS}
+    records = [(wrong.get(i, NOW_MS), None, b"v", ()) for i in range(9)]
+    answer = produce(wire, topic, encode_batch(records, codec=codec_table().by_name(codec) if codec else None))
+    assert answer.error_code is ErrorCode.invalid_timestamp
+    assert [e.batch_index for e in answer.record_errors] == list(wrong)
+    assert all(str(wrong[e.batch_index]) in e.batch_index_error_message for e in answer.record_errors)
 
 
 def test_an_answer_names_a_bounded_number_of_records(wire: WireClient) -> None:
