@@ -73,6 +73,7 @@ class WriteTransaction:
         self._db = db
         self._now_ms = now_ms
         self._session_id = session_id
+        self._touched: list[tuple[str]] = []
 
     def stat(self, path: str) -> Stat:
         found = _node(self._db, path)
@@ -174,8 +175,13 @@ class WriteTransaction:
         self._changed(path, parent_of(path))
 
     def _changed(self, *paths: str) -> None:
-        self._db.executemany("INSERT INTO changes (path) VALUES (?)", [(path,) for path in paths])
-        self._db.execute("DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?", (KEPT_CHANGES,))
+        self._touched += [(path,) for path in paths]
+
+    def log_changes(self) -> None:
+        """All of them at once, at the end: every statement keeps the others from the lock for longer."""
+        if self._touched:
+            self._db.executemany("INSERT INTO changes (path) VALUES (?)", self._touched)
+            self._db.execute("DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?", (KEPT_CHANGES,))
 
 
 class EmbeddedTree:
@@ -218,7 +224,9 @@ class EmbeddedTree:
                 self._db.execute("BEGIN IMMEDIATE")
                 try:
                     now_ms = int(self._clock() * 1000)
-                    yield WriteTransaction(self._db, now_ms, session_id, time.monotonic() - begun)
+                    transaction = WriteTransaction(self._db, now_ms, session_id, time.monotonic() - begun)
+                    yield transaction
+                    transaction.log_changes()
                     fault_point("coordination.commit")
                     self._db.execute("COMMIT")
                 except BaseException:
