@@ -242,6 +242,7 @@ class Broker:
             directory_id=str(logs.meta.directory_id),
             rack=self._config.broker_rack,
             highest_producer_id=logs.highest_producer_id,
+            note_producer_id=logs.given_producer_ids.note,
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)

@@ -67,8 +67,10 @@ class Cluster:
         random_index: Callable[[int], int] = random.randrange,
         new_id: Callable[[], UUID] = uuid4,
         highest_producer_id: Callable[[], int] = lambda: -1,
+        note_producer_id: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`highest_producer_id` gives the highest in this broker's logs."""
+        """`highest_producer_id` gives the highest that this broker knows to be in use; `note_producer_id` keeps, over a
+        restart, the highest that it is about to give out."""
         self._coordination = coordination
         self.broker_id = broker_id
         identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
@@ -77,6 +79,7 @@ class Cluster:
         self._topics = TopicChanges(coordination, self._controller, random_index, new_id)
         self._new_id = new_id
         self._highest_producer_id = highest_producer_id
+        self._note_producer_id = note_producer_id
         self._allocated = -1
         self._image = EMPTY_IMAGE
         self._image_lock = threading.Lock()
@@ -199,6 +202,7 @@ class Cluster:
         """A block of producer ids that nobody had before or will have again."""
         block = allocate_block(self._coordination, self.broker_id, self._highest_used())
         self._allocated = max(self._allocated, block.stop - 1)
+        self._note_producer_id(self._allocated)
         return block
 
     def _highest_used(self) -> int:

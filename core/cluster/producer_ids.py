@@ -65,7 +65,7 @@ def _above(last: int, highest_used: int) -> int:
         return last
     passed = highest_used + SKIPPED
     _log.warning(
-        "%s: the last producer id given out is %d, but the logs hold producer id %d: the coordination is older than "
+        "%s: the last producer id given out is %d, but the log directory knows of %d: the coordination is older than "
         "the logs (restored from a backup?); ids go on at %d",
         paths.PRODUCER_ID_BLOCK, last, highest_used, passed + 1,
     )  # fmt: skip

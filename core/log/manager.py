@@ -31,6 +31,7 @@ from klamm.core.log.checkpoints import (
 )
 from klamm.core.log.clock import Clock, system_clock
 from klamm.core.log.files import remove_tree, rename, storage, sync_directory
+from klamm.core.log.given_producer_ids import GivenProducerIds
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
 from klamm.core.log.missing import MissingLogs
@@ -127,6 +128,7 @@ class LogManager:
         try:
             self._missing = MissingLogs(self.directory, expected, accept_missing)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
+            self.given_producer_ids = GivenProducerIds(self.directory)
             self._load(config_for)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without them is one that was emptied
@@ -182,8 +184,9 @@ class LogManager:
             return dict(self._logs)
 
     def highest_producer_id(self) -> int:
-        """The highest in any log: a new producer must get a higher one. -1 when there is none."""
-        return max((log.highest_producer_id for log in self.logs().values()), default=-1)
+        """The highest in any log, or given out by this broker: a new producer must get a higher one. -1: none."""
+        in_logs = max((log.highest_producer_id for log in self.logs().values()), default=-1)
+        return max(in_logs, self.given_producer_ids.highest)
 
     def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
         """The partition's log, made if it is not there, with this configuration. One of another topic id (deleted and

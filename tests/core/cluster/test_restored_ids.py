@@ -18,6 +18,7 @@ from klamm.core.cluster.nodes import ProducerIdBlockNode
 from klamm.core.cluster.producer_ids import SKIPPED, allocate_block
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import ErrorCode
+from klamm.core.log.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
 from klamm.core.seams.coordination import Coordination
@@ -41,7 +42,7 @@ def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: p
     begin = 1700 + SKIPPED + 1
     assert allocate_block(coordination, 0, highest_used=1700) == range(begin, begin + 1000)
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    assert "given out is 999, but the logs hold producer id 1700" in line
+    assert "given out is 999, but the log directory knows of 1700" in line
     assert f"go on at {begin}" in line
 
 
@@ -109,3 +110,26 @@ def test_new_producers_are_not_taken_for_old_ones(tmp_path: Path) -> None:
     (tmp_path / "tree.db").write_bytes(backup)
     with broker() as wire:
         assert five_records(wire) == [5, 6, 7, 8, 9]
+
+
+def test_ids_that_were_given_and_not_written_with_are_not_given_again(tmp_path: Path) -> None:
+    """Nor after a restart, nor where the file that says it is damaged: then by the logs alone."""
+    given = GivenProducerIds(tmp_path)
+    assert given.highest == -1
+    given.note(1999)
+    given.note(999)
+    assert GivenProducerIds(tmp_path).highest == 1999
+    path = tmp_path / GIVEN_PRODUCER_IDS
+    path.write_bytes(path.read_bytes().replace(b"1999", b"1998"))
+    assert GivenProducerIds(tmp_path).highest == -1
+
+
+def test_a_broker_notes_what_it_takes(coordination: Coordination, tmp_path: Path) -> None:
+    given = GivenProducerIds(tmp_path)
+    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), note_producer_id=given.note)
+    cluster.register()
+    try:
+        block = cluster.allocate_producer_ids()
+        assert GivenProducerIds(tmp_path).highest == block.stop - 1
+    finally:
+        cluster.close()
