@@ -18,6 +18,7 @@ TOPICS = {
     "control": {"partitions": 1},
     "compacted": {"partitions": 1, "config": {"cleanup.policy": "compact"}},
     "recompressed": {"partitions": 1, "config": {"compression.type": "lz4"}},
+    "verified": {"partitions": 1, "config": {"verify.payload": "all"}},
 }
 CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 COUNTS = (2**31 - 1, 1_000_000, 3)
@@ -33,20 +34,20 @@ RECORDS_AT = 57
 class Bombs:
     name = "bombs"
     injects = (
-        "batches of each codec that grow to 384 MB, and batches that claim "
-        "2^31-1, a million or 3 records, to a topic that is compacted and one that is recompressed, with the right CRC"
+        "batches of each codec that grow to 384 MB, and batches that claim 2^31-1, a million or 3 records, to a topic "
+        "that is compacted, one that is recompressed and one with verify.payload=all, with the right CRC"
     )
     asserts = "CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE; the broker serves, and its memory is bounded"
     plants = "an ordinary batch is sent and held for a bomb"
     tools = ()
 
     def run(self, run: Run) -> Result:
-        result = Result(wanted=13 if run.quick else 130)
+        result = Result(wanted=20 if run.quick else 200)
         with running_broker(run.folder, topics=TOPICS) as broker:
             with WireClient(broker.bootstrap) as wire:
                 for number, chance in run.injections(1, 10):
                     bombs = _bombs(chance, plant=run.plant)
-                    for topic in ("compacted", "recompressed"):
+                    for topic in ("compacted", "recompressed", "verified"):
                         for name, bomb in bombs:
                             if (
                                 "lz4" not in name or topic != "recompressed"
