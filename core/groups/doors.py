@@ -202,9 +202,9 @@ class ClassicDoors:
         """Blocking. Close the door, unless somebody has come in the meantime."""
         with self._io:
             with self._counts:
-                wanted = self._joining[group] > 0 or self._populated(group)
-            if wanted or group not in self._open:
-                return
+                if self._joining[group] > 0 or self._populated(group) or group not in self._open:
+                    return
+                self._open[group] = _Open(0, -1)  # who joins from here on enters again, after this
             with suppress(NoNodeError):
                 self._coordination.delete(paths.group_member(group, self._name))
             del self._open[group]  # only now: a call that failed is to be made again

@@ -110,3 +110,31 @@ def test_a_brokers_doors_are_entered_again_in_a_new_session(coordination_case: C
     assert classic.renew() == ["taken"]
     assert doors.door_of(other, "kept") is Door.CLASSIC
     assert doors.door_of(other, "empty") is None
+
+
+def test_who_joins_while_the_door_is_being_left_enters_again(
+    coordination: Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members: set[str] = set()
+    classic = ClassicDoors(coordination, 0, members.__contains__)
+    classic.enter("g")
+    assert classic.entered("g"), "nobody stays"
+    joins: list[threading.Thread] = []
+    kept = coordination.delete
+
+    def join() -> None:
+        classic.enter("g")
+        members.add("g")
+        classic.entered("g")
+
+    def delete(path: str) -> None:
+        joins.append(threading.Thread(target=join))
+        joins[0].start()
+        joins[0].join(0.5)  # it waits for the leave, unless it takes the door for open
+        kept(path)
+
+    monkeypatch.setattr(coordination, "delete", delete)
+    classic.leave("g")
+    joins[0].join()
+    assert classic.guard("g") is not None
+    assert doors.door_of(coordination, "g") is Door.CLASSIC

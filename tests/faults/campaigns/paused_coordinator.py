@@ -15,6 +15,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.seams.coordination import Coordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.grouping import commit, commit_fields, joined, stored, sync
+from klammtest.requests import metadata
 from klammtest.wire import WireClient
 
 TOPIC = "read"
@@ -72,6 +73,7 @@ class PausedCoordinator:
         total: Result,
     ) -> None:
         group = f"group-{i}"
+        _within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
         number = _coordinator(brokers[0], group)
         sleeper, other = brokers[number], brokers[1 - number]
         with WireClient(sleeper.bootstrap) as wire:
@@ -118,6 +120,12 @@ def _member(wire: WireClient, group: str) -> Any:
             continue
         if sync(wire, group, member).error_code is ErrorCode.none:
             return member
+
+
+def _knows(broker: RunningBroker, count: int) -> bool:
+    """Whether its image has so many brokers: else it names another coordinator in a moment."""
+    with WireClient(broker.bootstrap) as wire:
+        return len(metadata(wire, []).brokers) == count
 
 
 def _coordinator(broker: RunningBroker, group: str) -> int:
