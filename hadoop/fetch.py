@@ -2,6 +2,9 @@
 
 Offsets have holes (compaction, transaction markers), so the range is done when a batch ends at or beyond its end, never
 when enough records were seen. What should be there and does not come is an error, not the end.
+
+A batch that cannot be opened (by its CRC it is as it was written, and holds no records) is an error too, or is passed
+on unopened where that was asked for. One whose CRC does not match is always an error: another copy may be good.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import RecordColumns, decode_columns
-from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.header import BatchHeader, crc_matches, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.plan import OffsetRange
 
@@ -50,23 +53,41 @@ class FetchClient(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a batch cannot be opened, and one past its last offset within the range."""
+
+    reason: str
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """One batch's records within the range, and whether the broker stamped them."""
+    """One batch's records within the range, and whether the broker stamped them. With `unreadable` the columns are one
+    row that stands for the batch: its first offset within the range, its base timestamp, and as value its bytes."""
 
     columns: RecordColumns
     log_append_time: bool
+    unreadable: Unreadable | None = None
 
 
 class RangeReader:
-    """Reads one range, once. `poll_timeout_s` bounds the wait for the next batch, retries included."""
+    """Reads one range, once. `poll_timeout_s` bounds the wait for the next batch, retries included. `quarantine`: a
+    batch that cannot be opened is passed on and not an error."""
 
     def __init__(
-        self, client: FetchClient, range_: OffsetRange, *, fail_on_data_loss: bool, poll_timeout_s: float
+        self,
+        client: FetchClient,
+        range_: OffsetRange,
+        *,
+        fail_on_data_loss: bool,
+        poll_timeout_s: float,
+        quarantine: bool = False,
     ) -> None:
         self._client = client
         self._range = range_
         self._partition = range_.partition
         self._strict = fail_on_data_loss
+        self._quarantine = quarantine
         self._position = range_.start
         self._retrying = Retrying(
             retry=retry_if_exception_type((_NotYetError, ConnectionFailedError)),
@@ -98,7 +119,22 @@ class RangeReader:
                 return
             first, self._position = self._position, max(self._position, header.next_offset)
             if header.next_offset > first and not header.is_control:
-                yield ReadBatch(self._within(data, pos, header, first), header.log_append_time)
+                yield self._open(data, pos, header, first)
+
+    def _open(self, data: bytes, pos: int, header: BatchHeader, first: int) -> ReadBatch:
+        try:
+            return ReadBatch(self._within(data, pos, header, first), header.log_append_time)
+        except CorruptRecordError as error:
+            begin, end = max(first, header.base_offset), min(header.next_offset, self._range.end)
+            if not crc_matches(data, pos, header):
+                raise
+            if not self._quarantine:
+                raise type(error)(
+                    f"{error}; the batch of the offsets {begin} to {end} cannot be opened "
+                    "(on.bad.record: quarantine sets such batches aside)"
+                ) from error
+            row = ([begin], [header.base_timestamp], [None], [data[pos : pos + header.size]], [()])
+            return ReadBatch(RecordColumns(*row), header.log_append_time, Unreadable(str(error), end))  # type: ignore[arg-type]
 
     def _within(self, data: bytes, pos: int, header: BatchHeader, first: int) -> RecordColumns:
         columns = decode_columns(data, pos, header, self._client.codecs, partition=self._partition)

@@ -205,6 +205,11 @@ class LoadJob:
         lost = tuple(p.lost for p in plan.partitions if p.lost.size)
         for gap in lost:
             self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} were deleted before they could be loaded")
+        for bad in counts.unopened:
+            self._warn(
+                f"{TopicPartition(topic, bad.partition)}: the batch of the offsets {bad.start} to {bad.end} cannot be "
+                f"opened and is set aside in {layout.load(number)}/{BAD}: {bad.reason}"
+            )
         covered = tuple(p.covered for p in plan.partitions if p.covered.size)
         seconds = self._now_s() - started
         return LoadResult(topic, number, manifest.rows, manifest.files, size, covered, seconds, lost)
@@ -279,7 +284,7 @@ class LoadJob:
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
         if not ranges:
-            return Counts([], {})  # all that is new is deleted
+            return Counts([], {}, [])  # all that is new is deleted
         format_ = self._topics.format(topic)
         try:
             with self._progress.watch(self._session, f"load {topic}"):
@@ -306,6 +311,7 @@ class LoadJob:
             rows=total_rows(counts.ranges),
             files=len(files),
             partitions=dict(loaded.partitions),
+            unopened=counts.unopened,
         )
 
     def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:

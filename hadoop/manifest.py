@@ -50,6 +50,21 @@ class PartitionRange(BaseModel):
         return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "batch": batch})
 
 
+class UnopenedBatch(BaseModel):
+    """A batch that could not be opened: the offsets [from, to) of a partition, and why. Its bytes are in `_bad`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    partition: int
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    reason: str
+
+    @classmethod
+    def of(cls, partition: int, start: int, end: int, reason: str) -> UnopenedBatch:
+        return cls.model_validate({"partition": partition, "from": start, "to": end, "reason": reason})
+
+
 class Manifest(BaseModel):
     """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published."""
 
@@ -65,6 +80,7 @@ class Manifest(BaseModel):
     rows: int
     files: int
     partitions: dict[int, PartitionRange]
+    unopened: list[UnopenedBatch] = []
 
     def to_bytes(self) -> bytes:
         return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()

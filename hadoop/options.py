@@ -24,6 +24,7 @@ OPTIONS: Final = (
     "maxOffsetsPerTrigger",
     "failOnDataLoss",
     "includeHeaders",
+    "onBadRecord",
     "kafkaConsumer.pollTimeoutMs",
     "klamm.plugins",
 )
@@ -37,7 +38,7 @@ Offsets = int | dict[TopicPartition, int]
 @dataclass(frozen=True)
 class SourceOptions:
     """`topics` or `assigned` says what is read. `limit` is a batch's number of offsets in all, `poll_timeout_s` how
-    long a task waits for records that should be there."""
+    long a task waits for records that should be there, `quarantine` whether a batch that cannot be opened is a row."""
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -49,6 +50,7 @@ class SourceOptions:
     limit: int | None
     fail_on_data_loss: bool
     headers: bool
+    quarantine: bool
     poll_timeout_s: float
     plugins: tuple[str, ...]
 
@@ -75,6 +77,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
         limit=_count(values, "maxOffsetsPerTrigger"),
         fail_on_data_loss=_flag(values, "failOnDataLoss", True),
         headers=_flag(values, "includeHeaders", False),
+        quarantine=_choice(values, "onBadRecord", ("fail", "quarantine")) == "quarantine",
         poll_timeout_s=(_count(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
         plugins=_names(values.get("klamm.plugins", "")),
     )
@@ -154,6 +157,14 @@ def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
     if text not in ("true", "false"):
         raise ConfigError(f"klamm source: {name}: expected true or false, got {text!r}")
     return text == "true"
+
+
+def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> str:
+    """The first one allowed is the default."""
+    text = values.get(name, allowed[0]).strip().lower()
+    if text not in allowed:
+        raise ConfigError(f"klamm source: {name}: expected {' or '.join(allowed)}, got {text!r}")
+    return text
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -31,7 +31,12 @@ META: Final = (
     pa.field("_timestamp", TIMESTAMP),
     pa.field("_size", pa.int32()),
 )
-QUARANTINE: Final = (pa.field("_error", pa.string()), pa.field("_value", pa.binary()))
+QUARANTINE: Final = (
+    pa.field("_error", pa.string()),
+    pa.field("_value", pa.binary()),
+    pa.field("_end_offset", pa.int64()),
+)
+"""`_end_offset` is set for a batch that cannot be opened: one row for the offsets [`_offset`, `_end_offset`)."""
 RAW: Final = (pa.field("value", pa.binary()),)
 """The columns of a topic whose values have no schema."""
 RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
@@ -109,20 +114,27 @@ class _Worker:
         return parse_type(self._format.reader or "")
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        values, bad = batch.column("value"), {}
-        columns: list[pa.Array]
-        if self._format.reader is None:
-            columns = [values]
-        else:
-            decoded = self._decode(values)
-            columns, bad = decoded.rows.flatten(), decoded.bad
+        values = batch.column("value")
+        bad: dict[int, str] = {}
+        columns: list[pa.Array] = [values]
+        unopened = self._unopened(batch)
+        if self._format.reader is not None:
+            decoded = self._decode(values, unopened)
+            columns, bad = decoded.rows.flatten(), dict(decoded.bad)
+        bad |= unopened
         if bad and not self._format.quarantine:
             self._refuse(batch, bad)
         columns += self._meta(batch)
         if self._format.quarantine:
-            columns += _quarantined(values, bad)
+            columns += [*_quarantined(values, bad), batch.column("endOffset")]
         columns += self._directories(batch.column("timestamp"))
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def _unopened(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Rows that stand for batches which cannot be opened, with the reason."""
+        if not self._format.quarantine:
+            return {}
+        return {row: why for row, why in enumerate(batch.column("error").to_pylist()) if why is not None}
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
         row = min(bad)
@@ -132,12 +144,12 @@ class _Worker:
             "(on.bad.record: quarantine sets such records aside)"
         )
 
-    def _decode(self, values: pa.Array) -> Decoded:
+    def _decode(self, values: pa.Array, unopened: Mapping[int, str]) -> Decoded:
         """The values as structs, each with the schema that its envelope names; in the order of the batch."""
         size = self._envelope.prefix_size
         groups: dict[bytes, tuple[list[int], list[bytes]]] = {}
         for row, value in enumerate(values.to_pylist()):
-            if value is not None:
+            if value is not None and row not in unopened:
                 rows, payloads = groups.setdefault(value[:size], ([], []))
                 rows.append(row)
                 payloads.append(value[size:])

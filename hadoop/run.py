@@ -30,8 +30,13 @@ class Loader:
         config = settings.sink(sink).choice.config
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
+        bad = settings.sink(sink).on_bad_record
+        if bad == "skip":
+            raise ConfigError(
+                f"{settings.source}: sinks.{sink}.on.bad.record: a load takes fail or quarantine, `klamm sink` skip too"
+            )
         publisher = publisher_for(config.path)
-        self._topics = ClusterTopics(settings, config)
+        self._topics = ClusterTopics(settings, config, quarantine=bad == "quarantine")
         audit = settings.make_audit()
         bootstrap, plugins = self._topics.bootstrap, settings.plugins
         auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None

@@ -4,6 +4,9 @@
     spark.read.format("klamm").option("kafka.bootstrap.servers", "…").option("subscribe", "flights").load()
 
 A record without a timestamp, or with one that microseconds since the epoch cannot hold, has a null `timestamp`.
+
+With `onBadRecord` quarantine there are two more columns, null for a record: a batch that cannot be opened is one row,
+with the reason in `error`, the offsets [`offset`, `endOffset`) and the batch's bytes in `value`.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ COLUMNS: Final = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
 )
 HEADERS: Final = ", headers array<struct<key: string, value: binary>>"
+QUARANTINED: Final = ", error string, endOffset long"
 ROWS_PER_BATCH: Final = 20_000
 BYTES_PER_BATCH: Final = 16 * 1024 * 1024
 _MICROS: Final = 1000
@@ -43,7 +47,8 @@ class KlammDataSource(DataSource):
         return "klamm"
 
     def schema(self) -> str:
-        return COLUMNS + (HEADERS if parse_options(self.options).headers else "")
+        options = parse_options(self.options)
+        return COLUMNS + (HEADERS if options.headers else "") + (QUARANTINED if options.quarantine else "")
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return KlammReader(parse_options(self.options), schema)
@@ -83,6 +88,7 @@ class KlammReader(DataSourceReader):
                 task,
                 fail_on_data_loss=options.fail_on_data_loss,
                 poll_timeout_s=options.poll_timeout_s,
+                quarantine=options.quarantine,
             )
             yield from to_arrow(reader.batches(), task.partition, schema)
 
@@ -176,5 +182,7 @@ def _arrow_batch(batches: list[ReadBatch], partition: TopicPartition, schema: pa
         "headers": [[{"key": k, "value": v} for k, v in found] for found in every(4)]
         if "headers" in schema.names
         else [],
+        "error": [b.unreadable.reason if b.unreadable else None for b in batches for _ in b.columns.offsets],
+        "endOffset": [b.unreadable.end if b.unreadable else None for b in batches for _ in b.columns.offsets],
     }
     return pa.RecordBatch.from_arrays([pa.array(columns[f.name], f.type) for f in schema], schema=schema)

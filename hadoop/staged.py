@@ -13,6 +13,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.seams.audit import NO_WINDOW, RangeCount, WindowCount
 from klamm.hadoop.layout import BAD
+from klamm.hadoop.manifest import UnopenedBatch
 from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.rows import RowDecoder, RowFormat
@@ -50,7 +51,8 @@ def load_session(spark: SparkSession, target_size: int) -> SparkSession:
 
 def decoded(records: DataFrame, format_: RowFormat) -> DataFrame:
     """The rows of the lake from the columns of the source."""
-    wanted = records.select("key", "value", "partition", "offset", "timestamp")
+    columns = ["key", "value", "partition", "offset", "timestamp"]
+    wanted = records.select(*columns, *(["error", "endOffset"] if format_.quarantine else []))
     return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
 
 
@@ -65,11 +67,11 @@ def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> No
         return
     kept = rows.persist()
     try:
-        good = kept.filter(sf.col("_error").isNull()).drop("_error", "_value")
+        good = kept.filter(sf.col("_error").isNull()).drop("_error", "_value", "_end_offset")
         _write_clustered(good, path, files)
         bad = kept.filter(sf.col("_error").isNotNull())
         if not bad.isEmpty():
-            columns = ["_error", "_value", "_key", "_partition", "_offset", "_timestamp", "_size"]
+            columns = ["_error", "_value", "_key", "_partition", "_offset", "_end_offset", "_timestamp", "_size"]
             _writer(bad.select(*columns).coalesce(1), files).save(f"{path}/{BAD}")
     finally:
         kept.unpersist()
@@ -87,10 +89,12 @@ def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was written: the records of each range, and the first offset of each partition that has any."""
+    """What was written: the records of each range, the first offset of each partition that has any, and the batches
+    that could not be opened, which are no records."""
 
     ranges: list[RangeCount]
     first: dict[int, int]
+    unopened: list[UnopenedBatch]
 
 
 def count(
@@ -103,8 +107,12 @@ def count(
     reader = session.read.schema(_COUNTED).format(files.name)
     columns = ("_partition", "_offset", "_timestamp", "_size")
     rows = reader.load(path).select(*columns)
+    unopened: list[UnopenedBatch] = []
     if has_bad:
-        rows = rows.union(reader.load(f"{path}/{BAD}").select(*columns))
+        bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
+        set_aside = bad.load(f"{path}/{BAD}")
+        rows = rows.union(set_aside.where("_end_offset is null").select(*columns))
+        unopened = _unopened(set_aside)
     millis = sf.unix_millis("_timestamp")
     window = sf.when(millis >= 0, millis - millis % window_ms).otherwise(NO_WINDOW)
     grouped = rows.groupBy("_partition", window.alias("window")).agg(
@@ -114,10 +122,21 @@ def count(
         sf.max("_offset").alias("last"),
         sf.count_distinct("_offset").alias("offsets"),
     )
-    return _by_range(grouped.toArrow(), ranges, path)
+    return _by_range(grouped.toArrow(), ranges, path, unopened)
 
 
-def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> Counts:
+def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
+    found = (
+        set_aside.where("_end_offset is not null").select("_partition", "_offset", "_end_offset", "_error").toArrow()
+    )
+    batches = [
+        UnopenedBatch.of(row["_partition"], row["_offset"], row["_end_offset"], row["_error"])
+        for row in found.to_pylist()
+    ]
+    return sorted(batches, key=lambda batch: (batch.partition, batch.start))
+
+
+def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str, unopened: list[UnopenedBatch]) -> Counts:
     found: dict[int, list[dict[str, int]]] = {}
     for row in table.to_pylist():
         found.setdefault(row["_partition"], []).append(row)
@@ -134,7 +153,7 @@ def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> Coun
         counts.append(RangeCount(r.partition, r.start, r.end, tuple(WindowCount(*w) for w in windows)))
     if found:
         raise LakeError(f"{path} holds rows of partitions that were not read: {sorted(found)}")
-    return Counts(counts, first)
+    return Counts(counts, first, unopened)
 
 
 def total_rows(counts: Iterable[RangeCount]) -> int:

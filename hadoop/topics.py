@@ -41,11 +41,13 @@ class TopicSchemas:
 
 
 class ClusterTopics:
-    """`klamm.hadoop.job.Topics` on a cluster; owns its client, `close` when done."""
+    """`klamm.hadoop.job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: what cannot be read is
+    set aside."""
 
-    def __init__(self, settings: Settings, config: HadoopSinkConfig) -> None:
+    def __init__(self, settings: Settings, config: HadoopSinkConfig, *, quarantine: bool) -> None:
         self._settings = settings
         self._config = config
+        self._quarantine = quarantine
         self.bootstrap = settings.consumer.bootstrap_servers
         self._client = connect(self.bootstrap, settings.plugins)
 
@@ -104,7 +106,7 @@ class ClusterTopics:
             plugins=self._settings.plugins,
             min_us=int(self._config.timestamp_min.timestamp() * _MICROS),
             max_us=int(self._config.timestamp_max.timestamp() * _MICROS),
-            quarantine=self._config.on_bad_record == "quarantine",
+            quarantine=self._quarantine,
         )
 
     def _schemas(self, topic: str) -> TopicSchemas | None:
@@ -128,6 +130,7 @@ class ClusterTopics:
             "endingOffsets": _json(ranges, "end"),
             "maxRecordsPerPartition": str(self._config.max_offsets_per_task),
             "failOnDataLoss": str(self._config.fail_on_data_loss).lower(),
+            "onBadRecord": "quarantine" if self._quarantine else "fail",
             "klamm.plugins": ",".join(self._settings.plugins),
         }
         return session.read.format(KlammDataSource.name()).options(**options).load()

@@ -43,6 +43,7 @@ def sink(
             bar.update(task, records=progress.records)
 
         progress = runner.run(stop, once=once, report=report)
-    typer.echo(f"sink {name}: {progress.records} records, {progress.flushes} flushes")
+    bad = f", {progress.bad} passed over" if progress.bad else ""
+    typer.echo(f"sink {name}: {progress.records} records, {progress.flushes} flushes{bad}")
     if signal.SIGINT in told:
         raise KeyboardInterrupt

@@ -7,6 +7,8 @@ Rules:
 - Topic ids are asked for before the group is joined, and before each flush again. While they are the same, every record
   in between is of that topic. When a topic was deleted and created again, what was not flushed may be of either: it is
   dropped with the sink, and the task starts again, which delivers the new topic's records again.
+- What cannot be read (`on.bad.record`) ends the run, or the position is moved past it, which the next commit stores;
+  set aside, if asked for, before that. A batch whose CRC does not match always ends it: another copy may be good.
 - Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
   `HANDOVER_S`; otherwise their new owner writes those records again, which an idempotent sink does not double.
 """
@@ -22,16 +24,19 @@ from uuid import UUID
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.consumer import Consumer
-from klamm.core.client.errors import ConnectionFailedError
+from klamm.core.client.errors import ConnectionFailedError, UnreadableBatchError, UnreadableRecordError
 from klamm.core.client.typed import bootstrap_text
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.settings import Settings
-from klamm.core.errors import BrokerError, KlammError
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode, KlammError
 from klamm.core.faults import fault_point
 from klamm.core.groups.member import LostOwnershipError
+from klamm.core.records.codecs import UnsupportedCodecError
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.header import crc_matches, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import Sink, TopicIdSink
+from klamm.core.seams.sink import BadRecords, QuarantineSink, Sink, TopicIdSink
 
 HANDOVER_S = 10.0
 POLL_S = 0.2
@@ -48,23 +53,32 @@ class _TopicsUnknownError(KlammError):
     """The brokers could not be asked whether the topics are the same."""
 
 
+_Unreadable = UnreadableBatchError | UnreadableRecordError
+
+
 @dataclass
 class SinkProgress:
-    """Records written so far, and flushes that ended in a commit."""
+    """Records written so far, flushes that ended in a commit, and unreadable records or batches passed over."""
 
     records: int = 0
     flushes: int = 0
+    bad: int = 0
 
 
 class SinkRunner:
     """One task of the sink `name`; more of them, in other processes, share the work as a group."""
 
     def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`ConfigError` when the file has no such sink."""
+        """`ConfigError` when the file has no such sink, or one that cannot do what `on.bad.record` says."""
         self._name = name
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
         self._sink: Sink = settings.make_sink(name)
+        if self._options.on_bad_record == "quarantine" and not isinstance(self._sink, QuarantineSink):
+            raise ConfigError(
+                f"{settings.source}: sinks.{name}.on.bad.record: the plugin {self._options.choice.plugin!r} has no "
+                "place for what cannot be read; expected fail or skip"
+            )
         self._clock = clock
         self._handover = _Handover()
         self._ids: dict[str, UUID] = {}
@@ -117,20 +131,47 @@ class SinkRunner:
     def _round(self, client: ClusterClient, consumer: Consumer) -> bool:
         """Whether there was nothing to do."""
         handover = self._handover.asked()
-        records = consumer.poll(POLL_S)
+        records, bad = self._poll(consumer)
         if records:
             self._write(records)
+        if bad is not None:
+            self._pass_over(client, consumer, bad)
         if self._unflushed and (handover or self._is_due()):
             self._flush_or_wait(client, consumer)
         if handover:
             self._handover.done()
-        return not records
+        return not records and bad is None
 
-    def _write(self, records: Sequence[ConsumerRecord]) -> None:
+    def _poll(self, consumer: Consumer) -> tuple[list[ConsumerRecord], _Unreadable | None]:
+        try:
+            return consumer.poll(POLL_S), None
+        except (UnreadableBatchError, UnreadableRecordError) as error:
+            if self._options.on_bad_record == "fail" or isinstance(error.__cause__, UnsupportedCodecError):
+                raise
+            return [], error
+
+    def _pass_over(self, client: ClusterClient, consumer: Consumer, error: _Unreadable) -> None:
+        bad = read_again(client, error)
+        if isinstance(self._sink, QuarantineSink) and self._options.on_bad_record == "quarantine":
+            self._sink.quarantine(bad)
+        try:
+            consumer.seek(bad.partition, bad.to_offset)
+        except KlammError as lost:  # taken away meanwhile: its next owner meets the same
+            _log.warning("%s", lost)
+            return
+        _log.warning("passed over (on.bad.record: %s): %s", self._options.on_bad_record, error)
+        self._count(1)
+        self.progress.bad += 1
+
+    def _count(self, more: int) -> None:
+        """So many more wait for the next flush."""
         if not self._unflushed:
             self._flushed_at = self._clock()
+        self._unflushed += more
+
+    def _write(self, records: Sequence[ConsumerRecord]) -> None:
+        self._count(len(records))
         self._sink.write(records)
-        self._unflushed += len(records)
         self.progress.records += len(records)
 
     def _is_due(self) -> bool:
@@ -179,6 +220,38 @@ class SinkRunner:
             self._flush_or_wait(client, consumer)
         stored = consumer.committed(targets)
         return all(tp in stored and stored[tp].offset >= end for tp, end in targets.items())
+
+
+def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
+    """The bytes of what could not be read, from its leader; raises `error` when these are damaged, or no longer name
+    the offset after it."""
+    partition = error.partition
+
+    def attempt(
+        node_id: int, share: dict[TopicPartition, int], left_s: float
+    ) -> dict[TopicPartition, bytes | ErrorCode]:
+        del left_s
+        answers = client.fetch(node_id, share)
+        gone = (ErrorCode.none, ErrorCode.offset_out_of_range)
+        return {tp: a.records if a.error in gone else a.error for tp, a in answers.items()}
+
+    data = client.to_leaders({partition: error.offset}, attempt)[partition]
+    is_batch, end = isinstance(error, UnreadableBatchError), error.next_offset
+    if end is None:
+        raise error
+    for pos, header in iter_headers(data):
+        if header.next_offset <= error.offset:
+            continue
+        if not crc_matches(data, pos, header):
+            raise error
+        if is_batch:
+            raw = bytes(data[pos : pos + header.size])
+            return BadRecords(partition, error.offset, end, str(error), value=raw, is_batch=True)
+        records = decode_batch(data, pos, header, client.codecs, partition=partition)
+        record = next((r for r in records if r.offset == error.offset), None)
+        if record is not None:
+            return BadRecords(partition, error.offset, end, str(error), record.key, record.value)
+    return BadRecords(partition, error.offset, end, str(error), is_batch=is_batch)  # deleted meanwhile
 
 
 class _Handover:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator
 
@@ -23,6 +23,11 @@ class SinkSettings(Section):
     group_id: str = key("", "The consumer group; `sink-NAME` when not set.")
     flush_records: Int = key(10_000, "Records after which the sink is flushed and offsets are committed.", ge=1)
     flush_interval_ms: Int = key(10_000, "Time after which they are, in ms.", ge=1)
+    on_bad_record: Literal["fail", "skip", "quarantine"] = key(
+        "fail",
+        "What cannot be read (a value, or a whole batch) ends the task or load, is left out, or is set aside where the "
+        "plugin has a place for it. A load takes fail and quarantine.",
+    )
     choice: PluginChoice = key(PluginChoice(""), "The plugin, and its own keys.", exclude=True)
 
 

@@ -13,16 +13,33 @@ Two more protocols are a sink's to implement or not:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 from uuid import UUID
 
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecords:
+    """What cannot be read: the offsets [from_offset, to_offset), one record or a whole batch. `value` is the record's
+    value as stored, or the batch's bytes; both it and `key` are None where they are deleted by now."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    reason: str
+    key: bytes | None = None
+    value: bytes | None = None
+    is_batch: bool = False
 
 
 class Sink(Protocol):
     """Made once per task; called from one thread. A task whose topic is deleted and created again closes its sink and
     makes another one. A sink that keeps positions of its own is a `TopicIdSink` too: its `topic_ids(ids)` is called
-    between `open` and the first `write`, and its positions are by topic id."""
+    between `open` and the first `write`, and its positions are by topic id. One with a place for what cannot be read is
+    a `QuarantineSink` too: `quarantine(bad)`."""
 
     def open(self) -> None: ...
 
@@ -47,4 +64,13 @@ class TopicIdSink(Sink, Protocol):
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
         """Called once, between `open` and the first `write`: the ids of the sink's topics. Not called where the brokers
         give none."""
+        ...
+
+
+@runtime_checkable
+class QuarantineSink(Sink, Protocol):
+    """A sink with a place for what cannot be read."""
+
+    def quarantine(self, bad: BadRecords) -> None:
+        """Set it aside; it is durable when the next `flush` returns. Doing it again changes nothing."""
         ...

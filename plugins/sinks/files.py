@@ -8,6 +8,10 @@ offsets are there: what is delivered again after a crash between flush and commi
 Offsets mean something in one topic only. `<path>/<topic>/.topic_id` holds the id of the topic that the names above
 belong to, the first one that the sink was told of; files of a topic that was created again under the same name have its
 id in theirs: `<first offset>-<last offset>.<topic id>.jsonl[.gz]`.
+
+With `on.bad.record: quarantine` what cannot be read is set aside, each record or batch in a file with the reason:
+
+    <path>/<topic>/_bad/<partition>/<first offset>-<last offset>[.<topic id>].json
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from klamm.core.config.section import ConfigPath, Section, key
 from klamm.core.errors import StorageError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
+from klamm.core.seams.sink import BadRecords
 
 _NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?\.jsonl(\.gz)?")
 _TOPIC_ID = ".topic_id"
@@ -79,6 +84,22 @@ class FilesSink:
         self._waiting.clear()
         self._next.clear()  # another member may have written a partition before it comes back here
 
+    def quarantine(self, bad: BadRecords) -> None:
+        topic, number = bad.partition
+        folder = self._config.path / topic / "_bad" / str(number)
+        said = {
+            "from": bad.from_offset,
+            "to": bad.to_offset,
+            "reason": bad.reason,
+            "batch": bad.is_batch,
+            "key": bad.key,
+            "value": None if bad.value is None else {"base64": base64.b64encode(bad.value).decode()},
+        }
+        with _writing(folder):
+            mark = self._mark(topic)
+            name = f"{bad.from_offset:020}-{bad.to_offset - 1:020}{f'.{mark}' if mark else ''}.json"
+            _replace(folder / name, (json.dumps(said, default=_plain, ensure_ascii=False) + "\n").encode())
+
     def close(self) -> None:
         """What was not flushed is not written."""
         self._waiting.clear()
@@ -109,15 +130,11 @@ class FilesSink:
         return self._marks[topic]
 
     def _publish(self, folder: Path, records: Sequence[ConsumerRecord], mark: str | None) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
         packed = self._config.compression == "gzip"
         offsets = f"{records[0].offset:020}-{records[-1].offset:020}"
         name = f"{offsets}{f'.{mark}' if mark else ''}.jsonl{'.gz' if packed else ''}"
         data = "".join(as_json(record) + "\n" for record in records).encode()
-        part = folder / f".{name}.{os.getpid()}.part"
-        _write(part, gzip.compress(data, mtime=0) if packed else data)
-        part.replace(folder / name)
-        _sync(folder)
+        _replace(folder / name, gzip.compress(data, mtime=0) if packed else data)
 
 
 @contextmanager
@@ -142,6 +159,15 @@ def _claim(path: Path, mine: str) -> str:
             part.unlink()
         _sync(path.parent)
     return path.read_text().strip()
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Whole and durable, or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    _write(part, data)
+    part.replace(path)
+    _sync(path.parent)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -78,9 +78,6 @@ class HadoopSinkConfig(Section):
     )
     max_offsets_per_load: Long | None = key(None, "At most so many offsets of a topic in one load.", ge=1)
     max_offsets_per_task: Long = key(500_000, "At most so many offsets in one Spark task.", ge=1)
-    on_bad_record: Literal["fail", "quarantine"] = key(
-        "fail", "A value that cannot be read ends the load, or is set aside under _bad with the reason."
-    )
     fail_on_data_loss: bool = key(
         True,
         "Whether offsets that were deleted before they were loaded end the load; otherwise it records them as lost.",

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from klamm.core.errors import KlammError
 from klamm.core.plugins import plugin_host
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import Sink, TopicIdSink
+from klamm.core.seams.sink import BadRecords, QuarantineSink, Sink, TopicIdSink
 
 EXTRAS = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"
 Row = tuple[str, int, int, Any]
@@ -143,6 +144,20 @@ def test_files_without_an_id_are_those_of_the_first_one_told(tmp_path: Path) -> 
         sink.write([record(0)])
         sink.flush()
     assert case.rows() == [row(0), row(0)]
+
+
+def test_what_cannot_be_read_is_set_aside_once(tmp_path: Path) -> None:
+    case = Case("files", tmp_path / "out", read_files)
+    for _ in range(2):
+        sink = case.open(1)
+        assert isinstance(sink, QuarantineSink)
+        sink.quarantine(BadRecords(TopicPartition("t", 0), 3, 5, "no gzip", value=b"\xff\x00", is_batch=True))
+        sink.flush()
+        sink.close()
+    (aside,) = (tmp_path / "out" / "t" / "_bad" / "0").iterdir()
+    assert json.loads(aside.read_text()) == {
+        "from": 3, "to": 5, "reason": "no gzip", "batch": True, "key": None, "value": {"base64": "/wA="}
+    }  # fmt: skip
 
 
 def test_holes_between_offsets(case: Case) -> None:

@@ -4,75 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
-from rich.console import Console
 
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.config.settings import load_settings
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck
 from klamm.hadoop.job import LoadJob, _Planned
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.plan import OffsetRange
-from klamm.hadoop.run import Loader
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 from klammtest.lake import TOPIC, MemoryTopics, coordinates, flight, job
-
-T0 = TopicPartition("t", 0)
-KEPT = NewTopic(partitions=1, configs={"retention.ms": "-1"})
-
-
-class Served:
-    """A broker that runs, and the lake of one topic beside it."""
-
-    def __init__(self, folder: Path, bootstrap: str, client: ClusterClient) -> None:
-        self.folder = folder
-        self.bootstrap = bootstrap
-        self.client = client
-        self.warnings = folder / "warnings"
-
-    def produce(self, values: range) -> None:
-        """A batch for every ten records."""
-        for first in values[::10]:
-            rows = [(1_000_000 + n, None, b"v%d" % n, ()) for n in range(first, min(first + 10, values.stop))]
-            self.client.produce({T0: encode_batch(rows)})
-
-    def load(self, **options: object) -> str:
-        sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{self.folder}/lake", **options}
-        settings = load_settings({"consumer": {"bootstrap.servers": self.bootstrap}, "sinks": {"lake": sink}})
-        with self.warnings.open("a") as said, Loader(settings, "lake", Console(file=said, width=500)) as loader:
-            return loader.load("t")
-
-    def manifest(self, load: int) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self._path(load, "_offsets.json").read_text())
-        return found
-
-    def audit(self, load: int) -> list[dict[str, object]]:
-        found: list[dict[str, object]] = json.loads(self._path(load, "_audit.json").read_text())["ranges"]
-        return found
-
-    def _path(self, load: int, name: str) -> Path:
-        return self.folder / "lake" / "t" / f"load={load:06d}" / name
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[Served]:
-    coordination = {"plugin": "embedded", "path": str(folder / "broker" / "coordination.db")}
-    (folder / "broker").mkdir(exist_ok=True)
-    with broker_thread(folder / "broker", coordination) as broker:
-        bootstrap = f"127.0.0.1:{broker.advertised[0].port}"
-        with ClusterClient(bootstrap, codecs=CodecTable()) as client:
-            client.create_topics({"t": KEPT}, exists_ok=True)
-            yield Served(folder, bootstrap, client)
+from klammtest.served import KEPT, T0, served
 
 
 def ignore_history(patch: pytest.MonkeyPatch) -> None:
@@ -154,7 +99,7 @@ def test_a_manifest_of_version_1_goes_on_and_the_next_one_has_what_it_lacks(
         assert " rows=10 " in at.load()
         manifest = at.manifest(2)
         assert manifest["topic_id"] == str(at.client.topic_ids(["t"])["t"])
-        assert manifest["partitions"]["0"]["batch"]["base_offset"] == 20  # type: ignore[index]
+        assert manifest["partitions"]["0"]["batch"]["base_offset"] == 20
 
 
 def ignore_gap(patch: pytest.MonkeyPatch) -> None:
@@ -186,7 +131,7 @@ def test_a_gap_that_is_accepted_is_recorded(spark: SparkSession, tmp_path: Path,
         assert " rows=40 " in line
         assert " offsets=0:0-100 lost=0:0-60 " in line
         assert at.warnings.read_text() == "klamm: t-0: offsets 0 to 60 were deleted before they could be loaded\n"
-        assert at.manifest(1)["partitions"]["0"]["lost_to"] == 60  # type: ignore[index]
+        assert at.manifest(1)["partitions"]["0"]["lost_to"] == 60
         lost, held = at.audit(1)
         assert (lost["from"], lost["to"], lost["lost"], lost["windows"]) == (0, 60, True, [])
         assert (held["from"], held["to"], held["lost"]) == (60, 100, False)

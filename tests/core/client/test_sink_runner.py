@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import signal
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -17,9 +19,12 @@ from klamm import Producer
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.sink_runner import SinkRunner
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import ConfigError, StorageError
+from klamm.core.errors import ConfigError, CorruptRecordError, StorageError
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
 from klamm.plugins.sinks.files import FilesSink
+from klammtest.batches import unopenable
 from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.faulty import fault_hook
 from klammtest.guarantees import guarantee
@@ -189,15 +194,81 @@ def test_a_topic_may_be_created_again_under_a_running_sink(broker: RunningBroker
     assert written(tmp_path) == expected() + expected(RECORDS * 2)
 
 
+def spoil(broker: RunningBroker, topic: str) -> bytes:
+    """Ten records, a batch of four that cannot be opened, and ten more; the batch."""
+    bad = unopenable([(1000, None, b"lost", ())] * 4)
+    rows = [[(1000, None, f"v{n}".encode(), ()) for n in part] for part in (range(10), range(10, 20))]
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        client.delete_topics([topic], missing_ok=True)
+        client.create_topics({topic: NewTopic(1, configs={"verify.payload": "none"})})
+        for data in (encode_batch(rows[0]), bad, encode_batch(rows[1])):
+            client.produce({TopicPartition(topic, 0): data})
+    return bad
+
+
+def bad_ends_the_run(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SinkRunner, "_poll", lambda _, consumer: (consumer.poll(0.2), None))
+
+
+@guarantee("D13", "a sink passes a batch that cannot be opened over, or sets it aside", plant=bad_ends_the_run)
+@pytest.mark.parametrize("what", ["skip", "quarantine"])
+def test_a_batch_that_cannot_be_opened_is_passed_over(broker: RunningBroker, tmp_path: Path, what: str) -> None:
+    bad = spoil(broker, "spoiled")
+    runner = SinkRunner(with_folder(broker, "spoiled", tmp_path, {"on.bad.record": what}), "spoiled")
+    runner.run(threading.Event(), once=True)
+    assert (runner.progress.records, runner.progress.bad) == (20, 1)
+    assert written(tmp_path) == expected(20)
+    assert committed(broker, tmp_path.name) == 24
+    aside = sorted((tmp_path / "spoiled" / "_bad" / "0").glob("*"))
+    assert len(aside) == (what == "quarantine")
+    for path in aside:
+        said = json.loads(path.read_text())
+        assert (said["from"], said["to"], said["batch"]) == (10, 14, True)
+        assert base64.b64decode(said["value"]["base64"])[16:] == bad[16:]
+        assert "gzip" in said["reason"]
+
+
+def test_a_batch_that_cannot_be_opened_ends_the_run_by_default(broker: RunningBroker, tmp_path: Path) -> None:
+    spoil(broker, "spoiled")
+    with pytest.raises(CorruptRecordError, match="spoiled-0 offset 10"):
+        run_once(with_folder(broker, "spoiled", tmp_path), "spoiled")
+
+
+def test_a_value_that_cannot_be_read_is_set_aside(broker: RunningBroker, tmp_path: Path) -> None:
+    schema = {"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]}
+    (broker.folder / "r.avsc").write_text(json.dumps(schema))
+    settings = with_folder(
+        broker, "typed", tmp_path, {"on.bad.record": "quarantine"}, topics={"typed": {"schema": "r.avsc"}}
+    )
+    with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
+        client.create_topics({"typed": NewTopic(1)})
+        client.produce({TopicPartition("typed", 0): encode_batch([(1000, b"k", b"\xff", ())])})
+    with Producer(settings) as producer:
+        producer.send("typed", {"n": 7}).result(30)
+    assert run_once(settings, "typed") == 1
+    (aside,) = (tmp_path / "typed" / "_bad" / "0").glob("*.json")
+    said = json.loads(aside.read_text())
+    assert (said["from"], said["to"], said["batch"], said["key"]) == (0, 1, False, "k")
+    assert said["value"] == {"base64": base64.b64encode(b"\xff").decode()}
+
+
+def test_a_sink_without_a_place_for_bad_records_is_refused_quarantine(broker: RunningBroker, tmp_path: Path) -> None:
+    options = {"plugin": "hadoop", "on.bad.record": "quarantine"}
+    with pytest.raises(ConfigError, match=r"sinks.once.on.bad.record: the plugin 'hadoop' has no place for"):
+        SinkRunner(with_folder(broker, "once", tmp_path, options), "once")
+
+
 def committed(broker: RunningBroker, group: str) -> int:
     with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
         return sum(stored.offset for stored in client.fetch_offsets(group).values())
 
 
-def with_folder(broker: RunningBroker, name: str, folder: Path) -> Settings:
+def with_folder(
+    broker: RunningBroker, name: str, folder: Path, options: Mapping[str, Any] = {}, **sections: Any
+) -> Settings:
     """A group and a folder of its own, and flushes without delay."""
     config = yaml.safe_load(broker.config_path.read_text())
     sink = {"plugin": "files", "topics": [name], "path": str(folder), "group.id": folder.name, "flush.interval.ms": 100}
     path = broker.folder / f"{folder.name}.yaml"
-    path.write_text(yaml.safe_dump({**config, "sinks": {name: sink}}))
+    path.write_text(yaml.safe_dump({**config, **sections, "sinks": {name: {**sink, **options}}}))
     return load_settings(path)

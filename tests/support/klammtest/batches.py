@@ -45,6 +45,14 @@ def some_records(rng: random.Random) -> list[RecordTuple]:
     return records
 
 
+def unopenable(records: Sequence[RecordTuple]) -> bytes:
+    """A batch with a good CRC that says gzip and holds something else."""
+    raw = bytearray(encode_batch(records))
+    raw[22] |= 1  # the codec, in the attributes
+    set_crc(raw, 0, crc_of(raw, 0, len(raw)))
+    return bytes(raw)
+
+
 def spoiled(rng: random.Random, data: bytes) -> bytes:
     """A few bytes changed, or cut, doubled or followed by others."""
     raw = bytearray(data)

@@ -137,7 +137,10 @@ class MemoryTopics:
             r for r in self.records
             if r["partition"] in spans and spans[r["partition"]].start <= r["offset"] < spans[r["partition"]].end
         ]  # fmt: skip
-        frame = session.createDataFrame(pa.Table.from_pylist(rows, SOURCE))
+        schema = SOURCE
+        if self.row_format.quarantine:
+            schema = pa.schema([*SOURCE, ("error", pa.string()), ("endOffset", pa.int64())])
+        frame = session.createDataFrame(pa.Table.from_pylist(rows, schema))
         return frame.repartition(3)
 
 
