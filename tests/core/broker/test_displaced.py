@@ -110,14 +110,13 @@ def test_who_wakes_up_and_is_still_wanted_goes_on(coordination_case: Coordinatio
 
 def test_the_second_is_refused_while_the_first_lives(coordination_case: CoordinationCase, tmp_path: Path) -> None:
     tree = section(coordination_case)
-    with running_broker(tmp_path / "first", topics=TOPICS, coordination=tree) as first:
-        second = (
-            r"klamm: .*broker id 0 is taken by the live broker at 127\.0\.0\.1:\d+; give this one another `broker.id`"
-        )
-        with (
-            pytest.raises(RuntimeError, match=second),
-            running_broker(tmp_path / "second", coordination=tree),
-        ):
+    with running_broker(tmp_path / "first", coordination=tree) as first:
+        taken = r"broker id 0 is taken by the live broker at 127\.0\.0\.1:\d+; give this one another `broker.id`"
+        with pytest.raises(RuntimeError, match=taken), running_broker(tmp_path / "second", coordination=tree):
+            pass
+        first.create_topics(TOPICS)
+        empty = r"log directory \S+ is empty, but the cluster has 1 partitions here \(t-0\)"
+        with pytest.raises(RuntimeError, match=empty), running_broker(tmp_path / "third", coordination=tree):
             pass
         with WireClient(first.bootstrap) as wire:
             eventually(lambda: produce(wire, "t", batch(b"x")).error_code is ErrorCode.none, "the first goes on")
