@@ -10,6 +10,7 @@ import pytest
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.segment import Segment
+from klamm.core.log.validation import Validator
 from klamm.core.records.header import crc_of, set_crc
 from klammtest.guarantees import guarantee
 from klammtest.logs import START_MS, ManualClock, append, batch, open_log, read_all
@@ -191,11 +192,17 @@ def believe_the_header(patch: pytest.MonkeyPatch) -> None:
         return stamp if stamp >= 0 else segment.modified_ms()
 
     patch.setattr(Segment, "retention_time_ms", largest)
+    patch.setattr(Validator, "verifies", lambda *_: False)
 
 
 @guarantee("D17", "records without a timestamp stay as long as their file is young", plant=believe_the_header)
-def test_records_without_a_timestamp_are_as_old_as_their_file(tmp_path: Path) -> None:
-    """librdkafka writes maxTimestamp 0 where the records have -1."""
+@pytest.mark.parametrize("corrected", [True, False])
+def test_records_without_a_timestamp_are_as_old_as_their_file(
+    tmp_path: Path, corrected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """librdkafka writes maxTimestamp 0 where the records have -1; brokers up to now stored it so."""
+    if not corrected:
+        monkeypatch.setattr(Validator, "verifies", lambda *_: False)
     log = open_log(tmp_path)
     for _ in range(3):
         append(log, header_says(batch([b"x" * 100], timestamp_ms=-1), 0))
