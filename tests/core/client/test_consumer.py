@@ -179,6 +179,7 @@ def test_a_lying_batch_is_named_and_can_be_passed_over(
     config: dict[str, Any], topic: str, client: ClusterClient
 ) -> None:
     partition = TopicPartition(topic, 0)
+    client.alter_configs(topic, {"verify.payload": "none"})
     produce(config, topic, {0: [b"good"]})
     client.produce({partition: lying_batch(5, 3)})
     produce(config, topic, {0: [b"after"]})
@@ -195,7 +196,7 @@ def test_a_lying_batch_is_named_and_can_be_passed_over(
 
 
 def lying_batch(said: int, held: int) -> bytes:
-    """A batch with a good CRC that says it holds more records than it does; the broker looks at the header only."""
+    """A batch with a good CRC that says it holds more records than it does."""
     batch = bytearray(encode_batch([(0, None, b"v", ()) for _ in range(held)]))
     pack_into(">i", batch, 23, said - 1)
     pack_into(">i", batch, 57, said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -147,6 +148,27 @@ def test_what_a_failed_poll_did_not_return_comes_again(
     assert raised() > 2
     assert sorted(seen) == list(range(2 * COUNT)), "lost or doubled"
     assert counted(client, topic) == 2 * COUNT
+
+
+@guarantee("B6", "no record is committed or counted that a stream did not return", plant=moved_before_it_is_built)
+def test_what_a_failed_stream_did_not_return_comes_again(
+    config: dict[str, Any], topic: str, client: ClusterClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    produce(config, topic, {n: [b"%d" % i for i in range(10)] for n in (0, 1)})
+    error = KeyboardInterrupt()
+    raised = raising(monkeypatch, Interception, "on_consume", error)
+    seen: list[int] = []
+    with klamm.Consumer(config) as consumer:
+        stream = consumer.streams({topic: 1})[topic][0]
+        wait_until(lambda: consumer.metrics()["lag"] == 20, "all is buffered")
+        while consumer.metrics()["lag"]:
+            with contextlib.suppress(KeyboardInterrupt):
+                record = next(stream)
+                seen.append(record.partition * 10 + record.offset)
+        consumer.commit()
+    assert raised() > 2
+    assert sorted(seen) == list(range(20)), "lost or doubled"
+    assert counted(client, topic) == 20
 
 
 def all_or_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
