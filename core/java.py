@@ -1,0 +1,109 @@
+"""Java programs that Klamm starts as child processes: ZooKeeper and HDFS servers for development and tests."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from .errors import ConfigError, KlammError
+
+HOST: Final = "127.0.0.1"
+_PR_SET_PDEATHSIG: Final = 1
+_log = logging.getLogger(__name__)
+
+
+def find_java() -> str:
+    """The `java` of `JAVA_HOME`, else of `PATH`; `ConfigError` says what to install."""
+    home = os.environ.get("JAVA_HOME")
+    candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
+    found = candidate or shutil.which("java")
+    if found is None:
+        raise ConfigError(
+            "no Java found: install Java 17 (for example `apt-get install openjdk-17-jre-headless`) or set JAVA_HOME"
+        )
+    return found
+
+
+def check_port(port: int, hint: str) -> None:
+    """Raises `KlammError` when nothing can listen on the port of 127.0.0.1; `hint` says what to do."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            raise KlammError(f"cannot listen on {HOST}:{port}: {error.strerror}; {hint}") from error
+
+
+class JavaProcess:
+    """One `java` process whose output goes to a file. States: running → `stop` or `kill` → ended.
+
+    It has a session of its own, so a Ctrl-C in the terminal reaches only the parent, who stops it.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, *, ends_with_parent: bool = False) -> None:
+        """Starts it. `ends_with_parent`: killed when the thread that starts it ends, however that is (on Linux);
+        so start it from the main one."""
+        self.name = name
+        self.log = log
+        with log.open("ab") as out:
+            self._process = subprocess.Popen(
+                [find_java(), *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+                preexec_fn=_dying_with_parent() if ends_with_parent else None,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """The exit status; None while it runs."""
+        return self._process.poll()
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits until the process ends by itself; its exit status. `subprocess.TimeoutExpired` after `timeout_s`."""
+        return self._process.wait(timeout_s)
+
+    def stop(self, timeout_s: float = 10.0) -> None:
+        """Ends it with SIGTERM, and with SIGKILL if it has not ended in time."""
+        self._process.terminate()
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            _log.warning("%s (pid %d) did not stop within %g s; killing it", self.name, self.pid, timeout_s)
+        self.kill()
+
+    def kill(self) -> None:
+        """Ends it with SIGKILL, as a crash."""
+        self._process.kill()
+        self._process.wait()
+
+    def pause(self) -> None:
+        """Stops it with SIGSTOP until `resume`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+
+def _dying_with_parent() -> Callable[[], None] | None:
+    """What a child calls before it becomes another program, prctl(2); None where there is no such thing."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
+
+    def ask() -> None:
+        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it ended before it could be asked
+            os._exit(1)
+
+    return ask

@@ -1,0 +1,232 @@
+"""A real HDFS on this machine: a NameNode and a DataNode, each a process of its own, on 127.0.0.1 only.
+
+States: stopped → `start` → running → `stop` or `kill` → stopped; its data stays. Each of the two can be killed, paused and
+started by itself, for tests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, Final, Self
+from xml.sax.saxutils import escape
+
+from klamm.core.errors import KlammError
+from klamm.core.java import HOST, JavaProcess, check_port
+from klamm.hadoop.hdfs.jars import find_class_path
+
+NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
+DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"
+FORMAT_TIMEOUT_S: Final = 120.0
+_POLL_S: Final = 0.05
+_JVM: Final = (
+    "-Xmx256m", "-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xss512k",
+    "-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.lang=ALL-UNNAMED",
+)  # fmt: skip
+_LOG4J: Final = """log4j.rootLogger=WARN, console
+log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.target=System.err
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
+"""
+_WEB_XML: Final = '<web-app xmlns="http://java.sun.com/xml/ns/javaee" version="2.5"/>\n'
+
+
+class HdfsError(KlammError):
+    """The HDFS server cannot be started, or does not answer; names its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class HdfsPorts:
+    """Hadoop's defaults."""
+
+    name_node: int = 8020
+    name_node_http: int = 9870
+    data_node: int = 9866
+    data_node_http: int = 9864
+    data_node_ipc: int = 9867
+
+
+class HdfsServer:
+    """`data_dir` is created when it is missing. A context manager: started on entry, stopped on exit.
+
+    `options` are keys of Hadoop's own configuration, for both servers and for the clients that read `conf_dir`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        ports: HdfsPorts | None = None,
+        *,
+        options: Mapping[str, str] | None = None,
+        ends_with_parent: bool = False,
+    ) -> None:
+        self._data_dir = data_dir.absolute()
+        self.ports = ports or HdfsPorts()
+        self._options = dict(options or {})
+        self._ends_with_parent = ends_with_parent
+        self.name_node: JavaProcess | None = None
+        self.data_node: JavaProcess | None = None
+
+    @property
+    def uri(self) -> str:
+        """The file system's URI, the beginning of every path in it."""
+        return f"hdfs://{HOST}:{self.ports.name_node}"
+
+    @property
+    def web_url(self) -> str:
+        """Where the NameNode answers WebHDFS."""
+        return f"http://{HOST}:{self.ports.name_node_http}"
+
+    @property
+    def conf_dir(self) -> Path:
+        """Hadoop's configuration of this file system."""
+        return self._data_dir / "conf"
+
+    def start(self, timeout_s: float = 120.0) -> None:
+        """Returns once a file can be written. `ConfigError` without Java or the jars; `HdfsError` in one line when a port
+        is taken or a server does not come up."""
+        deadline = time.monotonic() + timeout_s
+        self._prepare()
+        try:
+            self.start_name_node()
+            self.start_data_node()
+            self.await_ready(deadline - time.monotonic())
+        except BaseException:
+            self.kill()
+            raise
+
+    def start_name_node(self) -> None:
+        self.name_node = self._run("NameNode", NAME_NODE, "namenode.log")
+
+    def start_data_node(self) -> None:
+        self.data_node = self._run("DataNode", DATA_NODE, "datanode.log")
+
+    def await_ready(self, timeout_s: float) -> None:
+        """Returns once the NameNode has left safe mode and a DataNode is alive."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            for process in (self.name_node, self.data_node):
+                if process is None or process.status is not None:
+                    name = "a server" if process is None else f"the {process.name}"
+                    raise HdfsError(f"{name} of HDFS ended while it started; see {self._data_dir}/*.log")
+            if self._ready():
+                return
+            time.sleep(_POLL_S)
+        raise HdfsError(f"HDFS at {self.uri} was not ready within {timeout_s:g} s; see {self._data_dir}/*.log")
+
+    def wait(self) -> str:
+        """Waits until one of the two servers ends by itself; its name and log."""
+        while True:
+            for process in (self.name_node, self.data_node):
+                if process is None:
+                    raise HdfsError(f"HDFS at {self.uri} has not been started")
+                if process.status is not None:
+                    return f"the {process.name} ended by itself with status {process.status}; see {process.log}"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        """No error when it is stopped already."""
+        processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
+        for process in processes:
+            if process is not None:
+                process.stop()
+
+    def kill(self) -> None:
+        """With SIGKILL, as a crash: what was acknowledged is on its disks."""
+        processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
+        for process in processes:
+            if process is not None:
+                process.kill()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    # -- files
+
+    def _prepare(self) -> None:
+        try:
+            self._write_configuration()
+        except OSError as error:
+            raise HdfsError(f"cannot write below {self._data_dir}: {error.strerror}; give another --data-dir") from error
+        for port in astuple(self.ports):
+            check_port(port, "stop what runs there (an HDFS?) or give another port")
+        if not (self._data_dir / "name" / "current" / "VERSION").exists():
+            self._format()
+
+    def _write_configuration(self) -> None:
+        for folder in ("name", "data", "conf/webapps/hdfs/WEB-INF", "conf/webapps/datanode/WEB-INF"):
+            (self._data_dir / folder).mkdir(parents=True, exist_ok=True)
+        (self._data_dir / "data").chmod(0o700)
+        for web in self.conf_dir.glob("webapps/*/WEB-INF"):
+            (web / "web.xml").write_text(_WEB_XML)
+        (self.conf_dir / "log4j.properties").write_text(_LOG4J)
+        (self.conf_dir / "core-site.xml").write_text(_xml({"fs.defaultFS": self.uri}))
+        (self.conf_dir / "hdfs-site.xml").write_text(_xml({**self._settings(), **self._options}))
+
+    def _settings(self) -> dict[str, str]:
+        p = self.ports
+        return {
+            "dfs.namenode.name.dir": f"file://{self._data_dir}/name",
+            "dfs.datanode.data.dir": f"file://{self._data_dir}/data",
+            "dfs.namenode.rpc-address": f"{HOST}:{p.name_node}",
+            "dfs.namenode.http-address": f"{HOST}:{p.name_node_http}",
+            "dfs.datanode.address": f"{HOST}:{p.data_node}",
+            "dfs.datanode.http.address": f"{HOST}:{p.data_node_http}",
+            "dfs.datanode.ipc.address": f"{HOST}:{p.data_node_ipc}",
+            "dfs.datanode.hostname": HOST,  # what clients of WebHDFS are redirected to
+            "dfs.replication": "1",
+            "dfs.namenode.safemode.extension": "0",
+            "dfs.namenode.handler.count": "4",
+            "dfs.datanode.handler.count": "2",
+            "dfs.datanode.du.reserved": "0",
+            "dfs.blockreport.initialDelay": "0s",
+            "dfs.heartbeat.interval": "1s",
+        }
+
+    def _format(self) -> None:
+        process = self._run("NameNode's format", NAME_NODE, "format.log", "-format", "-nonInteractive", "-force")
+        try:
+            status = process.wait(FORMAT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            status = -1
+        if status != 0:
+            raise HdfsError(f"HDFS's name directory could not be formatted (status {status}); see {process.log}")
+
+    def _run(self, name: str, main: str, log: str, *arguments: str) -> JavaProcess:
+        class_path = f"{self.conf_dir}:{find_class_path()}"
+        command = [*_JVM, f"-Dhadoop.log.dir={self._data_dir}", "-cp", class_path, main, *arguments]
+        return JavaProcess(name, command, self._data_dir / log, ends_with_parent=self._ends_with_parent)
+
+    def _ready(self) -> bool:
+        state = self._bean("Hadoop:service=NameNode,name=FSNamesystemState")
+        return state is not None and state.get("FSState") == "Operational" and state.get("NumLiveDataNodes", 0) > 0
+
+    def _bean(self, name: str) -> dict[str, Any] | None:
+        """A metric bean of the NameNode; None while it does not answer."""
+        try:
+            with urllib.request.urlopen(f"{self.web_url}/jmx?qry={name}", timeout=5) as answer:
+                beans = json.load(answer)["beans"]
+        except (OSError, ValueError, KeyError, urllib.error.URLError):
+            return None
+        return beans[0] if beans else None
+
+
+def _xml(values: Mapping[str, str]) -> str:
+    rows = "".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
+        for name, value in values.items()
+    )
+    return f'<?xml version="1.0"?>\n<configuration>\n{rows}</configuration>\n'
