@@ -1,7 +1,7 @@
 """A real HDFS on this machine: a NameNode and a DataNode, each a process of its own, on 127.0.0.1 only.
 
-States: stopped → `start` → running → `stop` or `kill` → stopped; its data stays. Each of the two can be killed, paused and
-started by itself, for tests.
+States: stopped → `start` → running → `stop` or `kill` → stopped; its data stays. Each of the two can be killed, paused
+and started by itself, for tests.
 """
 
 from __future__ import annotations
@@ -91,8 +91,8 @@ class HdfsServer:
         return self._data_dir / "conf"
 
     def start(self, timeout_s: float = 120.0) -> None:
-        """Returns once a file can be written. `ConfigError` without Java or the jars; `HdfsError` in one line when a port
-        is taken or a server does not come up."""
+        """Returns once a file can be written. `ConfigError` without Java or the jars; `HdfsError` in one line when a
+        port is taken or a server does not come up."""
         deadline = time.monotonic() + timeout_s
         self._prepare()
         try:
@@ -159,7 +159,9 @@ class HdfsServer:
         try:
             self._write_configuration()
         except OSError as error:
-            raise HdfsError(f"cannot write below {self._data_dir}: {error.strerror}; give another --data-dir") from error
+            raise HdfsError(
+                f"cannot write below {self._data_dir}: {error.strerror}; give another --data-dir"
+            ) from error
         for port in astuple(self.ports):
             check_port(port, "stop what runs there (an HDFS?) or give another port")
         if not (self._data_dir / "name" / "current" / "VERSION").exists():
