@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from .errors import ConfigError, KlammError
+from klamm.core.errors import ConfigError, KlammError
 
 HOST: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1
@@ -33,14 +33,14 @@ def find_java() -> str:
     return found
 
 
-def check_port(port: int, hint: str) -> None:
-    """Raises `KlammError` when nothing can listen on the port of 127.0.0.1; `hint` says what to do."""
+def check_port(port: int, hint: str, error_type: type[KlammError] = KlammError) -> None:
+    """Raises `error_type` when nothing can listen on the port of 127.0.0.1; `hint` says what to do."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
-            raise KlammError(f"cannot listen on {HOST}:{port}: {error.strerror}; {hint}") from error
+            raise error_type(f"cannot listen on {HOST}:{port}: {error.strerror}; {hint}") from error
 
 
 class JavaProcess:

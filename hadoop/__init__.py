@@ -22,7 +22,12 @@ def klamm_commands() -> Iterable[Command]:
             "klamm.hadoop.cli:load",
             "Load topics into a lake with Spark, data and offsets together.",
             "klamm[spark]",
-        )
+        ),
+        Command(
+            "hdfs",
+            "klamm.hadoop.hdfs.command:hdfs",
+            "Run a real HDFS for development: a NameNode and a DataNode.",
+        ),
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from klammtest.broker import SPAWNED
 
-pytest_plugins = ["klammtest.zookeeper", "klammtest.guarantees", "klammtest.scheduling", "pytester"]
+pytest_plugins = ["klammtest.zookeeper", "klammtest.hdfs", "klammtest.guarantees", "klammtest.scheduling", "pytester"]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -76,6 +76,8 @@ def _fetch(folder: Path) -> None:
             said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line] or ["no message"]
             raise ConfigError(f"Maven could not fetch HDFS's jars: {said[0].strip()}")
         (jars / _DIGEST).write_text(_wanted())
+        if have_jars():
+            return  # another process was faster
         if folder.exists():
             shutil.rmtree(folder)
         jars.rename(folder)

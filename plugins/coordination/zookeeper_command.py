@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 
+from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-
-
-class _StopRequestedError(Exception):
-    """SIGTERM or SIGINT came."""
 
 
 def zookeeper(
@@ -21,20 +16,15 @@ def zookeeper(
     data_dir: Annotated[Path, typer.Option(help="Where its data and log are kept.")] = Path("zookeeper-data"),
 ) -> None:
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""
-    signal.signal(signal.SIGTERM, _request_stop)
-    signal.signal(signal.SIGINT, _request_stop)
+    raise_when_told_to_stop()
     server = ZooKeeperServer(data_dir, port, ends_with_parent=True)
     try:
         server.start()
         typer.echo(f"klamm zookeeper ready: {server.connect}, data in {data_dir} (pid {server.pid}); Ctrl-C stops it")
         status = server.wait()
-    except _StopRequestedError:
+    except StopRequestedError:
         server.stop()
         typer.echo("ZooKeeper has stopped")
         return
     typer.echo(f"ZooKeeper ended by itself with status {status}; see {data_dir / 'zookeeper.log'}", err=True)
     raise typer.Exit(1)
-
-
-def _request_stop(signal_number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `signal` calls it
-    raise _StopRequestedError

@@ -1,27 +1,14 @@
-"""What a ZooKeeper server needs of this machine: Java, and the jars that PySpark brings."""
+"""The jars of a ZooKeeper server, which PySpark brings."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 from pathlib import Path
 
 from klamm.core.errors import ConfigError
 
 _JARS = ("zookeeper-3*.jar", "zookeeper-jute-*.jar", "metrics-core-*.jar", "snappy-java-*.jar", "slf4j-api-*.jar")
-
-
-def find_java() -> str:
-    """The `java` of `JAVA_HOME`, else of `PATH`; `ConfigError` saying what to install."""
-    home = os.environ.get("JAVA_HOME")
-    candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
-    found = candidate or shutil.which("java")
-    if found is None:
-        raise ConfigError(
-            "no Java found: install Java 17 (for example `apt-get install openjdk-17-jre-headless`) or set JAVA_HOME"
-        )
-    return found
 
 
 def find_class_path() -> str:

@@ -5,22 +5,15 @@ It listens on 127.0.0.1 only. States: stopped → `start` → running → `stop`
 
 from __future__ import annotations
 
-import ctypes
-import logging
-import os
-import signal
 import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from klamm.core.errors import CoordinationError
-from klamm.plugins.coordination.zookeeper_jars import find_class_path, find_java
+from klamm.core.java import HOST, JavaProcess, check_port
+from klamm.plugins.coordination.zookeeper_jars import find_class_path
 
-HOST = "127.0.0.1"
 TICK_MS = 500
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM = (
@@ -34,8 +27,6 @@ _JVM = (
     "-Xss256k", "-XX:StringTableSize=4096", "-XX:-UsePerfData", "-Dslf4j.internal.verbosity=ERROR",
 )  # fmt: skip
 _POLL_S = 0.02
-_PR_SET_PDEATHSIG = 1
-_log = logging.getLogger(__name__)
 
 
 class ZooKeeperServer:
@@ -47,7 +38,7 @@ class ZooKeeperServer:
         self._data_dir = data_dir
         self.port = port
         self._ends_with_parent = ends_with_parent
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: JavaProcess | None = None
 
     @property
     def connect(self) -> str:
@@ -63,14 +54,11 @@ class ZooKeeperServer:
         the port is taken or the server does not come up."""
         if self._process is not None:
             raise CoordinationError(f"ZooKeeper at {self.connect} has been started already")
-        command = [find_java(), *_JVM, *self._properties(), "-cp", find_class_path(), _MAIN]
-        self._check_port()
-        config = self._write_config()
-        with self._open_log() as log:
-            self._process = subprocess.Popen(
-                [*command, str(config)], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                preexec_fn=_dying_with_parent() if self._ends_with_parent else None,
-            )  # fmt: skip
+        class_path = find_class_path()
+        check_port(self.port, "stop what runs there (a ZooKeeper?) or give another --port", CoordinationError)
+        arguments = [*_JVM, *self._properties(), "-cp", class_path, _MAIN, str(self._write_config())]
+        name, log = f"ZooKeeper at {self.connect}", self._data_dir / "zookeeper.log"
+        self._process = JavaProcess(name, arguments, log, ends_with_parent=self._ends_with_parent)
         try:
             self._await_answer(timeout_s)
         except BaseException:
@@ -85,22 +73,15 @@ class ZooKeeperServer:
 
     def stop(self, timeout_s: float = 10.0) -> None:
         """With SIGTERM; with SIGKILL if that is not obeyed in time. No error when it is stopped already."""
-        process = self._process
-        if process is None:
-            return
-        process.terminate()
-        try:
-            process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            _log.warning("ZooKeeper at %s did not stop within %g s; killing it", self.connect, timeout_s)
-        self.kill()
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop(timeout_s)
 
     def kill(self) -> None:
         """With SIGKILL, as a crash: what it had acknowledged is on its disk."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait()
 
     def restart(self) -> None:
         """Stop, and start with the same data and port."""
@@ -118,17 +99,6 @@ class ZooKeeperServer:
         # 64 MB, the default, of each log file are written when it is begun. A thread is enough for a few connections.
         threads = ["-Dzookeeper.nio.numSelectorThreads=1", "-Dzookeeper.nio.numWorkerThreads=1"]
         return [*threads, "-Dzookeeper.preAllocSize=4096", "-Djava.net.preferIPv4Stack=true"]
-
-    def _check_port(self) -> None:
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((HOST, self.port))
-            except OSError as error:
-                raise CoordinationError(
-                    f"cannot listen on {self.connect}: {error.strerror}; "
-                    "stop what runs there (a ZooKeeper?) or give another --port"
-                ) from error
 
     def _write_config(self) -> Path:
         # Sessions of 1 s serve tests; ZooKeeper's own bounds (2 and 20 ticks) would be 1 and 10 s.
@@ -151,33 +121,16 @@ class ZooKeeperServer:
             raise CoordinationError(f"cannot write {path}: {error.strerror}; give another --data-dir") from error
         return path
 
-    def _open_log(self) -> IO[bytes]:
-        return (self._data_dir / "zookeeper.log").open("ab")
-
     def _await_answer(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self._process is None or self._process.poll() is not None:
-                status = self._process.returncode if self._process else "unknown"
+            status = "unknown" if self._process is None else self._process.status
+            if status is not None:
                 raise CoordinationError(f"ZooKeeper ended with status {status}; see {self._data_dir / 'zookeeper.log'}")
             if answers(HOST, self.port):
                 return
             time.sleep(_POLL_S)
         raise CoordinationError(f"ZooKeeper at {self.connect} did not answer within {timeout_s:g} s")
-
-
-def _dying_with_parent() -> Callable[[], None] | None:
-    """What a child calls before it becomes another program, prctl(2); None where there is no such thing."""
-    if not sys.platform.startswith("linux"):
-        return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
-
-    def ask() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it ended before it could be asked
-            os._exit(1)
-
-    return ask
 
 
 def answers(host: str, port: int) -> bool:

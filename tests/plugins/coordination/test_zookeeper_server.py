@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from klamm.core.errors import ConfigError, CoordinationError
+from klamm.core.java import find_java
 from klamm.plugins.coordination import zookeeper_jars
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer, answers
 from klammtest.ports import free_port
@@ -77,9 +78,9 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     java.parent.mkdir()
     java.touch(mode=0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert zookeeper_jars.find_java() == str(java)
+    assert find_java() == str(java)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "none"))
-    assert zookeeper_jars.find_java() != str(java)
+    assert find_java() != str(java)
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ TOGETHER: Final = ("tests/hadoop",)
 FAST_UNIT_S: Final = 15.0
 """What a unit may cost to be in the inner loop."""
 
-JVM_FIXTURES: Final = frozenset({"spark", "zookeeper_server"})
+JVM_FIXTURES: Final = frozenset({"hdfs_server", "spark", "zookeeper_server"})
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
