@@ -125,7 +125,9 @@ class Leadership:
             )
             self._known = {}
         wanted = self._assignments(image)
-        gone = [led.name for led in self._partitions if led.name not in wanted]
+        # A topic may have been deleted and created again between two images: nobody is to get the id of the new one and
+        # the records of the old one.
+        gone = [led.name for led in self._partitions if not _is_led(led, wanted.get(led.name))]
         self._partitions.remove(gone)
         self.image = image
         opened, self._behind = await self._workers.disk(self._settle, image, wanted)
@@ -207,6 +209,10 @@ class Leadership:
             if topic is None or topic.topic_id != self._known.get(name.topic, topic.topic_id):
                 self._logs.missing.forget(name)
         self._known = {topic.name: topic.topic_id for topic in image.topics.values()}
+
+
+def _is_led(led: LedPartition, wanted: Assignment | None) -> bool:
+    return wanted is not None and wanted.topic_id == led.log.topic_id
 
 
 def _went_back(before: ClusterImage, now: ClusterImage) -> bool:
