@@ -77,6 +77,11 @@ class Leadership:
         if error is not None:
             log.error("the cluster's image could not be applied: %s", describe(error))
 
+    @property
+    def complete(self) -> bool:
+        """Whether all that this broker leads is served."""
+        return not self._refused and not self._behind
+
     async def stop(self) -> None:
         """What is led stays as it is: no log is opened any more."""
         async with self._lock:
@@ -182,14 +187,21 @@ class Leadership:
                 if assignment.state.leader_epoch < found.leader_epoch:
                     behind[name] = found.leader_epoch
                     continue
-                found.begin_leader_epoch(assignment.state.leader_epoch)
+                found.begin_leader_epoch(assignment.state.leader_epoch, durable=False)
                 opened[name] = found
-                self._refused.pop(name, None)
             except KlammError as error:
-                if self._refused.get(name) != str(error):  # once, not with every change of the image
-                    log.error("partition %s cannot be served: %s", name, error)
-                self._refused[name] = str(error)
+                self._refuse(name, error)
+        for name, failed in self._logs.sync_leader_epochs().items():
+            if opened.pop(name, None) is not None:
+                self._refuse(name, failed)
+        for name in opened:
+            self._refused.pop(name, None)
         return opened, behind
+
+    def _refuse(self, name: TopicPartition, error: KlammError) -> None:
+        if self._refused.get(name) != str(error):  # once, not with every change of the image
+            log.error("partition %s cannot be served: %s", name, error)
+        self._refused[name] = str(error)
 
     def _clear_away(self, image: ClusterImage) -> None:
         for name, found in self._logs.logs().items():

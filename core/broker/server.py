@@ -42,6 +42,7 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
+from klamm.core.cluster.log_directory import LogDirectoryRecord
 from klamm.core.cluster.registration import DisplacedError
 from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.config.address import Listener as Address
@@ -51,6 +52,7 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import KlammError
 from klamm.core.log.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager, LogTuning
+from klamm.core.log.missing import KnownPast
 from klamm.core.log.scrubber import Scrubber, ScrubConfig
 from klamm.core.log.steady_clock import elapsed_ms
 from klamm.core.process_log import ProcessLog
@@ -82,6 +84,27 @@ def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
         for number, state in topic.partitions.items()
         if broker_id in state.replicas
     ]
+
+
+def _of_another_history(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
+    """The partitions whose logs may not be what clients have read of them, with the leader epoch to go beyond: all,
+    unless the directory is what this broker left at its last orderly stop; those that begin again in any case. Without
+    another epoch the logs would grow past offsets of the history that is lost, and nobody could tell."""
+    begun = {}
+    for topic in image.topics.values():
+        for number, state in topic.partitions.items():
+            tp = TopicPartition(topic.name, number)
+            if state.leader == broker_id and (not logs.unchanged or tp in logs.missing.accepted):
+                found = logs.get(tp)
+                begun[tp] = max(state.leader_epoch, -1 if found is None else found.leader_epoch)
+    if begun and logs.missing.is_older:
+        log.warning(
+            "%s is older than the coordination (restored from a backup?): %d partitions go on under new leader epochs",
+            logs.directory, len(begun),
+        )  # fmt: skip
+    elif begun:
+        log.info("%d partitions go on under new leader epochs: their logs were not closed in order", len(begun))
+    return begun
 
 
 class Broker:
@@ -136,12 +159,14 @@ class Broker:
         self._reloader = Reloader(self._settings, self._live, workers, self._process_log)
         self._bind()
         coordination = await self._open_coordination(workers)
-        logs = await self._open_logs(workers, coordination)
-        cluster = await self._join(workers, coordination, logs)
+        record = LogDirectoryRecord(coordination, self._config.broker_id)
+        logs = await self._open_logs(workers, coordination, record)
+        cluster = await self._join(workers, coordination, logs, record)
         offsets = self._settings.make_offset_store(coordination)
         self._stack.push_async_callback(workers.coordination, offsets.close)
         lease = self._lease(workers, coordination, cluster)
         services = await self._assemble(workers, logs, coordination, cluster, lease, offsets)
+        await self._note_start(services, record)
         self._watch_session(coordination, services)
         self._watch_config(services)
         self._maintain(services, logs)
@@ -175,14 +200,16 @@ class Broker:
         self._stack.push_async_callback(self._membership.aclose)
         return coordination
 
-    async def _open_logs(self, workers: Workers, coordination: Coordination) -> LogManager:
+    async def _open_logs(self, workers: Workers, coordination: Coordination, record: LogDirectoryRecord) -> LogManager:
         """The cluster's id and the topics' configurations are read before this broker is a member: it must hold its log
         directory first."""
         await workers.coordination(make_skeleton, coordination, uuid4)
         image = await workers.coordination(read_image, coordination, None)
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
-        logs = await workers.disk(self._load_logs, image)
+        known = await workers.coordination(record.read)
+        past = KnownPast(known.last_start, known.clean_stop, record.created)
+        logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:
             await self._start_cleaner(workers, logs)
@@ -206,7 +233,7 @@ class Broker:
 
         self._live.on_change(changed)
 
-    def _load_logs(self, image: ClusterImage) -> LogManager:
+    def _load_logs(self, image: ClusterImage, past: KnownPast) -> LogManager:
         defaults = self._config.topic_defaults()
 
         def config_for(topic: str) -> TopicConfig:
@@ -231,9 +258,12 @@ class Broker:
             elapsed=elapsed_ms,
             expected=_partitions_on(image, self._config.broker_id),
             accept_missing=self._accept_missing_logs,
+            past=past,
         )
 
-    async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:
+    async def _join(
+        self, workers: Workers, coordination: Coordination, logs: LogManager, record: LogDirectoryRecord
+    ) -> Cluster:
         own = self.advertised[0]
         cluster = Cluster(
             coordination,
@@ -246,15 +276,19 @@ class Broker:
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)
-        if logs.missing.accepted:  # what was read of them before was another history
-            topics = cluster.image().topics
-            begun = {
-                tp: topics[tp.topic].partitions[tp.partition].leader_epoch
-                for tp in logs.missing.accepted
-                if tp.topic in topics and tp.partition in topics[tp.topic].partitions
-            }
+        await workers.coordination(record.started)
+        self._membership.push_async_callback(workers.coordination, lambda: record.stopped(logs.clean_stop))
+        begun = _of_another_history(cluster.image(), self._config.broker_id, logs)
+        if begun:
             await workers.coordination(cluster.raise_leader_epochs, begun)
         return cluster
+
+    async def _note_start(self, services: Services, record: LogDirectoryRecord) -> None:
+        """In the directory first: one that is behind the coordination is taken for a restored one."""
+        if services.leadership.complete:
+            epoch = services.cluster.broker_epoch
+            await services.workers.disk(services.logs.note_start, epoch)
+            await services.workers.coordination(record.opened, epoch)
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
         """Nothing is acknowledged where another broker may have this one's id; a broker that knows it stops."""

@@ -65,6 +65,15 @@ class BrokerIdNode(Node):
     directory_id: str = ""
 
 
+class LogDirectoryNode(Node):
+    """`/brokers/log_dirs/<id>`. `last_start`: the broker epoch of the last start at which every partition was opened;
+    `clean_stop`: the token of the orderly stop since then, empty while the broker runs."""
+
+    version: int = 1
+    last_start: int = -1
+    clean_stop: str = ""
+
+
 class ControllerNode(Node):
     version: int = 1
     brokerid: int

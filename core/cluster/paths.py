@@ -6,6 +6,8 @@ from urllib.parse import quote, unquote
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
+LOG_DIRECTORIES = "/brokers/log_dirs"
+"""Klamm's own: what each broker last said of its log directory."""
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -24,12 +26,18 @@ DELETED_TOPICS = "/admin/delete_topics"
 """Topics whose deletion is not finished: they are gone, but groups may have offsets of them. By id, unlike Kafka's: one
 of the same name may be there again."""
 
-PERSISTENT = (BROKER_IDS, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, DELETED_TOPICS)
+PERSISTENT = (
+    BROKER_IDS, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, DELETED_TOPICS,
+)  # fmt: skip
 """What a broker makes at its first start, as the parents of everything else."""
 
 
 def broker(broker_id: int) -> str:
     return f"{BROKER_IDS}/{broker_id}"
+
+
+def log_directory(broker_id: int) -> str:
+    return f"{LOG_DIRECTORIES}/{broker_id}"
 
 
 def topic(name: str) -> str:

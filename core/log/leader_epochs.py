@@ -21,12 +21,15 @@ NO_OFFSET: Final = -1
 
 
 class LeaderEpochs:
-    """Written whenever it changes. Not thread-safe: the log's lock guards it."""
+    """Written whenever it changes, and durable unless `assign` was asked to leave that to `sync`. Not thread-safe: the
+    log's lock guards it."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
         self._path = path
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
+        self.durable = True
+        """Whether a power cut would leave the file as it is."""
 
     @classmethod
     def read(cls, path: Path) -> LeaderEpochs:
@@ -58,10 +61,18 @@ class LeaderEpochs:
         """Epochs and start offsets. The lists are never changed: to be read without the lock."""
         return self._epochs, self._starts
 
-    def assign(self, epoch: int, start_offset: int) -> None:
-        """`epoch` begins at this offset, unless it or a later one has begun."""
+    def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
+        """`epoch` begins at this offset, unless it or a later one has begun. Without `durable` the caller must see to
+        `sync` before it writes a batch of the epoch."""
         if epoch > self.latest:
-            self._replace([*self._epochs, epoch], [*self._starts, start_offset])
+            self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
+
+    def sync(self, *, written: bool = False) -> None:
+        """Make the file durable; `written`: the caller has synced the whole file system since it changed."""
+        if written:
+            self.durable = True
+        elif not self.durable:
+            self._replace(self._epochs, self._starts)
 
     def epoch_at(self, offset: int) -> int:
         """The epoch under which an offset was written; -1 when not known."""
@@ -90,8 +101,9 @@ class LeaderEpochs:
             first = max(self._starts[index], offset)
             self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
 
-    def _replace(self, epochs: list[int], starts: list[int]) -> None:
+    def _replace(self, epochs: list[int], starts: list[int], *, durable: bool = True) -> None:
         """On disk first: what could not be written is not believed."""
         rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
-        write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"))
+        write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts
+        self.durable = durable

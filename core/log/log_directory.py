@@ -8,6 +8,7 @@ cluster, broker and directory, as Kafka's does; a directory of another broker or
 from __future__ import annotations
 
 import fcntl
+import json
 import logging
 import os
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ META: Final = "meta.properties"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _META_VERSION: Final = "1"
 _OLD_CLEAN: Final = b'{"version":0}\n'
-_CLEAN: Final = seal('{"version":0}\n')
 _log = logging.getLogger(__name__)
 
 
@@ -136,20 +136,31 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
     return meta
 
 
-def take_clean_marker(directory: Path) -> bool:
-    """Whether the last stop was orderly; the mark is gone afterwards, before anything is written."""
+@dataclass(frozen=True, slots=True)
+class CleanStop:
+    """An orderly stop. `token` is its own, or empty where an older release has stopped."""
+
+    token: str = ""
+
+
+def take_clean_marker(directory: Path) -> CleanStop | None:
+    """The last stop, if it was orderly; the mark is gone afterwards, before anything is written."""
     path = directory / CLEAN_SHUTDOWN
     with storage(f"cannot remove {path}"):
         if not path.exists():
-            return False
+            return None
         content = path.read_bytes()
         remove(path)
         sync_directory(directory)
-    if content in (_CLEAN, _OLD_CLEAN):
-        return True
-    _log.warning("%s is damaged; the logs are checked as after a crash", path)
-    return False
+    if content == _OLD_CLEAN:
+        return CleanStop()
+    try:
+        return CleanStop(str(json.loads(unseal(content)).get("token", "")))
+    except ValueError:
+        _log.warning("%s is damaged; the logs are checked as after a crash", path)
+        return None
 
 
-def leave_clean_marker(directory: Path) -> None:
-    write_atomically(directory / CLEAN_SHUTDOWN, _CLEAN)
+def leave_clean_marker(directory: Path, token: str = "") -> None:
+    fields = {"version": 0} | ({"token": token} if token else {})
+    write_atomically(directory / CLEAN_SHUTDOWN, seal(json.dumps(fields, separators=(",", ":")) + "\n"))

@@ -30,11 +30,12 @@ from klamm.core.log.checkpoints import (
     OffsetCheckpoint,
 )
 from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.files import remove_tree, rename, storage, sync_directory
+from klamm.core.log.files import remove_tree, rename, storage, sync_directory, sync_file_system
 from klamm.core.log.given_producer_ids import GivenProducerIds
+from klamm.core.log.last_start import write_last_start
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
-from klamm.core.log.missing import MissingLogs
+from klamm.core.log.missing import KnownPast, MissingLogs
 from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
 from klamm.core.log.open_files import DEFAULT_LIMIT, OpenFiles
 from klamm.core.log.opening import Opening, open_all
@@ -48,6 +49,7 @@ from klamm.core.records.partition import TopicPartition
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
 _FLUSHING_S: Final = 1.0
+_SYNC_AT_ONCE: Final = 64  # partitions
 _PLACE_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a place cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
 """A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
@@ -98,11 +100,12 @@ class LogManager:
         elapsed: Clock | None = None,
         expected: Collection[TopicPartition] = (),
         accept_missing: bool = False,
+        past: KnownPast | None = None,
     ) -> None:
         """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
 
         `expected`: the partitions that the cluster has on this broker. `accept_missing`: those whose logs are gone may
-        begin again at offset 0.
+        begin again at offset 0. `past`: what the coordination knows of this directory.
 
         `elapsed`: ms that pass evenly whatever `clock` is set to; with it a clock that was set ahead deletes nothing.
         `on_visible` is called when consumers of a partition can see more; it must return at once.
@@ -126,18 +129,23 @@ class LogManager:
         self.scrubbed = ScrubCounts()
         self._directory_lock = DirectoryLock(self.directory)
         try:
-            self._missing = MissingLogs(self.directory, expected, accept_missing)
+            past = past or KnownPast()
+            self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
-            self._load(config_for)
+            self.unchanged = self._load(config_for, past.clean_stop)
+            """Whether the directory is exactly what this broker left at its last stop, which was orderly."""
+            self.clean_stop = ""
+            """Once closed: the token of the orderly stop; empty where it was none."""
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without them is one that was emptied
         except BaseException:
             self._directory_lock.release()
             raise
 
-    def _load(self, config_for: ConfigFor) -> None:
-        clean = take_clean_marker(self.directory)
+    def _load(self, config_for: ConfigFor, expected_stop: str) -> bool:
+        stop = take_clean_marker(self.directory)
+        clean = stop is not None
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
         self._missing.look({tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}})
         with storage(f"cannot read {self.directory}"):
@@ -161,6 +169,7 @@ class LogManager:
             return self._open(opening.tp, opening.topic_id, config_for(opening.tp.topic), opening.known)
 
         self._logs = open_all(openings, open_one, self._tuning.recovery_threads)
+        return stop is not None and stop.token == expected_stop != ""
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
@@ -207,6 +216,23 @@ class LogManager:
             elif log.config != config:
                 log.reconfigure(config)
             return log
+
+    def note_start(self, broker_epoch: int) -> None:
+        """Every partition of this broker is open, under this registration. On disk when it returns; `StorageError`."""
+        write_last_start(self.directory, broker_epoch)
+
+    def sync_leader_epochs(self) -> dict[TopicPartition, StorageError]:
+        """Make the leader epochs that have begun durable; those that could not be. For many partitions the file system
+        is synced once: two fsyncs for each of 2,000 would take 10 s or more."""
+        waiting = {tp: log for tp, log in self.logs().items() if not log.leader_epochs_durable}
+        whole = len(waiting) >= _SYNC_AT_ONCE and sync_file_system(self.directory)
+        failed = {}
+        for tp, log in waiting.items():
+            try:
+                log.sync_leader_epochs(written=whole)
+            except StorageError as error:
+                failed[tp] = error
+        return failed
 
     @property
     def missing(self) -> MissingLogs:
@@ -357,7 +383,9 @@ class LogManager:
             if clean:
                 self.write_checkpoints()
             if clean and not failed:
-                leave_clean_marker(self.directory)
+                token = uuid4().hex
+                leave_clean_marker(self.directory, token)
+                self.clean_stop = token
         finally:
             self._directory_lock.release()
 

@@ -3,20 +3,26 @@
 The log directory as a whole is taken for empty where `meta.properties` or every checkpoint is missing: a broker writes
 both before it is given its first partition. Then the partitions that the cluster has on this broker stop the start,
 before anything is written. In a directory that is in use the checkpoint of high watermarks says which partitions have
-held records; one of these without a segment is not made again. A topic that is new, and whose directory a crash has
-prevented, is in no checkpoint.
+held records; one of these without a segment is not made again.
+
+The checkpoints know nothing of a partition that was made after the backup from which they were restored. The
+coordination does (`KnownPast`): whatever existed at the broker's last start had a directory then; and a directory that
+has not seen that start is older, so that it proves nothing of any partition. A topic that is new, and whose directory a
+crash has prevented, was made after the last start.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from klamm.core.errors import StorageError
 from klamm.core.log.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from klamm.core.log.files import storage
+from klamm.core.log.last_start import NO_START, read_last_start
 from klamm.core.log.log_directory import META
 from klamm.core.log.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
 from klamm.core.records.partition import TopicPartition
@@ -24,20 +30,39 @@ from klamm.core.records.partition import TopicPartition
 _log = logging.getLogger(__name__)
 ACCEPT: Final = "--accept-missing-logs"
 _NAMED: Final = 3
+_UNKNOWN: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPast:
+    """What the coordination knows of the directory. `last_start`: the broker epoch of the last start at which every
+    partition was opened; `NO_START` where none is known. `clean_stop`: the token of the orderly stop that ended the
+    last run; empty where none did. `created` gives a partition's creation id, to be compared with broker epochs."""
+
+    last_start: int = NO_START
+    clean_stop: str = ""
+    created: Callable[[TopicPartition], int] = lambda _: NO_START
 
 
 class MissingLogs:
     """`tp in missing` where a partition's log is gone and that was not accepted. Not thread-safe: the manager's lock
     guards it."""
 
-    def __init__(self, directory: Path, expected: Collection[TopicPartition], accept: bool) -> None:
+    def __init__(
+        self, directory: Path, expected: Collection[TopicPartition], accept: bool, past: KnownPast = KnownPast()
+    ) -> None:
         """`StorageError` where the whole directory is empty, `expected` should be there and that is not accepted."""
         self._directory = directory
+        self._expected = expected
+        self._past = past
         self._accept = accept
         self._ends: dict[TopicPartition, int] = {}
         self.accepted: set[TopicPartition] = set()
         """Partitions that begin again."""
         self.new_directory = self._is_new()
+        self._seen = read_last_start(directory)
+        self.is_older = not self.new_directory and self._seen < past.last_start
+        """Whether the directory has not seen the broker's last start."""
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
             raise StorageError(
@@ -67,28 +92,36 @@ class MissingLogs:
                 for path in self._directory.iterdir()
                 if is_deleted(path.name) or is_stray(path.name)
             }
-        for tp, end in ends.items():
-            if end > 0 and tp not in moved and self._is_empty(tp):
+        written = {tp: end for tp, end in ends.items() if end > 0}
+        for tp in {*written, *self._expected} - moved - self.accepted:
+            if self._is_empty(tp) and (tp in written or self._was_here(tp)):
                 if self._accept:
                     self.accepted.add(tp)
                 else:
-                    self._ends[tp] = end
+                    self._ends[tp] = written.get(tp, _UNKNOWN)
         for tp in sorted(self.accepted):
             _log.warning("%s begins again at offset 0: its log is gone, and %s was given", tp, ACCEPT)
+
+    def _was_here(self, tp: TopicPartition) -> bool:
+        """Whether the broker has had a directory for the partition, as far as the coordination knows."""
+        if self._seen == self._past.last_start != NO_START:
+            return self._past.created(tp) < self._past.last_start
+        return self.is_older
 
     def __contains__(self, tp: object) -> bool:
         return tp in self._ends
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where each ended, for the checkpoint: the next start must know it as well."""
+        """Where each ended, for the checkpoint: the next start must know it as well. 0 where that is not known."""
         return dict(self._ends)
 
     def check(self, tp: TopicPartition) -> None:
         """`StorageError` where the partition must not be made again."""
         end = self._ends.get(tp)
         if end is not None:
+            known = "it was here at the broker's last start" if end == _UNKNOWN else f"its log ended at offset {end}"
             raise StorageError(
-                f"{self._directory / partition_directory(tp)} has no segments, but its log ended at offset {end}: "
+                f"{self._directory / partition_directory(tp)} has no segments, but {known}: "
                 f"restore it with the broker stopped, or start once with {ACCEPT} to begin it again without its records"
             )
 

@@ -250,11 +250,23 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         with self._lock:
             return self._epochs.end_offset(epoch, self._end)
 
-    def begin_leader_epoch(self, epoch: int) -> None:
-        """This broker leads from here on under `epoch`: note it now, on disk, so that the first append need not."""
+    def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
+        """This broker leads from here on under `epoch`: note it now, on disk, so that the first append need not.
+        Without `durable` the caller makes many logs' epochs durable together (`sync_leader_epochs`) before it appends:
+        no CRC covers the epoch in a batch, so that the file must never know less than the batches."""
         with self._lock:
             self._check_open()
-            self._epochs.assign(epoch, self._end)
+            self._epochs.assign(epoch, self._end, durable=durable)
+
+    @property
+    def leader_epochs_durable(self) -> bool:
+        """Whether the epochs that have begun would be known after a power cut."""
+        return self._epochs.durable
+
+    def sync_leader_epochs(self, *, written: bool = False) -> None:
+        """`written`: the caller has synced the whole file system since the epoch began."""
+        with self._lock:
+            self._epochs.sync(written=written)
 
     def advance_high_watermark(self, offset: int) -> bool:
         """All replicas have what lies below `offset`; whether consumers see more now. It never falls but by

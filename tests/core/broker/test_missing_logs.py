@@ -123,15 +123,50 @@ def test_a_topic_that_is_deleted_is_forgotten(folder: Path) -> None:
 
 
 def test_a_new_topic_whose_directory_a_crash_has_prevented(tmp_path: Path) -> None:
-    with served(tmp_path):
-        pass
-    shutil.copytree(tmp_path / "data", tmp_path / "before")
     with served(tmp_path) as wire:
         assert create_topic(wire, TOPIC, 2).error_code is ErrorCode.none
-    shutil.rmtree(tmp_path / "data")
-    (tmp_path / "before").rename(tmp_path / "data")
+    for number in range(2):
+        shutil.rmtree(tmp_path / "data" / f"{TOPIC}-{number}")
     with served(tmp_path) as wire:
         assert produce(wire, TOPIC, batch(b"a"), 1).base_offset == 0
+
+
+def believe_the_checkpoints(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MissingLogs, "_was_here", lambda *_: False)
+
+
+@guarantee("D18", "a topic made since the backup of the logs does not begin again", plant=believe_the_checkpoints)
+@pytest.mark.parametrize("lives", [1, 2], ids=["in the last run", "before it"])
+def test_a_topic_made_since_the_backup(folder: Path, lives: int) -> None:
+    shutil.copytree(folder / "data", folder / "backup")
+    with served(folder) as wire:
+        assert create_topic(wire, "later").error_code is ErrorCode.none
+        produce(wire, "later", batch(b"a", b"b"))
+    for _ in range(lives - 1):
+        with served(folder):
+            pass
+    shutil.rmtree(folder / "data")
+    (folder / "backup").rename(folder / "data")
+    for _ in range(2):  # the second start knows it too
+        with served(folder) as wire:
+            assert produce(wire, "later", batch(b"c")).error_code is ErrorCode.not_leader_or_follower
+            assert produce(wire, TOPIC, batch(b"d")).error_code is ErrorCode.none
+    with served(folder, accept_missing_logs=True) as wire:
+        assert produce(wire, "later", batch(b"c")).base_offset == 0
+    with served(folder) as wire:
+        assert produce(wire, "later", batch(b"d")).base_offset == 1
+
+
+@guarantee("D18", "an empty topic's directory that is gone is missed", plant=believe_the_checkpoints)
+def test_an_empty_topic_of_an_earlier_run(tmp_path: Path) -> None:
+    with served(tmp_path) as wire:
+        assert create_topic(wire, TOPIC).error_code is ErrorCode.none
+    with served(tmp_path):
+        pass
+    shutil.rmtree(tmp_path / "data" / f"{TOPIC}-0")
+    for _ in range(2):
+        with served(tmp_path) as wire:
+            assert produce(wire, TOPIC, batch(b"a")).error_code is ErrorCode.not_leader_or_follower
 
 
 def test_a_topic_made_anew_right_before_a_crash(tmp_path: Path) -> None:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+import klamm
 from klamm.core.broker import leadership
+from klamm.core.client.cluster_client import ClusterClient, EpochEnd
 from klamm.core.cluster import paths
+from klamm.core.cluster.log_directory import LogDirectoryRecord
 from klamm.core.cluster.nodes import PartitionStateNode
 from klamm.core.cluster.topics import TopicChanges
-from klamm.core.errors import ErrorCode
+from klamm.core.errors import ErrorCode, StorageError
+from klamm.core.log.manager import LogManager
+from klamm.core.log.partition_log import PartitionLog
 from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination, Create, Delete
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
+from klammtest.readers import read
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.wire import WireClient
 from klammtest.zookeeper import eventually
 
 TREE = "tree.db"
+T0 = TopicPartition("t", 0)
 
 
 @contextmanager
@@ -120,3 +129,132 @@ def test_older_logs_go_on_where_they_end(tmp_path: Path) -> None:
     with broker(tmp_path) as wire:
         assert fetch(wire, "t", 3).error_code is ErrorCode.offset_out_of_range
         assert produce(wire, "t", batch(b"d")).base_offset == 1
+
+
+@pytest.fixture
+def crashes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """From now on brokers end as after kill -9, as far as files and coordination show it."""
+
+    def crash() -> None:
+        close = LogManager.close
+        monkeypatch.setattr(LogManager, "close", lambda logs, **_: close(logs, clean=False))
+        monkeypatch.setattr(LogDirectoryRecord, "stopped", lambda *_: None)
+
+    return crash
+
+
+def keep_epochs(patch: pytest.MonkeyPatch) -> None:
+    """As before: only logs that are ahead of the coordination get another leader epoch."""
+    patch.setattr("klamm.core.broker.server._of_another_history", lambda *_: {})
+
+
+def restore_logs(folder: Path) -> None:
+    shutil.rmtree(folder / "data")
+    shutil.move(folder / "backup", folder / "data")
+
+
+@guarantee("A1", "a consumer group of a broker restored from an older backup skips no records", plant=keep_epochs)
+@pytest.mark.parametrize("ended", ["in order", "by kill -9"])
+@pytest.mark.parametrize("copied", ["when stopped", "while it ran"])
+def test_a_group_over_older_logs(tmp_path: Path, ended: str, copied: str, crashes: Callable[[], None]) -> None:
+    """70 records are in the backup, the group has read and committed 120; 60 others take the place of the lost 50."""
+    with broker(tmp_path) as wire:
+        create_topic(wire, "t")
+        produce(wire, "t", batch(*[b"kept"] * 70))
+        if copied == "while it ran":
+            shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    if copied == "when stopped":
+        shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    if ended == "by kill -9":
+        crashes()
+    with group(tmp_path) as (wire, config):
+        produce(wire, "t", batch(*[b"lost"] * 50))
+        with klamm.Consumer(config, topics=["t"]) as consumer:
+            assert len(read(consumer, 120)) == 120
+            consumer.commit()
+    restore_logs(tmp_path)
+    with group(tmp_path) as (wire, config):
+        assert produce(wire, "t", batch(*[b"new"] * 60)).base_offset == 70
+        with klamm.Consumer(config, topics=["t"]) as consumer:
+            assert read(consumer, 1)[0].offset == 70
+
+
+@contextmanager
+def group(folder: Path) -> Iterator[tuple[WireClient, dict[str, object]]]:
+    """A broker, and the configuration of a group's member."""
+    tree = {"plugin": "embedded", "path": str(folder / TREE)}
+    with broker_thread(folder, tree) as running:
+        own = running.advertised[0]
+        at = f"{own.host}:{own.port}"
+        consumer = {"bootstrap.servers": at, "group.id": "g", "auto.offset.reset": "earliest"}
+        with WireClient(at) as wire:
+            yield wire, {"coordination": tree, "consumer": consumer}
+
+
+@pytest.mark.parametrize("ended", ["in order", "by kill -9"])
+def test_a_start_on_the_same_logs(tmp_path: Path, ended: str, crashes: Callable[[], None]) -> None:
+    """After an orderly stop the epoch stays; after another one the log may have lost its end."""
+    if ended == "by kill -9":
+        crashes()
+    raised = int(ended != "in order")
+    with broker(tmp_path) as wire:
+        create_topic(wire, "t")
+        produce(wire, "t", batch(b"a"))
+        assert leader_epoch(wire) == 0
+    for start in (1, 2):
+        with broker(tmp_path) as wire:
+            assert leader_epoch(wire) == start * raised
+            produce(wire, "t", batch(b"b"))
+
+
+def test_a_copy_of_the_stopped_directory_proves_nothing_once_it_was_used(
+    tmp_path: Path, crashes: Callable[[], None]
+) -> None:
+    """The copy and the coordination hold one token until the broker starts, whose own end leaves none."""
+    with broker(tmp_path) as wire:
+        create_topic(wire, "t")
+        produce(wire, "t", batch(b"a"))
+    shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    crashes()
+    with broker(tmp_path) as wire:
+        assert leader_epoch(wire) == 0
+        produce(wire, "t", batch(b"b", b"c"))
+    restore_logs(tmp_path)
+    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / TREE)}) as running:
+        own = running.advertised[0]
+        with ClusterClient(f"{own.host}:{own.port}", codecs=CodecTable()) as client:
+            assert client.leader_epoch_ends({T0: 0}) == {T0: EpochEnd(0, 1)}
+        with WireClient(f"{own.host}:{own.port}") as wire:
+            assert leader_epoch(wire) == 1
+
+
+def test_a_displaced_broker_does_not_say_that_it_stopped_in_order(tmp_path: Path) -> None:
+    with coordination(tmp_path) as tree:
+        first, second = LogDirectoryRecord(tree, 0), LogDirectoryRecord(tree, 0)
+        first.read()
+        first.started()
+        second.read()
+        second.started()
+        first.stopped("mine")
+        assert second.read().clean_stop == ""
+
+
+@pytest.mark.parametrize("partitions", [2, 70], ids=["one by one", "together"])
+def test_epochs_are_durable_before_they_are_led(
+    tmp_path: Path, partitions: int, monkeypatch: pytest.MonkeyPatch, crashes: Callable[[], None]
+) -> None:
+    crashes()
+    with broker(tmp_path) as wire:
+        create_topic(wire, "t", partitions)
+    waited: list[list[PartitionLog]] = []
+    sync = LogManager.sync_leader_epochs
+
+    def synced(logs: LogManager) -> dict[TopicPartition, StorageError]:
+        waited.append([log for log in logs.logs().values() if not log.leader_epochs_durable])
+        return sync(logs)
+
+    monkeypatch.setattr(LogManager, "sync_leader_epochs", synced)
+    with broker(tmp_path) as wire:
+        assert leader_epoch(wire) == 1
+        assert len(waited[0]) == partitions
+        assert all(log.leader_epochs_durable for log in waited[0])

@@ -17,8 +17,6 @@ from klamm.core.client import fetcher
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import NoOffsetError
 from klamm.core.client.fetcher import Fetcher
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import PartitionStateNode
 from klamm.core.errors import BrokerError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.records.codecs import CodecTable
@@ -26,7 +24,6 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.guarantees import guarantee
 from klammtest.readers import client_config, produce, read, wait_until
-from klammtest.schemas import embedded
 
 NUMBER = itertools.count()
 
@@ -164,16 +161,6 @@ def test_offsets_of_a_deleted_topic_are_none_of_its_successor(
         assert read_all(consumer, 20) == list(range(5, 20))
 
 
-def elect_again(folder: Path, partition: TopicPartition) -> None:
-    """A new leader epoch, as an election gives it; with the broker down."""
-    coordination = embedded(folder)
-    path = paths.partition_state(*partition)
-    data, stat = coordination.get(path)
-    state = PartitionStateNode.decode(path, data)
-    coordination.set(path, state.model_copy(update={"leader_epoch": state.leader_epoch + 1}).encode(), stat.version)
-    coordination.close()
-
-
 def without_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that do not ask where their leader epoch ended."""
     monkeypatch.setattr(Fetcher, "_epoch_ends", lambda *_: {})
@@ -204,7 +191,6 @@ def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
             broker.stop()
             shutil.rmtree(broker.folder / "data")
             shutil.copytree(tmp_path / "backup", broker.folder / "data")
-            elect_again(broker.folder, partition)
             broker.start()
             produce(config, "t", {0: [b"new"] * 60})
             assert read_all(alone, 130) == list(range(70, 130))
