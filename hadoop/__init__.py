@@ -6,12 +6,26 @@ Importing this imports no Spark: brokers and clients have none.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from klamm.core.hookspecs import hookimpl
 from klamm.core.seams.command import Command
 from klamm.core.seams.provider import Provider
 from klamm.core.seams.sink import Sink
 from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig
+
+if TYPE_CHECKING:
+    from klamm.hadoop.lake.frame import read_lake
+
+__all__ = ["klamm_commands", "klamm_sinks", "read_lake"]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "read_lake":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from klamm.hadoop.lake.frame import read_lake
+
+    return read_lake
 
 
 @hookimpl
@@ -27,6 +41,9 @@ def klamm_commands() -> Iterable[Command]:
             "hdfs",
             "klamm.hadoop.hdfs.command:hdfs",
             "Run a real HDFS for development: a NameNode and a DataNode.",
+        ),
+        Command(
+            "lake", "klamm.hadoop.lake.cli:app", "List a lake's loads, and prove that it is whole.", "klamm[spark]"
         ),
     ]
 

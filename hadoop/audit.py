@@ -18,7 +18,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import Audit, AuditIdentity, RangeCount, WindowCount
 from klamm.hadoop.layout import AUDIT, TopicLayout
 from klamm.hadoop.manifest import load_numbers
-from klamm.hadoop.publishing.seam import LakeError, Publisher
+from klamm.hadoop.publishing.seam import LakeError, LakeReader, Publisher
 from klamm.plugins.audit.publisher import ClusterPublisher
 
 TIER = "hadoop"
@@ -113,7 +113,7 @@ class LoadAuditor:
 
     def send_missing(self, layout: TopicLayout) -> list[int]:
         """The events of every load that has no marker; the numbers of those sent."""
-        done = set(self._publisher.names(f"{layout.base}/_audited"))
+        done = set(self._publisher.names(layout.audited_root))
         missing = [n for n in load_numbers(self._publisher, layout) if f"{n:06d}" not in done]
         if missing and self.audits(layout.topic):
             self._send(layout, missing)
@@ -125,16 +125,16 @@ class LoadAuditor:
             try:
                 for number in numbers:
                     ranges.publish_ranges(read_audit(self._publisher, layout, number).counts())
-                    self._publisher.make(f"{layout.base}/_audited")
+                    self._publisher.make(layout.audited_root)
                     self._publisher.write(layout.audited(number), b"")
             finally:
                 ranges.close()
 
 
-def read_audit(publisher: Publisher, layout: TopicLayout, number: int) -> LoadAudit:
+def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:
     """A published load's counts; `LakeError` when they are not there or cannot be read."""
     path = f"{layout.load(number)}/{AUDIT}"
-    data = publisher.read(path)
+    data = reader.read(path)
     try:
         return LoadAudit.model_validate_json(data or b"")
     except ValidationError as error:

@@ -32,7 +32,7 @@ from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
-from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout
+from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.plan import OffsetRange, capped
 from klamm.hadoop.progress import Progress
@@ -196,7 +196,7 @@ class LoadJob:
             self._history.verify(layout, plan.loaded())
             manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
             self._finish(staging.path, manifest, plan, counts)
-            size = sum(s for name, s in self._publisher.files(staging.path) if _is_data(name))
+            size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
             fault_point("load.staged")
             self._check()  # raises where the user has given up: from here on the load is visible
             staging.publish(number)
@@ -299,7 +299,7 @@ class LoadJob:
             raise SparkFailedError(reason_of(error)) from error
 
     def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:
-        files = [name for name, _ in self._publisher.files(path) if _is_data(name)]
+        files = [name for name, _ in self._publisher.files(path) if is_data(name)]
         loaded = plan.loaded()
         return Manifest(
             topic=topic,
@@ -333,9 +333,3 @@ class LoadJob:
             self._auditor.send_missing(layout)
         except Exception as error:
             self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
-
-
-def _is_data(name: str) -> bool:
-    """A file that readers, or those who look into `_bad`, see as data."""
-    parts = name.split("/")
-    return not parts[-1].startswith(("_", ".")) and parts[0] != "_temporary"

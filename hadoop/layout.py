@@ -21,8 +21,13 @@ AUDIT = "_audit.json"
 SUCCESS = "_SUCCESS"
 OWNER = "_job.json"
 BAD = "_bad"
+STAGING = "_staging"
+AUDITED = "_audited"
 INVALID = "__invalid__"
 """The `dt` of records without a timestamp or with one outside the configured bounds."""
+
+HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
+"""The name of a file that a publisher is writing and has not renamed yet."""
 
 _LOAD = re.compile(r"load=(\d{6,})\Z")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
@@ -45,7 +50,7 @@ class TopicLayout:
 
     @property
     def staging_root(self) -> str:
-        return f"{self.base}/_staging"
+        return f"{self.base}/{STAGING}"
 
     def staging(self, job_id: str) -> str:
         return f"{self.staging_root}/{job_id}"
@@ -56,11 +61,21 @@ class TopicLayout:
     def load(self, number: int) -> str:
         return f"{self.base}/load={number:06d}"
 
+    @property
+    def audited_root(self) -> str:
+        return f"{self.base}/{AUDITED}"
+
     def audited(self, number: int) -> str:
-        return f"{self.base}/_audited/{number:06d}"
+        return f"{self.audited_root}/{number:06d}"
 
 
 def load_number(name: str) -> int | None:
     """The number of a directory named `load=<number>`; None for any other name."""
     match = _LOAD.match(name)
     return int(match[1]) if match else None
+
+
+def is_data(name: str) -> bool:
+    """Whether readers, or those who look into `_bad`, see a file of a load as data; by its path below the load."""
+    parts = name.split("/")
+    return not parts[-1].startswith(("_", ".")) and parts[0] != "_temporary"

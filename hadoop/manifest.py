@@ -13,7 +13,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.hadoop.layout import OFFSETS, TopicLayout, load_number
-from klamm.hadoop.publishing.seam import LakeError, Publisher
+from klamm.hadoop.publishing.seam import LakeError, LakeReader
 
 VERSION: Final = 2
 
@@ -86,10 +86,10 @@ class Manifest(BaseModel):
         return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()
 
 
-def read_manifest(publisher: Publisher, layout: TopicLayout, number: int) -> Manifest | None:
+def read_manifest(reader: LakeReader, layout: TopicLayout, number: int) -> Manifest | None:
     """The manifest of a load; None when there is none. `LakeError` when it cannot be read as one."""
     path = f"{layout.load(number)}/{OFFSETS}"
-    data = publisher.read(path)
+    data = reader.read(path)
     if data is None:
         return None
     try:
@@ -98,18 +98,18 @@ def read_manifest(publisher: Publisher, layout: TopicLayout, number: int) -> Man
         raise LakeError(f"{path} is no manifest of a load: {error.errors()[0]['msg']}") from error
 
 
-def last_manifest(publisher: Publisher, layout: TopicLayout) -> Manifest | None:
+def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
     """The newest load's. A load directory without one was not published by this job: `LakeError`, since going on would
     load its offsets again."""
-    numbers = [n for n in map(load_number, publisher.names(layout.base)) if n is not None]
+    numbers = [n for n in map(load_number, reader.names(layout.base)) if n is not None]
     if not numbers:
         return None
-    manifest = read_manifest(publisher, layout, max(numbers))
+    manifest = read_manifest(reader, layout, max(numbers))
     if manifest is None:
         raise LakeError(f"{layout.load(max(numbers))} has no {OFFSETS}: no load wrote it; move it away")
     return manifest
 
 
-def load_numbers(publisher: Publisher, layout: TopicLayout) -> list[int]:
+def load_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
     """Numbers of the published loads, ascending."""
-    return sorted(n for n in map(load_number, publisher.names(layout.base)) if n is not None)
+    return sorted(n for n in map(load_number, reader.names(layout.base)) if n is not None)

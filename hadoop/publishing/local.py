@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import time
 import uuid
@@ -15,11 +14,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from klamm.hadoop.layout import HALF
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 
 _SYNC_THREADS = 8
-_HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
-"""The name of a file that `write` has not renamed yet."""
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
@@ -67,7 +65,7 @@ class LocalPublisher:
 
     def tidy(self, path: str, older_than_s: float) -> None:
         try:
-            halves = [entry for entry in local_path(path).iterdir() if _HALF.match(entry.name)]
+            halves = [entry for entry in local_path(path).iterdir() if HALF.match(entry.name)]
         except FileNotFoundError:
             return
         except OSError as error:
@@ -87,7 +85,7 @@ class LocalPublisher:
 
     def names(self, path: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in local_path(path).iterdir() if not _HALF.match(entry.name))
+            return sorted(entry.name for entry in local_path(path).iterdir() if not HALF.match(entry.name))
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -95,7 +93,7 @@ class LocalPublisher:
 
     def files(self, path: str) -> list[tuple[str, int]]:
         root = local_path(path)
-        found = (p for p in _below(root) if not _HALF.match(p.name))
+        found = (p for p in _below(root) if not HALF.match(p.name))
         return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
 
     def make(self, path: str) -> None:

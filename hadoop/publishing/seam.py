@@ -20,7 +20,27 @@ class LakeError(KlammError):
     """The lake's file system failed or holds what no load wrote; names the path."""
 
 
-class Publisher(Protocol):
+class LakeUnavailableError(LakeError):
+    """The lake's file system does not answer: nothing is known of what it holds."""
+
+
+class LakeReader(Protocol):
+    """What is read of a lake. Thread-safe. Any method may raise `LakeError`."""
+
+    def read(self, path: str) -> bytes | None:
+        """The file's bytes; None when it is not there."""
+        ...
+
+    def names(self, path: str) -> list[str]:
+        """Names in a directory, sorted, without files that are being written; empty when it is not there."""
+        ...
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        """(relative path, bytes) of every file below a directory, sorted, without files that are being written."""
+        ...
+
+
+class Publisher(LakeReader, Protocol):
     """Directory operations in one lake. Thread-safe. Any method may raise `LakeError`."""
 
     def publish(self, staging: str, target: str) -> None:
@@ -39,18 +59,6 @@ class Publisher(Protocol):
 
     def tidy(self, path: str, older_than_s: float) -> None:
         """Remove what writers that died left in a directory, once it is older than this."""
-        ...
-
-    def read(self, path: str) -> bytes | None:
-        """The file's bytes; None when it is not there."""
-        ...
-
-    def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted, without files that are being written; empty when it is not there."""
-        ...
-
-    def files(self, path: str) -> list[tuple[str, int]]:
-        """(relative path, bytes) of every file below a directory, sorted, without files that are being written."""
         ...
 
     def make(self, path: str) -> None:

@@ -63,6 +63,10 @@ class HadoopSinkConfig(Section):
     path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
         ..., "Where the lake is: file:///…, or a path from the folder of this file."
     )
+    webhdfs_url: str | None = key(
+        None,
+        "Where `klamm lake` reads a lake on hdfs: if not at port 9870 of the NameNode; several are divided by `;`.",
+    )
     partition_by: Annotated[Names, AfterValidator(_directories)] = key(
         ("dt",), "The directories below a load: dt, or dt,hr; in UTC, from the record's timestamp."
     )

@@ -1,0 +1,115 @@
+"""What a data file of a load holds, decoded whole: where each row comes from, without Spark.
+
+Every column is read, and page checksums are verified, so that a file that was cut or changed is found; only the lake's
+own columns are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Final, NamedTuple, cast
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import orc, parquet
+
+from klamm.hadoop.lake.files import LakeFiles
+from klamm.hadoop.publishing.seam import LakeError
+
+Longs = npt.NDArray[np.int64]
+NONE: Final = np.iinfo(np.int64).min
+"""Stands for null."""
+_NEEDED: Final = {
+    "_partition": pa.int64(),
+    "_offset": pa.int64(),
+    "_timestamp": pa.timestamp("us"),
+    "_size": pa.int64(),
+}
+_BAD_ONLY: Final = {"_end_offset": pa.int64()}
+_BATCH_ROWS: Final = 65_536
+
+
+class Rows(NamedTuple):
+    """A file's rows, column by column; null is `NONE`. `timestamp` in microseconds. `end_offset` is set for a batch
+    that could not be opened, which is no record."""
+
+    partition: Longs
+    offset: Longs
+    timestamp: Longs
+    size: Longs
+    end_offset: Longs
+
+    def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
+        return Rows(*(column[wanted] for column in self))
+
+    @property
+    def number(self) -> int:
+        return len(self.offset)
+
+
+def read_rows(files: LakeFiles, path: str, bad: bool) -> Rows:
+    """`LakeError` in one line when the file cannot be read to its end, or lacks a column. `bad`: it is below `_bad`."""
+    reader = _READERS.get(path.rpartition(".")[2])
+    if reader is None:
+        raise LakeError(f"{path} is no .parquet, .orc or .avro file")
+    wanted = {**_NEEDED, **(_BAD_ONLY if bad else {})}
+    try:
+        with files.open(path) as file:
+            columns = [_columns(batch, wanted) for batch in reader(file)]
+    except LakeError:
+        raise
+    except KeyError as error:
+        raise LakeError(f"{path} has no column {error.args[0]}") from error
+    except Exception as error:  # fastavro raises whatever damage leads it to
+        raise LakeError(
+            f"{path} cannot be read: {str(error).strip().splitlines()[0][:200] or type(error).__name__}"
+        ) from error
+    if not columns:
+        return Rows(*([np.empty(0, np.int64)] * len(Rows._fields)))
+    return Rows(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+
+
+def _columns(batch: pa.RecordBatch | pa.Table, wanted: dict[str, pa.DataType]) -> list[Longs]:
+    found = []
+    for name, kind in wanted.items():
+        if name not in batch.schema.names:
+            raise KeyError(name)
+        column = batch.column(name)
+        if pa.types.is_timestamp(kind):
+            column = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
+        found.append(np.asarray(column.cast(pa.int64()).fill_null(NONE), np.int64))
+    if len(found) < len(Rows._fields):
+        found.append(np.full(batch.num_rows, NONE))
+    return found
+
+
+def _parquet(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    opened = parquet.ParquetFile(file, page_checksum_verification=True)
+    yield from opened.iter_batches(batch_size=_BATCH_ROWS)
+
+
+def _orc(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    opened = orc.ORCFile(file)
+    for stripe in range(opened.nstripes):
+        yield opened.read_stripe(stripe)
+
+
+def _avro(file: BinaryIO) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, object]] = []
+    names = [*_NEEDED, *_BAD_ONLY]
+    for record in cast("Iterator[dict[str, object]]", fastavro.reader(file)):
+        rows.append({name: record[name] for name in names if name in record})
+        if len(rows) == _BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(rows)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows)
+
+
+_READERS: Final[dict[str, Callable[[BinaryIO], Iterator[pa.RecordBatch]]]] = {
+    "parquet": _parquet,
+    "orc": _orc,
+    "avro": _avro,
+}

@@ -1,0 +1,57 @@
+"""The files of a lake, read-only and without a JVM: on `file:` by the kernel, on `hdfs:` by WebHDFS.
+
+Both implementations pass the contract suite `tests/contracts/test_lake_files.py`. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO, Protocol
+from urllib.parse import urlsplit
+
+from klamm.core.errors import ConfigError
+from klamm.hadoop.publishing.local import LocalPublisher, local_path
+from klamm.hadoop.publishing.seam import LakeError, LakeReader
+
+
+class LakeFiles(LakeReader, Protocol):
+    """`LakeReader`, and files opened for reading parts of them."""
+
+    def open(self, path: str) -> BinaryIO:
+        """The file, seekable; only what is read is fetched. `LakeError` when it is not there or cannot be read."""
+        ...
+
+
+class LocalFiles:
+    """`LakeFiles` over POSIX."""
+
+    def __init__(self) -> None:
+        self._reader: LakeReader = LocalPublisher()
+
+    def read(self, path: str) -> bytes | None:
+        return self._reader.read(path)
+
+    def names(self, path: str) -> list[str]:
+        return self._reader.names(path)
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        return self._reader.files(path)
+
+    def open(self, path: str) -> BinaryIO:
+        try:
+            return local_path(path).open("rb")
+        except OSError as error:
+            raise LakeError(f"cannot read {path}: {error.strerror}") from error
+
+
+def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:
+    """The files of the lake at `root`, by its scheme. `webhdfs_url`: where the NameNode answers WebHDFS, when that is
+    not port 9870 of the host in `root`."""
+    scheme = urlsplit(root).scheme
+    if scheme in ("", "file"):
+        local_path(root)
+        return LocalFiles()
+    if scheme == "hdfs":
+        from klamm.hadoop.lake.webhdfs import connect  # the package `hdfs` is of the extra
+
+        return connect(root, webhdfs_url)
+    raise ConfigError(f"a lake on {scheme}: ({root}) cannot be read without a JVM; there are file: and hdfs:")

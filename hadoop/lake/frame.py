@@ -1,0 +1,47 @@
+"""A topic of a lake as a DataFrame, as of a load or an instant."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from klamm.core.errors import ConfigError
+from klamm.hadoop.lake.files import lake_files
+from klamm.hadoop.lake.listing import loads_of
+from klamm.hadoop.layout import BAD, TopicLayout
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read_lake(
+    spark: SparkSession,
+    root: str,
+    topic: str,
+    as_of: int | datetime | None = None,
+    *,
+    format: str = "parquet",
+    webhdfs_url: str | None = None,
+) -> DataFrame:
+    """The loads of a topic that are published now, all of each or nothing.
+
+    `as_of`: the number of the newest load to be read, or an instant, which leaves out loads made later; an instant
+    without a zone is UTC. Loads that are published after this call are not read. `ConfigError` when there is none.
+    """
+    files = lake_files(root, webhdfs_url)
+    layout = TopicLayout(root, topic)
+    loads = loads_of(files, layout)
+    if isinstance(as_of, datetime):
+        until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
+        # A load is not read without those before it: the clock of their drivers may have been ahead.
+        newest = max((load.number for load in loads if load.created <= until), default=0)
+    else:
+        newest = as_of if as_of is not None else sys.maxsize
+    wanted = [load for load in loads if load.number <= newest]
+    if not wanted:
+        raise ConfigError(f"{layout.base}: no load is published" + ("" if as_of is None else f" as of {as_of}"))
+    paths = [layout.load(load.number) for load in wanted if any(not n.startswith(f"{BAD}/") for n, _ in load.files)]
+    if not paths:
+        raise ConfigError(f"{layout.base}: its loads hold no records")
+    return spark.read.option("basePath", layout.base).format(format).load(paths)

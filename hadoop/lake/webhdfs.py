@@ -1,0 +1,170 @@
+"""`LakeFiles` on `hdfs:` by WebHDFS: HTTP to the NameNode, which redirects reads to DataNodes.
+
+Requests are repeated a few times when the connection fails: all of them only read. The user is `HADOOP_USER_NAME`, else
+the process's own, as for Hadoop's clients.
+"""
+
+from __future__ import annotations
+
+import getpass
+import io
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, cast
+
+import requests
+from hdfs import Client, InsecureClient
+from hdfs.util import HdfsError
+from requests.adapters import HTTPAdapter
+from urllib3.exceptions import HTTPError
+from urllib3.util import Retry
+
+from klamm.core.errors import ConfigError
+from klamm.hadoop.layout import HALF
+from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
+
+SCHEME: Final = "hdfs:"
+DEFAULT_PORT: Final = 9870
+TIMEOUT_S: Final = (10.0, 60.0)
+"""To connect, and between two packets of an answer."""
+_RETRIES: Final = Retry(total=3, backoff_factor=0.2, allowed_methods={"GET"}, redirect=5, raise_on_redirect=False)
+_BUFFER: Final = 1 << 20
+_NOT_THERE: Final = ("FileNotFoundException", "ParentNotDirectoryException")
+
+
+def connect(root: str, url: str | None = None) -> WebHdfsFiles:
+    """`ConfigError` when neither `root` nor `url` names a host."""
+    host = root.removeprefix(SCHEME).removeprefix("//").partition("/")[0].rpartition("@")[2]
+    name = host if host.endswith("]") else host.rpartition(":")[0] or host
+    if url is None and not name:
+        raise ConfigError(
+            f"{root}: no host; webhdfs.url (or --webhdfs) names the NameNode's, e.g. http://namenode:9870"
+        )
+    session = requests.Session()
+    for prefix in ("http://", "https://"):
+        session.mount(prefix, HTTPAdapter(max_retries=_RETRIES))
+    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    where = url or f"http://{name}:{DEFAULT_PORT}"
+    return WebHdfsFiles(InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session))
+
+
+class WebHdfsFiles:
+    """`LakeFiles` by a client of the package `hdfs`. Paths are `hdfs:` URIs; the client decides whose file system."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def read(self, path: str) -> bytes | None:
+        try:
+            with _translating(f"cannot read {path}"), self._client.read(_inside(path)) as answer:
+                return cast("bytes", answer.read())
+        except _NotThereError:
+            return None
+
+    def names(self, path: str) -> list[str]:
+        try:
+            return sorted(self._entries(path))
+        except _NotThereError:
+            return []
+
+    def files(self, path: str) -> list[tuple[str, int]]:
+        try:
+            return sorted(self._below(path, ""))
+        except _NotThereError:
+            return []
+
+    def open(self, path: str) -> BinaryIO:
+        try:
+            with _translating(f"cannot read {path}"):
+                status = self._client.status(_inside(path))
+        except _NotThereError as error:
+            raise LakeError(f"cannot read {path}: it is not there") from error
+        if status["type"] != "FILE":
+            raise LakeError(f"cannot read {path}: it is no file")
+        raw = _RangeFile(self._client, path, int(status["length"]))
+        return cast("BinaryIO", io.BufferedReader(raw, _BUFFER))
+
+    def _below(self, root: str, folder: str) -> Iterator[tuple[str, int]]:
+        for name, status in self._entries(f"{root}/{folder}".rstrip("/")).items():
+            if status["type"] == "DIRECTORY":
+                yield from self._below(root, f"{folder}{name}/")
+            else:
+                yield f"{folder}{name}", int(status["length"])
+
+    def _entries(self, path: str) -> Mapping[str, Mapping[str, Any]]:
+        with _translating(f"cannot list {path}"):
+            found = self._client.list(_inside(path), status=True)
+        return {name: status for name, status in found if not HALF.match(name)}
+
+
+class _RangeFile(io.RawIOBase):
+    """A file of a known size; each read is one request for the bytes that are wanted."""
+
+    def __init__(self, client: Client, path: str, size: int) -> None:
+        self._client = client
+        self._path = path
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = max(base + offset, 0)
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        wanted = max(min(len(buffer), self._size - self._position), 0)
+        if not wanted:
+            return 0
+        try:
+            with (
+                _translating(f"cannot read {self._path}"),
+                self._client.read(_inside(self._path), offset=self._position, length=wanted) as answer,
+            ):
+                data = answer.read()
+        except _NotThereError as error:
+            raise LakeError(f"cannot read {self._path}: it is no longer there") from error
+        if len(data) != wanted:
+            raise LakeError(f"cannot read {self._path}: {len(data)} of {wanted} bytes came at {self._position}")
+        buffer[:wanted] = data
+        self._position += wanted
+        return wanted
+
+
+class _NotThereError(Exception):
+    """HDFS has no such path."""
+
+
+@contextmanager
+def _translating(what: str) -> Iterator[None]:
+    try:
+        yield
+    except HdfsError as error:
+        text = str(error).strip().split("\n")[0]
+        kind = error.exception
+        if kind in _NOT_THERE and "not a file" not in text:
+            raise _NotThereError(text) from error
+        if kind == "AccessControlException" and "is not a directory" in text:
+            raise _NotThereError(text) from error
+        raise LakeError(f"{what}: {text}") from error
+    except (requests.RequestException, HTTPError) as error:
+        reason = str(error).strip().split("\n")[0]
+        raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason})") from error
+
+
+def _inside(path: str) -> str:
+    """The path in its file system."""
+    rest = path.removeprefix(SCHEME)
+    if rest.startswith("//"):
+        _, slash, below = rest[2:].partition("/")
+        rest = slash + below
+    return rest or "/"

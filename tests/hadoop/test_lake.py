@@ -1,0 +1,438 @@
+"""`klamm lake`: a lake as loads make it is intact, and each planted damage is found; on `file:` and on `hdfs:`."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from klamm.core.errors import ConfigError, KlammError
+from klamm.hadoop import read_lake
+from klamm.hadoop.lake.cli import DAMAGED, app
+from klamm.hadoop.lake.files import LakeFiles, lake_files
+from klamm.hadoop.lake.listing import loads_of
+from klamm.hadoop.lake.verify import Bounds, TopicProof, topics_of, verify_topic
+from klamm.hadoop.layout import TopicLayout
+from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, flight, job
+from klammtest.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
+
+BOUNDS = Bounds(0, 253_402_300_799_000_000)
+
+
+@pytest.fixture(scope="module")
+def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four loads: plain ones, invalid timestamps, a tombstone, quarantined records and batches, lost offsets, none."""
+    root = tmp_path_factory.mktemp("original")
+    topics = MemoryTopics()
+    topics.configure(quarantine=True)
+    load = job(spark, topics, str(root), fail_on_data_loss=False, target_size=1 << 20)
+    for n in range(40):
+        topics.add(n % 2, flight(n), ts_ms=n % 3 * DAY_MS + n)
+    assert load.run(TOPIC) is not None
+    topics.add(0, flight(40), ts_ms=None)
+    topics.add(0, None, ts_ms=DAY_MS)
+    topics.add(0, b"\0\0\0\0\1", ts_ms=DAY_MS)
+    _add_unopened(topics, 1, length=5)
+    topics.add(1, flight(41), ts_ms=DAY_MS)
+    assert load.run(TOPIC) is not None
+    topics.records = [r for r in topics.records if r["partition"] == 1]
+    for n in range(6):
+        topics.add(1, flight(50 + n), ts_ms=n * DAY_MS)
+    topics.started[0] = 30
+    assert load.run(TOPIC) is not None
+    topics.add(0, flight(60), ts_ms=0)
+    topics.add(1, flight(61), ts_ms=0)
+    assert load.run(TOPIC) is not None
+    (root / TOPIC / "_audited").mkdir()
+    for number in range(1, 5):
+        (root / TOPIC / "_audited" / f"{number:06d}").touch()
+    return root
+
+
+def _add_unopened(topics: MemoryTopics, partition: int, length: int) -> None:
+    """A batch of `length` offsets that cannot be opened, and an offset that the log gave to nothing after it."""
+    start = topics.ends(TOPIC)[partition].latest
+    topics.add(partition, b"\0bytes of it", ts_ms=DAY_MS)
+    topics.records[-1] |= {"error": "it does not decompress", "endOffset": start + length}
+    topics.add(partition, flight(0), ts_ms=DAY_MS)
+    topics.records[-1]["offset"] = start + length + 1
+
+
+@pytest.fixture(scope="module")
+def on_hdfs(original: Path, request: pytest.FixtureRequest) -> tuple[str, str]:
+    """The same lake on HDFS: its root and the address of WebHDFS."""
+    server = request.getfixturevalue("hdfs_server")
+    root = f"{server.uri}/lakes/{original.parent.name}-{original.name}"
+    put_on_hdfs(server.web_url)(root, files_below(original))
+    return root, server.web_url
+
+
+@dataclass
+class Damaged:
+    """Applies what was done to a copy of the original, and takes it back."""
+
+    original: Path
+    request: pytest.FixtureRequest
+
+    def __call__(self, scheme: str, copy: Path) -> tuple[LakeFiles, str]:
+        if scheme == "file":
+            return lake_files(str(copy)), str(copy)
+        root, web_url = self.request.getfixturevalue("on_hdfs")
+        before, after = files_below(self.original), files_below(copy)
+        self._change(root, web_url, before, after)
+        self.request.addfinalizer(lambda: self._change(root, web_url, after, before))
+        return lake_files(root, web_url), root
+
+    def _change(self, root: str, web_url: str, before: dict[str, bytes], after: dict[str, bytes]) -> None:
+        changed = {name: data for name, data in after.items() if before.get(name) != data}
+        change_on_hdfs(web_url, root, changed, [name for name in before if name not in after])
+
+
+def part(topic: Path, load: int, folder: str, number: int = 0) -> Path:
+    return sorted((topic / f"load={load:06d}" / folder).glob("part-*"))[number]
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    table = parquet.ParquetFile(path).read()
+    remove(path)
+    parquet.write_table(change(table), path)
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    said = json.loads(path.read_text())
+    change(said)
+    path.write_text(json.dumps(said))
+
+
+def manifest(topic: Path, load: int) -> Path:
+    return topic / f"load={load:06d}" / "_offsets.json"
+
+
+def a_deleted_file(topic: Path) -> None:
+    remove(part(topic, 1, "dt=1970-01-02"))
+
+
+def a_deleted_file_whose_checksum_is_left(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-02")
+    path.with_name(f".{path.name}.crc").touch()
+    path.unlink()
+
+
+def a_truncated_file(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-02")
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def an_emptied_file(topic: Path) -> None:
+    part(topic, 1, "dt=1970-01-02").write_bytes(b"")
+
+
+def a_flipped_byte(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-02")
+    data = bytearray(path.read_bytes())
+    data[parquet.ParquetFile(path).metadata.row_group(0).column(0).data_page_offset + 60] ^= 1
+    path.write_bytes(data)
+
+
+def a_duplicated_file(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-02")
+    shutil.copy(path, path.with_name("part-00099-copy.parquet"))
+
+
+def a_file_of_another_load(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-01")
+    shutil.copy(path, topic / "load=000003" / "dt=1970-01-01" / path.name)
+
+
+def a_row_in_another_day(topic: Path) -> None:
+    path = part(topic, 1, "dt=1970-01-02")
+    path.rename(topic / "load=000001" / "dt=1970-01-03" / path.name)
+
+
+def an_invalid_row_in_a_day(topic: Path) -> None:
+    path = part(topic, 2, "dt=__invalid__")
+    path.rename(topic / "load=000002" / "dt=1970-01-02" / path.name)
+
+
+def a_valid_row_among_the_invalid(topic: Path) -> None:
+    path = part(topic, 2, "dt=1970-01-02")
+    path.rename(topic / "load=000002" / "dt=__invalid__" / path.name)
+
+
+def a_row_that_is_gone(topic: Path) -> None:
+    rewrite(part(topic, 1, "dt=1970-01-02"), lambda table: table.slice(1))
+
+
+def a_row_in_place_of_another(topic: Path) -> None:
+    rewrite(part(topic, 1, "dt=1970-01-02"), lambda table: pa.concat_tables([table.slice(1), table.slice(1, 1)]))
+
+
+def an_edited_count_of_rows(topic: Path) -> None:
+    edit(manifest(topic, 1), lambda said: said.update(rows=41))
+
+
+def a_range_with_a_gap(topic: Path) -> None:
+    edit(manifest(topic, 3), lambda said: said["partitions"]["1"].update({"from": 29}))
+
+
+def a_range_that_ends_early(topic: Path) -> None:
+    edit(manifest(topic, 1), lambda said: said["partitions"]["0"].update(to=19))
+
+
+def a_missing_success(topic: Path) -> None:
+    remove(topic / "load=000002" / "_SUCCESS")
+
+
+def a_missing_manifest(topic: Path) -> None:
+    remove(manifest(topic, 2))
+
+
+def a_cut_manifest(topic: Path) -> None:
+    manifest(topic, 2).write_bytes(manifest(topic, 2).read_bytes()[:-30])
+
+
+def a_missing_audit(topic: Path) -> None:
+    remove(topic / "load=000002" / "_audit.json")
+
+
+def an_edited_audit(topic: Path) -> None:
+    def change(said: dict[str, Any]) -> None:
+        said["ranges"][0]["windows"][0][1] += 1
+
+    edit(topic / "load=000001" / "_audit.json", change)
+
+
+def an_overlapping_load(topic: Path) -> None:
+    shutil.copytree(topic / "load=000001", topic / "load=000005")
+    for name in ("_offsets.json", "_audit.json"):
+        edit(topic / "load=000005" / name, lambda said: said.update(load=5))
+
+
+def a_load_in_another_place(topic: Path) -> None:
+    shutil.copytree(topic / "load=000004", topic / "load=000005")
+
+
+def a_deleted_load(topic: Path) -> None:
+    shutil.rmtree(topic / "load=000002")
+
+
+def the_last_load_deleted(topic: Path) -> None:
+    shutil.rmtree(topic / "load=000004")
+
+
+def a_foreign_file(topic: Path) -> None:
+    (topic / "load=000001" / "dt=1970-01-02" / "_notes.txt").write_text("?")
+
+
+def a_foreign_directory(topic: Path) -> None:
+    (topic / "load=3").mkdir()
+    (topic / "load=3" / "a").write_text("?")
+
+
+def quarantine_deleted(topic: Path) -> None:
+    for path in (topic / "load=000002" / "_bad").glob("part-*"):
+        remove(path)
+
+
+def another_topic_id(topic: Path) -> None:
+    for name in ("_offsets.json", "_audit.json"):
+        edit(topic / "load=000003" / name, lambda said: said.update(topic_id=str(UUID(int=2))))
+
+
+def another_cluster(topic: Path) -> None:
+    edit(manifest(topic, 3), lambda said: said.update(cluster_id="c2"))
+
+
+def a_leader_epoch_that_goes_back(topic: Path) -> None:
+    edit(manifest(topic, 1), lambda said: said["partitions"]["1"]["batch"].update(leader_epoch=7))
+
+
+def a_manifest_of_another_job(topic: Path) -> None:
+    edit(manifest(topic, 2), lambda said: said.update(job_id="another"))
+
+
+DAMAGES: dict[Callable[[Path], None], tuple[int | None, str, str]] = {
+    a_deleted_file: (1, "files", r"\d+ data files, _offsets.json says \d+"),
+    a_deleted_file_whose_checksum_is_left: (1, "files", "is missing: only its checksum"),
+    a_truncated_file: (1, "files", "cannot be read"),
+    an_emptied_file: (1, "files", "cannot be read"),
+    a_flipped_byte: (1, "files", "cannot be read"),
+    a_duplicated_file: (1, "rows", "more than once: 0:"),
+    a_file_of_another_load: (3, "rows", "not of this load's offsets"),
+    a_row_in_another_day: (1, "files", "timestamp of another directory"),
+    an_invalid_row_in_a_day: (2, "files", "1 rows have a timestamp of another directory: 0:20"),
+    a_valid_row_among_the_invalid: (2, "files", "timestamp of another directory"),
+    a_row_that_is_gone: (1, "counts", "39 rows, _offsets.json says 40"),
+    a_row_in_place_of_another: (1, "rows", "1 offsets are there more than once"),
+    an_edited_count_of_rows: (1, "counts", "40 rows, _offsets.json says 41"),
+    a_range_with_a_gap: (3, "ranges", "partition 1: gap: begins at offset 29, loaded before up to 28"),
+    a_range_that_ends_early: (2, "ranges", "partition 0: gap: begins at offset 20, loaded before up to 19"),
+    a_missing_success: (2, "files", "_SUCCESS is missing"),
+    a_missing_manifest: (2, "files", "_offsets.json is missing"),
+    a_cut_manifest: (2, "files", "no manifest of a load"),
+    a_missing_audit: (2, "files", "_audit.json is missing"),
+    an_edited_audit: (1, "counts", "_audit.json says"),
+    an_overlapping_load: (5, "ranges", "partition 0: overlap"),
+    a_load_in_another_place: (5, "history", "_offsets.json is of load 4"),
+    a_deleted_load: (2, "numbers", "load=000002 is missing"),
+    the_last_load_deleted: (4, "numbers", "is missing; the audit was told of it"),
+    a_foreign_file: (1, "files", "_notes.txt belongs to no load"),
+    a_foreign_directory: (None, "files", "load=3 belongs to no load"),
+    quarantine_deleted: (2, "counts", "0 unopened batches"),
+    another_topic_id: (3, "history", "another topic of the same name"),
+    another_cluster: (3, "history", "from cluster 'c2'"),
+    a_leader_epoch_that_goes_back: (2, "history", "leader epoch 0, before 7"),
+    a_manifest_of_another_job: (2, "history", "of another"),
+}
+
+ON_HDFS = (
+    a_deleted_file, a_truncated_file, a_duplicated_file, a_file_of_another_load, a_row_in_another_day,
+    an_edited_count_of_rows, a_range_with_a_gap, a_missing_success, a_missing_manifest, an_overlapping_load,
+)  # fmt: skip
+"""Those that need another operation each."""
+
+
+@pytest.fixture
+def damaged(original: Path, request: pytest.FixtureRequest) -> Damaged:
+    return Damaged(original, request)
+
+
+def verified(place: tuple[LakeFiles, str], bounds: Bounds | None = BOUNDS) -> TopicProof:
+    files, root = place
+    assert topics_of(files, root) == [TOPIC]
+    return verify_topic(files, TopicLayout(root, TOPIC), bounds)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_lake_as_loads_made_it_is_intact(damaged: Damaged, original: Path, scheme: str) -> None:
+    for bounds in (BOUNDS, None):
+        proof = verified(damaged(scheme, original), bounds)
+        assert proof.findings == []
+    assert proof.loads == 4
+    assert [(gap.load, gap.partition, gap.start, gap.end) for gap in proof.gaps] == [(3, 0, 23, 30)]
+    assert re.fullmatch(r"intact topic=flights loads=4 files=\d+ rows=53 gaps=1 findings=0", proof.line())
+
+
+@pytest.mark.parametrize(
+    ("scheme", "damage"),
+    [
+        pytest.param(scheme, damage, id=f"{scheme}-{damage.__name__}")
+        for scheme in SCHEMES
+        for damage in (DAMAGES if scheme == "file" else ON_HDFS)
+    ],
+)
+def test_a_planted_damage_is_found(
+    damaged: Damaged, original: Path, tmp_path: Path, scheme: str, damage: Callable[[Path], None]
+) -> None:
+    copy = tmp_path / "lake"
+    shutil.copytree(original, copy)
+    damage(copy / TOPIC)
+    load, kind, words = DAMAGES[damage]
+    proof = verified(damaged(scheme, copy))
+    lines = [finding.line() for finding in proof.findings]
+    assert any(f.load == load and f.kind == kind and re.search(words, f.text) for f in proof.findings), lines
+    assert not any("\n" in line for line in lines)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_verify_says_by_its_exit_status_what_it_found(original: Path, tmp_path: Path) -> None:
+    intact = run("verify", "--lake", str(original))
+    assert (intact.exit_code, intact.exception) == (0, None)
+    files = len(list(original.rglob("part-*.parquet")))
+    assert intact.stdout.splitlines() == [
+        "gap topic=flights load=3 partition=0 offsets=23-30",
+        f"intact topic=flights loads=4 files={files} rows=53 gaps=1 findings=0",
+    ]
+    shutil.copytree(original, tmp_path / "lake")
+    a_missing_success(tmp_path / "lake" / TOPIC)
+    a_deleted_load(tmp_path / "lake" / TOPIC)
+    damaged = run("verify", TOPIC, "--lake", f"{tmp_path}/lake")
+    assert damaged.exit_code == DAMAGED
+    assert damaged.stdout.splitlines()[0].startswith("damage topic=flights load=2 kind=numbers: ")
+    as_json = run("verify", "--lake", f"{tmp_path}/lake", "--json")
+    assert as_json.exit_code == DAMAGED
+    said = json.loads(as_json.stdout)
+    assert (said["state"], said["findings"][0]["kind"]) == ("damaged", "numbers")
+
+
+def test_what_proves_nothing_is_no_success(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for arguments, words in (
+        (("verify", "--lake", f"{tmp_path}/empty"), "nothing is proved"),
+        (("verify", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
+        (("ls", "lake", "--config", f"{tmp_path}/none.yaml"), "none.yaml"),
+        (("show", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
+        (("ls", "s3a://bucket/lake"), "cannot be read"),
+    ):
+        result = run(*arguments)
+        assert isinstance(result.exception, KlammError), result
+        assert words in str(result.exception)
+        assert "\n" not in str(result.exception)
+
+
+def test_a_sink_names_its_lake_and_its_bounds(original: Path, tmp_path: Path) -> None:
+    config = tmp_path / "klamm.yaml"
+    lake = {"plugin": "hadoop", "topics": [TOPIC], "path": f"file://{original}"}
+    config.write_text(yaml.safe_dump({"sinks": {"lake": lake}}))
+    assert run("verify", "--config", str(config)).exit_code == 0
+    config.write_text(yaml.safe_dump({"sinks": {"lake": {**lake, "timestamp.min": "1960-01-01"}}}))
+    assert run("verify", "--lake", "lake", "--config", str(config)).exit_code == 0
+    rows = [json.loads(line) for line in run("ls", "lake", "--config", str(config), "--json").stdout.splitlines()]
+    assert [(r["topic"], r["loads"], r["rows"], r["offsets"]) for r in rows] == [(TOPIC, 4, 53, "0:0-31,1:0-35")]
+    assert rows[0]["bytes"] > 0
+
+
+def test_the_loads_of_a_topic_are_shown(original: Path) -> None:
+    lines = run("show", TOPIC, "--lake", str(original)).stdout.splitlines()
+    assert lines[0].split()[:6] == ["load", "created", "rows", "files", "bytes", "offsets"]
+    assert [line.split()[0] for line in lines[1:]] == ["1", "2", "3", "4"]
+    assert "0:23-30" in lines[3]
+    detail = run("show", TOPIC, "--load", "2", "--lake", str(original)).stdout
+    assert "topic id: 00000000-0000-0000-0000-000000000001" in detail
+    assert "_bad/part-" in detail
+    as_json = json.loads(run("show", TOPIC, "--load", "2", "--lake", str(original), "--json").stdout)
+    assert as_json["manifest"]["load"] == as_json["audit"]["load"] == 2
+    missing = run("show", TOPIC, "--load", "9", "--lake", str(original))
+    assert "there is no load 9 (there are: 1 to 4)" in str(missing.exception)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_lake_is_read_as_of_a_load_or_an_instant(
+    spark: SparkSession, damaged: Damaged, original: Path, scheme: str
+) -> None:
+    files, root = damaged(scheme, original)
+    web_url = None if scheme == "file" else damaged.request.getfixturevalue("on_hdfs")[1]
+
+    def loads(as_of: int | datetime | None = None) -> set[int]:
+        rows = read_lake(spark, root, TOPIC, as_of, webhdfs_url=web_url).select("load").distinct().collect()
+        return {row[0] for row in rows}
+
+    made = [load.created for load in loads_of(files, TopicLayout(root, TOPIC))]
+    assert loads() == {1, 2, 3, 4}
+    assert loads(2) == {1, 2}
+    assert loads(made[2]) == {1, 2, 3}
+    assert loads(made[2].replace(tzinfo=None)) == {1, 2, 3}
+    for too_early in (0, made[0] - timedelta(seconds=1)):
+        with pytest.raises(ConfigError, match="no load is published as of"):
+            loads(too_early)

@@ -1,0 +1,46 @@
+"""Files of lakes for tests of reading: put where a lake is, whatever its scheme."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import requests
+from hdfs import InsecureClient
+
+from klamm.hadoop.publishing.local import local_path
+
+SCHEMES: Final = ("file", "hdfs")
+"""What a lake is read on in tests."""
+Put = Callable[[str, Mapping[str, bytes]], None]
+"""Writes files, by their paths below a root."""
+
+
+def put_local(root: str, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        path = local_path(root) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def put_on_hdfs(web_url: str) -> Put:
+    return lambda root, files: change_on_hdfs(web_url, root, files, ())
+
+
+def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: Iterable[str]) -> None:
+    """Writes files and removes others, and the directories that held nothing else."""
+    with requests.Session() as session:
+        client = InsecureClient(web_url, session=session)
+        base = "/" + root.removeprefix("hdfs://").partition("/")[2]
+        for name, data in files.items():
+            client.write(f"{base}/{name}", data, overwrite=True)
+        for name in gone:
+            client.delete(path := f"{base}/{name}")
+            while not client.list(path := path.rpartition("/")[0]):
+                client.delete(path)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    """All files of a local lake, to be put elsewhere."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
