@@ -78,8 +78,7 @@ Read = Callable[[TopicPartition, bytes, int, int], Reading]
 the records from `position` on. `UnreadableBatchError` names the one that cannot be read."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(NamedTuple):
     """A place in a partition's buffers: the first `chunks` of them are read, and of the next one what lies before the
     byte `at`; of that, `ready` is decoded and not handed out. `epoch`: the leader epoch of the record before
     `position`."""
@@ -265,7 +264,7 @@ class Delivery:
             stop = min(len(offsets), ready.index + limit)
             epoch = max(cursor.place.epoch, ready.epoch)
             if ready.index == stop:  # a batch without records for us: compacted away, or a control batch
-                cursor.place = replace(cursor.place, position=ready.end, epoch=epoch, ready=None)
+                cursor.place = _Place(ready.end, epoch, None, cursor.place.chunks, cursor.place.at)
                 continue
             part = ready.columns.part(ready.index, stop)
             converted = convert(cursor.state.partition, part, ready.log_append_time)
@@ -275,11 +274,12 @@ class Delivery:
                 return None
             index = ready.index + converted.count
             through = index == len(offsets)
-            cursor.place = replace(
-                cursor.place,
-                position=ready.end if through else offsets[index],
-                epoch=epoch,
-                ready=None if through else replace(ready, index=index),
+            cursor.place = _Place(
+                ready.end if through else offsets[index],
+                epoch,
+                None if through else replace(ready, index=index),
+                cursor.place.chunks,
+                cursor.place.at,
             )
             counted = part if index == stop else part.part(0, converted.count)
             cursor.runs += 1
@@ -300,12 +300,12 @@ class Delivery:
                 raise chunk.error
             if whole_batch_at(chunk.data, place.at):
                 reading = read(state.partition, chunk.data, place.at, place.position)
-                cursor.place = replace(place, ready=reading.ready, at=reading.at)
+                cursor.place = _Place(place.position, place.epoch, reading.ready, place.chunks, reading.at)
                 return reading.ready
             with self._positions.changing():  # there is room for another chunk already
                 if cursor.valid:
                     state.reading = place.chunks + 1
-            cursor.place = replace(place, chunks=place.chunks + 1, at=0)
+            cursor.place = place._replace(chunks=place.chunks + 1, at=0)
 
     # The second step
 
