@@ -340,15 +340,35 @@ class ClusterClient(Caller):
     ) -> None:
         """All of them. Without member id and generation: from outside the group, which the broker takes only while
         it has no members. Those with the id of a topic that was deleted are not stored, and then it raises
-        `BrokerError` UNKNOWN_TOPIC_ID: the request names topics by name alone, so the ids are compared before."""
+        `BrokerError` UNKNOWN_TOPIC_ID.
+
+        The request names topics by name alone, so the ids are compared before it and after it. What was stored for a
+        topic that was created again in between is replaced by -1, which is no offset."""
         gone = self._of_deleted_topics(offsets, timeout_s)
+        kept = {p: committed for p, committed in offsets.items() if p.topic not in gone}
+        if kept:
+            self._commit_offsets(group, kept, member_id, generation, timeout_s)
+            late = self._of_deleted_topics(kept, timeout_s)
+            void = {p: CommittedOffset(-1) for p in kept if p.topic in late}
+            if void:
+                try:
+                    self._commit_offsets(group, void, member_id, generation, timeout_s)
+                except BrokerError as error:
+                    if error.code is not ErrorCode.unknown_topic_or_partition:  # it is deleted, its offsets with it
+                        raise
+            gone |= late
         if gone:
-            offsets = {p: committed for p, committed in offsets.items() if p.topic not in gone}
-            if offsets:
-                self.commit_offsets(group, offsets, member_id=member_id, generation=generation, timeout_s=timeout_s)
             names = ", ".join(sorted(gone))
             raise BrokerError(ErrorCode.unknown_topic_id, f"offsets of deleted topics were not stored: {names}")
 
+    def _commit_offsets(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, CommittedOffset],
+        member_id: str,
+        generation: int,
+        timeout_s: float | None,
+    ) -> None:
         def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
             return {
                 "partition_index": number,

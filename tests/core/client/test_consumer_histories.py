@@ -19,6 +19,7 @@ from klamm.core.client.errors import NoOffsetError
 from klamm.core.client.fetcher import Fetcher
 from klamm.core.errors import BrokerError
 from klamm.core.groups.member import LostOwnershipError
+from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
@@ -112,6 +113,41 @@ def test_a_late_commit_is_not_stored(
             consumer.commit({partition: 1_500} if explicit else None)
     with klamm.Consumer(config, topics=[topic]) as consumer:
         assert read_all(consumer, 2_500) == list(range(2_500))
+
+
+def compared_before_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that compare topic ids before a commit and not after it."""
+    monkeypatch.setattr(ClusterClient, "commit_offsets", commit_after_comparing)
+
+
+def commit_after_comparing(client: ClusterClient, group: str, offsets: Any, **more: Any) -> None:
+    now = client.topic_ids({p.topic for p in offsets})
+    if all(now.get(p.topic) == c.topic_id for p, c in offsets.items()):
+        client._commit_offsets(group, offsets, more.get("member_id", ""), more.get("generation", -1), None)
+
+
+@guarantee("A2", "nor where the topic is created again while the commit is on its way", plant=compared_before_alone)
+def test_a_commit_that_is_overtaken_is_not_stored(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = client_config(broker, group_id=f"group-{topic}", group_protocol="classic", enable_auto_commit=False)
+    partition, call = TopicPartition(topic, 0), ClusterClient.call_coordinator
+    produce(config, topic, {0: [b"old"] * 100})
+
+    def overtaken(self: ClusterClient, group: str, api: ApiKey, *args: Any, **more: Any) -> Any:
+        if api is ApiKey.OFFSET_COMMIT and client.topic_ids([topic]) == before:
+            create_again(client, config, topic, 250)
+        return call(self, group, api, *args, **more)
+
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([partition])
+        assert len(read(consumer, 100)) == 100
+        before = client.topic_ids([topic])
+        monkeypatch.setattr(ClusterClient, "call_coordinator", overtaken)
+        with contextlib.suppress(LostOwnershipError):
+            consumer.commit()
+    with klamm.Consumer(config, topics=[topic]) as consumer:
+        assert read_all(consumer, 250) == list(range(250))
 
 
 def read_both(broker: RunningBroker, client: ClusterClient, topic: str, protocol: str) -> None:
