@@ -22,6 +22,7 @@ from functools import cached_property
 from typing import Final, Protocol
 from uuid import UUID
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -175,7 +176,8 @@ class LoadJob:
     @cached_property
     def _session(self) -> SparkSession:
         """Made when there is something to load: starting Spark takes seconds."""
-        return load_session(self._spark(), self._spec.files.target_size)
+        lake = self._publisher.spark_settings(self._spec.root)
+        return load_session(self._spark(), self._spec.files.target_size, lake)
 
     def run(self, topic: str) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first."""
@@ -295,7 +297,7 @@ class LoadJob:
                 return count(self._session, path, self._spec.files, has_bad, self._spec.window_ms, ranges)
         except KlammError:
             raise
-        except PySparkException as error:
+        except (PySparkException, Py4JJavaError) as error:
             raise SparkFailedError(reason_of(error)) from error
 
     def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:

@@ -15,8 +15,9 @@ from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
 from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.progress import BarProgress, Progress
+from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
-from klamm.hadoop.session import start_session
+from klamm.hadoop.session import SparkSettings, hadoop_jvm, start_session
 from klamm.hadoop.source import connect
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.topics import ClusterTopics
@@ -35,20 +36,25 @@ class Loader:
             raise ConfigError(
                 f"{settings.source}: sinks.{sink}.on.bad.record: a load takes fail or quarantine, `klamm sink` skip too"
             )
-        publisher = publisher_for(config.path)
+        self._interrupt = interrupt = Interrupt()
+        spark_settings = SparkSettings(
+            f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
+        )
+
+        def hadoop() -> HadoopJvm:
+            with interrupt.deferred():
+                return hadoop_jvm(spark_settings)
+
+        publisher = publisher_for(config.path, hadoop)
         self._topics = ClusterTopics(settings, config, quarantine=bad == "quarantine")
         audit = settings.make_audit()
         bootstrap, plugins = self._topics.bootstrap, settings.plugins
         auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None
         progress = BarProgress(console) if console.is_terminal else Progress()
 
-        self._interrupt = interrupt = Interrupt()
-
         def spark() -> SparkSession:
             with interrupt.deferred():
-                return start_session(
-                    f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
-                )
+                return start_session(spark_settings)
 
         def warn(text: str) -> None:
             console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)

@@ -9,15 +9,18 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkFiles
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import klamm
 from klamm.core.errors import ConfigError, KlammError
+from klamm.hadoop.publishing.hdfs import HadoopJvm
 
 NO_JAVA: Final = (
     "Spark needs Java 17 or newer, and there is none: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME"
@@ -57,36 +60,82 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
         raise ConfigError(f"JAVA_HOME is {home}, where there is no bin/java; {NO_JAVA}" if home else NO_JAVA)
 
 
-def start_session(name: str, master: str, driver_memory: str, extra: Mapping[str, str]) -> SparkSession:
-    """The running session, else a new one. What spark-submit set wins over `master`; `extra` over the defaults."""
-    require_java()
+@dataclass(frozen=True, slots=True)
+class SparkSettings:
+    """A Spark of one's own: `master` and `driver_memory` where spark-submit has not chosen, and `extra`."""
+
+    name: str
+    master: str
+    driver_memory: str
+    extra: Mapping[str, str]
+
+    def configuration(self) -> dict[str, str]:
+        if _submitted():
+            return dict(self.extra)
+        chosen = {"spark.master": self.master, "spark.driver.memory": self.driver_memory}
+        return {**chosen, **_QUIET, **(_LOCAL if self._local else {}), **self.extra}
+
+    def prepare(self) -> None:
+        """What the JVM and the workers take from the environment."""
+        require_java()
+        # Workers must be of the same Python as the driver, wherever the PATH leads.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        if not _submitted() and self._local:
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+    @property
+    def _local(self) -> bool:
+        return self.master.startswith("local")
+
+
+def start_session(settings: SparkSettings) -> SparkSession:
+    """The running session, else a new one. What spark-submit set wins over the master; `extra` over the defaults."""
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    # Workers must be of the same Python as the driver, wherever the PATH leads.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(name)
-    if not _submitted():
-        builder = builder.master(master).config("spark.driver.memory", driver_memory)
-        local = master.startswith("local")
-        if local:
-            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        for key, value in {**_QUIET, **(_LOCAL if local else {})}.items():
-            builder = builder.config(key, value)
-    for key, value in extra.items():
+    settings.prepare()
+    builder = SparkSession.builder.appName(settings.name)
+    for key, value in settings.configuration().items():
         builder = builder.config(key, value)
-    with tempfile.TemporaryFile() as said:
-        try:
-            with nullcontext() if _submitted() else _stderr_to(said.fileno()):
-                session = builder.getOrCreate()
-        except (PySparkException, RuntimeError, OSError) as error:
-            said.seek(0)
-            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
-            raise SparkFailedError(f"Spark did not start: {_one_line(reason)} {_last(said.read())}".rstrip()) from error
+    with _starting():
+        session = builder.getOrCreate()
     _ship_wheel(session, Path(klamm.__file__))
     if (session.sparkContext.master or "").startswith("local"):
         _no_checksum_files(session)
     return session
+
+
+def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
+    """Spark's JVM with Hadoop's client: the one that runs, else started with these settings and without a Spark, which
+    takes a second instead of several; the session that is started later is of the same JVM."""
+    if SparkContext._gateway is None:
+        settings.prepare()
+        conf = SparkConf(loadDefaults=False)
+        conf.setAll([("spark.app.name", settings.name), *settings.configuration().items()])
+        with _starting():
+            SparkContext._ensure_initialized(conf=conf)
+    gateway = SparkContext._gateway
+    if gateway is None:
+        raise SparkFailedError("Spark's JVM did not start")
+    running = SparkContext._active_spark_context
+    if running is not None:
+        return HadoopJvm(gateway, running._jsc.hadoopConfiguration())
+    # As Spark makes it: `spark.hadoop.…` and, by HADOOP_CONF_DIR, the cluster's own files.
+    deploy, spark_conf = gateway.jvm.org.apache.spark.deploy, gateway.jvm.org.apache.spark.SparkConf()
+    return HadoopJvm(gateway, deploy.SparkHadoopUtil.get().newConfiguration(spark_conf))
+
+
+@contextmanager
+def _starting() -> Iterator[None]:
+    """`SparkFailedError` in one line when the JVM or Spark does not start; what they say meanwhile is not shown."""
+    with tempfile.TemporaryFile() as said:
+        try:
+            with nullcontext() if _submitted() else _stderr_to(said.fileno()):
+                yield
+        except (PySparkException, Py4JError, RuntimeError, OSError) as error:
+            said.seek(0)
+            reason = reason_of(error) if isinstance(error, PySparkException) else str(error)
+            raise SparkFailedError(f"Spark did not start: {_one_line(reason)} {_last(said.read())}".rstrip()) from error
 
 
 def _ship_wheel(session: SparkSession, package: Path) -> None:
@@ -139,6 +188,9 @@ def reason_of(error: BaseException) -> str:
     found = _PYTHON_ERROR.findall(text)
     if found:
         return str(found[-1][1]).strip()
+    if isinstance(error, Py4JJavaError):  # of the driver's own JVM, as when a lake is over its quota
+        java = error.java_exception
+        return f"{java.getClass().getSimpleName()}: {_one_line(java.getMessage() or '')}"
     others = _ANY_ERROR.findall(text)
     if others:
         return f"{others[-1][0].rpartition('.')[2]}: {others[-1][1].strip()}"

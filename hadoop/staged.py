@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -41,10 +41,12 @@ class FileFormat:
     target_size: int
 
 
-def load_session(spark: SparkSession, target_size: int) -> SparkSession:
-    """A session of its own on the same Spark, so that the caller's SQL configuration stays as it is."""
+def load_session(spark: SparkSession, target_size: int, lake: Mapping[str, str]) -> SparkSession:
+    """A session of its own on the same Spark, so that the caller's SQL configuration stays as it is; `lake` are the
+    settings of the lake's file system."""
     session = spark.newSession()
-    for key, value in {**_NEEDED, "spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}.items():
+    target = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}
+    for key, value in {**_NEEDED, **target, **lake}.items():
         session.conf.set(key, value)
     return session
 

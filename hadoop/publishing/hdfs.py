@@ -4,8 +4,7 @@
 
 Rules.
 - A rename is one operation of the NameNode, in its edit log before it answers: no reader sees half of it, and a restart
-  keeps it. Hadoop's client repeats a call whose answer was lost with the same call id, and the NameNode's retry cache
-  gives the first answer; where that ends, the outcome is unknown and the caller reads the target.
+  keeps it. Whatever else comes back than success or "it exists" means unknown, and the caller reads the target.
 - Files are durable before they are published: `write` ends with hsync, and `sync` waits until every file below a
   directory is closed and each of its blocks is on as many DataNodes as the file's replication asks for.
 - Ages are measured by the NameNode's clock, which also stamps the files: the driver's may be wrong by a day.
@@ -14,13 +13,14 @@ Rules.
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -31,24 +31,63 @@ REPLICATION_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.2
 _HALF: Final = re.compile(r"\..+\.[0-9a-f]{32}\Z")
 """The name of a file that `write` has not renamed yet."""
-_PACKAGE: Final = re.compile(r"^[\w.]*\.(\w+)$")
+_REPLICATION: Final = "dfs.replication"
+# A file is closed when its DataNodes have told the NameNode of its last block, some milliseconds after they told the
+# client. Hadoop's default asks too early and then sleeps 0.4 s and more, for each file.
+_CLOSING: Final = {
+    "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
+    "dfs.client.block.write.locateFollowingBlock.retries": "12",
+}
+_DEFAULTS: Final = ("hdfs-default.xml", "core-default.xml")
+_GONE: Final = frozenset({"FileNotFoundException", "ParentNotDirectoryException", "PathIsNotDirectoryException"})
 
 
 @dataclass(frozen=True, slots=True)
 class HadoopJvm:
-    """A JVM with Hadoop's client on its class path, as Py4J shows it: `gateway`, its `jvm`, and the `configuration`
-    with which file systems are opened."""
+    """A JVM with Hadoop's client on its class path, as Py4J shows it, and the `configuration` of its file systems."""
 
     gateway: Any
     configuration: Any
 
-    @property
-    def jvm(self) -> Any:
-        return self.gateway.jvm
+
+class _Hdfs:
+    """One file system, opened: what each call needs, looked up once (each name of Java's costs a round trip)."""
+
+    def __init__(self, hadoop: HadoopJvm, uri: str) -> None:
+        jvm = hadoop.gateway.jvm
+        fs = jvm.org.apache.hadoop.fs
+        self.Path = fs.Path
+        self.read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
+        where = self.Path(uri).toUri()
+        self.configuration = jvm.org.apache.hadoop.conf.Configuration(hadoop.configuration)
+        # Always an instance of its own: one that is shared would keep the configuration of whoever asked first.
+        self.files = fs.FileSystem.newInstance(where, self.configuration)
+        self.settings = self._find_settings()
+        for name, value in self.settings.items():
+            self.configuration.set(name, value)
+        if self.settings:
+            self.files.close()
+            self.files = fs.FileSystem.newInstance(where, self.configuration)
+        self.context = fs.FileContext.getFileContext(where, self.configuration)
+        kind = getattr(fs, "Options$Rename")
+        self._options = {name: hadoop.gateway.new_array(kind, 1) for name in ("NONE", "OVERWRITE")}
+        for name, options in self._options.items():
+            options[0] = getattr(kind, name)
+
+    def _find_settings(self) -> dict[str, str]:
+        """What is set where nobody has chosen. Without an hdfs-site.xml the client would ask for three replicas of
+        each block, however many DataNodes there are: the server's own default is taken."""
+        chosen = {name: value for name, value in _CLOSING.items() if _is_default(self.configuration, name)}
+        if _is_default(self.configuration, _REPLICATION):
+            chosen[_REPLICATION] = str(self.files.getServerDefaults(self.Path("/")).getReplication())
+        return chosen
+
+    def rename(self, source: str, target: str, option: str) -> None:
+        self.context.rename(self.Path(source), self.Path(target), self._options[option])
 
 
 class HdfsPublisher:
-    """See `seam.Publisher`. `hadoop` is called once, at the first use: it may start a JVM."""
+    """See `seam.Publisher`. `hadoop` is called at the first use: it may start a JVM."""
 
     def __init__(
         self,
@@ -62,18 +101,21 @@ class HdfsPublisher:
         self._replication_timeout_s = replication_timeout_s
         self._clock = clock
         self._sleep = sleep
-
-    @cached_property
-    def _hadoop(self) -> HadoopJvm:
-        return self._make_hadoop()
+        self._lock = threading.Lock()
+        self._opened: dict[str, _Hdfs] = {}
 
     def publish(self, staging: str, target: str) -> None:
         self.sync(staging)
         with _translating(f"cannot publish {target}"):
+            hdfs = self._at(target)
             try:
-                self._rename(staging, target, "NONE")
+                hdfs.rename(staging, target, "NONE")
             except Py4JJavaError as error:
-                if _class_of(error) == "FileAlreadyExistsException":
+                # A target that is a file is refused in other words. With both there, nothing was renamed.
+                taken = _class_of(error) == "FileAlreadyExistsException" or (
+                    hdfs.files.exists(hdfs.Path(target)) and hdfs.files.exists(hdfs.Path(staging))
+                )
+                if taken:
                     raise TargetExistsError(f"{target} is there already") from error
                 raise
 
@@ -81,13 +123,15 @@ class HdfsPublisher:
         folder, _, name = path.rpartition("/")
         half = f"{folder}/.{name}.{uuid.uuid4().hex}"
         with _translating(f"cannot write {path}"):
-            out = self._files(path).create(self._path(half), True)
+            hdfs = self._at(path)
+            out = hdfs.files.create(hdfs.Path(half), True)
             try:
-                out.write(data)
-                out.hsync()
+                if data:
+                    out.write(data)
+                    out.hsync()
             finally:
                 out.close()
-            self._rename(half, path, "OVERWRITE")
+            hdfs.rename(half, path, "OVERWRITE")
 
     def tidy(self, path: str, older_than_s: float) -> None:
         for name in self._names(path):
@@ -98,14 +142,15 @@ class HdfsPublisher:
 
     def read(self, path: str) -> bytes | None:
         with _translating(f"cannot read {path}"):
+            hdfs = self._at(path)
             try:
-                source = self._files(path).open(self._path(path))
+                source = hdfs.files.open(hdfs.Path(path))
             except Py4JJavaError as error:
-                if _class_of(error) in ("FileNotFoundException", "PathIsNotDirectoryException"):
+                if _class_of(error) in _GONE:
                     return None
                 raise
             try:
-                return bytes(self._hadoop.jvm.org.apache.commons.io.IOUtils.toByteArray(source))
+                return bytes(hdfs.read_all(source))
             finally:
                 source.close()
 
@@ -114,29 +159,37 @@ class HdfsPublisher:
 
     def files(self, path: str) -> list[tuple[str, int]]:
         with _translating(f"cannot list {path}"):
-            root = self._files(path).makeQualified(self._path(path)).toUri().getPath().rstrip("/") + "/"
-            found = [(str(s.getPath().toUri().getPath()), int(s.getLen())) for s in self._below(path)]
+            hdfs = self._at(path)
+            root = str(hdfs.Path(path).toUri().getPath()).rstrip("/") + "/"
+            try:
+                found = [(str(s.getPath().toUri().getPath()), int(s.getLen())) for s in _below(hdfs, path)]
+            except Py4JJavaError as error:
+                if _class_of(error) in _GONE:
+                    return []
+                raise
         named = [(name.removeprefix(root), size) for name, size in found]
         return sorted((name, size) for name, size in named if not _HALF.match(name.rpartition("/")[2]))
 
     def make(self, path: str) -> None:
         with _translating(f"cannot make the directory {path}"):
-            self._files(path).mkdirs(self._path(path))
+            hdfs = self._at(path)
+            hdfs.files.mkdirs(hdfs.Path(path))
 
     def age_s(self, path: str) -> float | None:
         with _translating(f"cannot read {path}"):
+            hdfs = self._at(path)
             try:
-                written_ms = self._files(path).getFileStatus(self._path(path)).getModificationTime()
+                written_ms = hdfs.files.getFileStatus(hdfs.Path(path)).getModificationTime()
             except Py4JJavaError as error:
-                if _class_of(error) == "FileNotFoundException":
+                if _class_of(error) in _GONE:
                     return None
                 raise
-            return float(self._now_ms(path) - written_ms) / 1000
+            return float(_now_ms(hdfs, path) - written_ms) / 1000
 
     def move(self, source: str, target: str) -> bool:
         with _translating(f"cannot rename {source} to {target}"):
             try:
-                self._rename(source, target, "NONE")
+                self._at(source).rename(source, target, "NONE")
             except Py4JJavaError as error:
                 if _class_of(error) == "FileNotFoundException":
                     return False
@@ -145,13 +198,15 @@ class HdfsPublisher:
 
     def remove(self, path: str) -> None:
         with _translating(f"cannot remove {path}"):
-            self._files(path).delete(self._path(path), True)
+            hdfs = self._at(path)
+            hdfs.files.delete(hdfs.Path(path), True)
 
     def sync(self, path: str) -> None:
         """`LakeError` when a file stays open, or a block short of replicas, for longer than the time-out."""
         deadline = self._clock() + self._replication_timeout_s
         with _translating(f"cannot sync {path}"):
-            while (short := self._not_durable(path)) is not None:
+            hdfs = self._at(path)
+            while (short := _not_durable(hdfs, path)) is not None:
                 if self._clock() > deadline:
                     raise LakeError(
                         f"{path}: {short} for {self._replication_timeout_s:g} s; nothing is published (are there as "
@@ -159,62 +214,63 @@ class HdfsPublisher:
                     )
                 self._sleep(_POLL_S)
 
-    # -- Hadoop
-
-    def _not_durable(self, path: str) -> str | None:
-        """What the first file that is not durable lacks; None when all are."""
-        files = self._files(path)
-        for status in self._below(path):
-            name = status.getPath()
-            if not files.isFileClosed(name):
-                return f"{name} is still open"
-            wanted = int(status.getReplication())
-            for block in status.getBlockLocations():
-                if len(block.getNames()) < wanted:
-                    return f"a block of {name} has {len(block.getNames())} of {wanted} replicas"
-        return None
-
-    def _below(self, path: str) -> Iterator[Any]:
-        """The status of every file below a directory, with the locations of its blocks."""
-        rows = self._files(path).listFiles(self._path(path), True)
-        while rows.hasNext():
-            yield rows.next()
+    def spark_settings(self, path: str) -> Mapping[str, str]:
+        with _translating(f"cannot open {path}"):
+            return self._at(path).settings
 
     def _names(self, path: str) -> list[str]:
         with _translating(f"cannot list {path}"):
+            hdfs = self._at(path)
             try:
-                return [str(status.getPath().getName()) for status in self._files(path).listStatus(self._path(path))]
+                return [str(status.getPath().getName()) for status in hdfs.files.listStatus(hdfs.Path(path))]
             except Py4JJavaError as error:
-                if _class_of(error) == "FileNotFoundException":
+                if _class_of(error) in _GONE:
                     return []
                 raise
 
-    def _rename(self, source: str, target: str, option: str) -> None:
-        hadoop = self._hadoop
-        kind = getattr(hadoop.jvm.org.apache.hadoop.fs, "Options$Rename")
-        options = hadoop.gateway.new_array(kind, 1)
-        options[0] = getattr(kind, option)
-        context = hadoop.jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._uri(target), hadoop.configuration)
-        context.rename(self._path(source), self._path(target), options)
+    def _at(self, path: str) -> _Hdfs:
+        parts = urlsplit(path)
+        uri = f"{parts.scheme}://{parts.netloc}/"
+        with self._lock:
+            found = self._opened.get(uri)
+            if found is None:
+                found = self._opened[uri] = _Hdfs(self._make_hadoop(), uri)
+            return found
 
-    def _now_ms(self, path: str) -> int:
-        """The NameNode's clock: the time that it gives to a file that is created now."""
-        files, folder = self._files(path), path.rpartition("/")[0]
-        probe = self._path(f"{folder}/.now.{uuid.uuid4().hex}")
-        files.create(probe, True).close()
-        try:
-            return int(files.getFileStatus(probe).getModificationTime())
-        finally:
-            files.delete(probe, False)
 
-    def _files(self, path: str) -> Any:
-        return self._hadoop.jvm.org.apache.hadoop.fs.FileSystem.get(self._uri(path), self._hadoop.configuration)
+def _is_default(configuration: Any, name: str) -> bool:
+    sources = configuration.getPropertySources(name)
+    return sources is None or all(source in _DEFAULTS for source in sources)
 
-    def _uri(self, path: str) -> Any:
-        return self._path(path).toUri()
 
-    def _path(self, path: str) -> Any:
-        return self._hadoop.jvm.org.apache.hadoop.fs.Path(path)
+def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
+    """What the first file that is not durable lacks; None when all are."""
+    for status in _below(hdfs, path):
+        name = status.getPath()
+        if not hdfs.files.isFileClosed(name):
+            return f"{name} is still open"
+        wanted = int(status.getReplication())
+        for block in status.getBlockLocations():
+            if (there := len(block.getNames())) < wanted:
+                return f"a block of {name} has {there} of {wanted} replicas"
+    return None
+
+
+def _below(hdfs: _Hdfs, path: str) -> Iterator[Any]:
+    """The status of every file below a directory, with the locations of its blocks."""
+    rows = hdfs.files.listFiles(hdfs.Path(path), True)
+    while rows.hasNext():
+        yield rows.next()
+
+
+def _now_ms(hdfs: _Hdfs, path: str) -> int:
+    """The NameNode's clock: the time that it gives to a file that is created now."""
+    probe = hdfs.Path(f"{path.rpartition('/')[0]}/.now.{uuid.uuid4().hex}")
+    hdfs.files.create(probe, True).close()
+    try:
+        return int(hdfs.files.getFileStatus(probe).getModificationTime())
+    finally:
+        hdfs.files.delete(probe, False)
 
 
 @contextmanager
@@ -231,7 +287,10 @@ def _translating(what: str) -> Iterator[None]:
 
 
 def _class_of(error: Py4JJavaError) -> str:
-    """The Java exception's simple name; a NameNode's exception is unwrapped by Hadoop's client already."""
-    name = str(error.java_exception.getClass().getName())
-    match = _PACKAGE.match(name)
-    return match[1] if match else name
+    """The Java exception's simple name; a NameNode's exception is unwrapped by Hadoop's client already, but for a few
+    that name their class themselves."""
+    java = error.java_exception
+    name = str(java.getClass().getName())
+    if name.endswith(".RemoteException"):
+        name = str(java.getClassName())
+    return re.split(r"[.$]", name)[-1]

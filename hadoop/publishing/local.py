@@ -10,7 +10,7 @@ import os
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -140,6 +140,10 @@ class LocalPublisher:
                     pass
         except OSError as error:
             raise LakeError(f"cannot sync {path}: {error}") from error
+
+    def spark_settings(self, path: str) -> Mapping[str, str]:
+        del path
+        return {}
 
 
 def _below(root: Path) -> Iterator[Path]:

@@ -7,6 +7,7 @@ local rename checks and then renames) is refused.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from klamm.core.errors import KlammError
@@ -79,4 +80,8 @@ class Publisher(LakeReader, Protocol):
 
     def sync(self, path: str) -> None:
         """All files and directories below `path` are durable when this returns."""
+        ...
+
+    def spark_settings(self, path: str) -> Mapping[str, str]:
+        """What a Spark session must be told for its files below `path` to be as durable as those of `write`."""
         ...

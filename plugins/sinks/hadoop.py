@@ -22,7 +22,7 @@ PARTITIONINGS = (("dt",), ("dt", "hr"))
 def _lake(value: Any, info: ValidationInfo) -> Any:
     """A URI as it is; a path from the folder of the YAML file."""
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("expected a path or a URI such as file:///data/lake")
+        raise ValueError("expected a path or a URI such as hdfs://namenode:8020/lake")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value) and not re.match(r"file:[^/]", value):
         return value.rstrip("/")
     base = (info.context or {}).get(BASE_DIR, ".")
@@ -61,7 +61,7 @@ class HadoopSinkConfig(Section):
     """A lake. `klamm load` fills it; each topic of the sink has a directory in it."""
 
     path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
-        ..., "Where the lake is: file:///…, or a path from the folder of this file."
+        ..., "Where the lake is: hdfs://…, file:///…, or a path from the folder of this file."
     )
     webhdfs_url: str | None = key(
         None,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -13,20 +15,41 @@ from klamm.core.errors import ConfigError
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for
 from klamm.hadoop.publishing.seam import LakeError, Publisher, TargetExistsError
+from klammtest.hdfs_client import Administration, new_publisher
 
 RACES = 300
 LISTINGS = 500
 
-IMPLEMENTATIONS: dict[str, Callable[[Path], tuple[Publisher, str]]] = {
-    "file": lambda tmp: (LocalPublisher(), f"file://{tmp}/lake"),
-}
+Age = Callable[[str, float], None]
+"""Makes a file's last write that many seconds older."""
+
+
+def on_file(request: pytest.FixtureRequest) -> tuple[Publisher, str, Age]:
+    def age(path: str, seconds: float) -> None:
+        file = local_path(path)
+        os.utime(file, (file.stat().st_mtime - seconds,) * 2)
+
+    return LocalPublisher(), f"file://{request.getfixturevalue('tmp_path')}/lake", age
+
+
+def on_hdfs(request: pytest.FixtureRequest) -> tuple[Publisher, str, Age]:
+    root: str = request.getfixturevalue("hdfs_root")
+    return new_publisher(), f"{root}/lake", lambda path, seconds: Administration(root).age(path, seconds)
+
+
+IMPLEMENTATIONS = {"file": on_file, "hdfs": on_hdfs}
 
 
 @pytest.fixture(params=sorted(IMPLEMENTATIONS))
-def lake(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Publisher, str]:
-    publisher, root = IMPLEMENTATIONS[request.param](tmp_path)
+def aging_lake(request: pytest.FixtureRequest) -> tuple[Publisher, str, Age]:
+    publisher, root, age = IMPLEMENTATIONS[request.param](request)
     publisher.make(root)
-    return publisher, root
+    return publisher, root, age
+
+
+@pytest.fixture
+def lake(aging_lake: tuple[Publisher, str, Age]) -> tuple[Publisher, str]:
+    return aging_lake[:2]
 
 
 def stage(publisher: Publisher, path: str, owner: str, files: int = 2) -> None:
@@ -108,8 +131,8 @@ def run_race(publisher: Publisher, root: str, target: str) -> list[str]:
             return
         won.append(owner)
 
-    for owner in "ab":
-        stage(publisher, f"{root}/_staging/{owner}", owner, files=1)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda owner: stage(publisher, f"{root}/_staging/{owner}", owner, files=1), "ab"))
     threads = [threading.Thread(target=run, args=(owner,)) for owner in "ab"]
     for thread in threads:
         thread.start()
@@ -161,20 +184,39 @@ def test_what_is_not_there_has_no_names_no_age_and_can_be_removed_and_not_moved(
     assert publisher.names(root) == []
 
 
-def test_an_age_is_measured_from_the_last_write(lake: tuple[Publisher, str]) -> None:
-    publisher, root = lake
+def test_an_age_is_measured_from_the_last_write(aging_lake: tuple[Publisher, str, Age]) -> None:
+    publisher, root, make_older = aging_lake
     publisher.write(f"{root}/a", b"")
     age = publisher.age_s(f"{root}/a")
     assert age is not None
     assert age < 3600
-    late = LocalPublisher(now_s=lambda: time.time() + 7200)
-    assert (late.age_s(f"{root}/a") or 0) > 7000
+    make_older(f"{root}/a", 7200)
+    assert 7200 <= (publisher.age_s(f"{root}/a") or 0) < 7200 + 3600
+    assert publisher.names(root) == ["a"]
 
 
-@pytest.mark.parametrize("path", ["s3a://bucket/lake", "hdfs://node:8020/lake", "viewfs:///lake"])
+def test_what_a_writer_that_died_left_is_tidied_when_it_is_old(aging_lake: tuple[Publisher, str, Age]) -> None:
+    publisher, root, make_older = aging_lake
+    publisher.write(f"{root}/kept", b"1")
+    left = f"{root}/.beat.{'0' * 32}"
+    publisher.write(left, b"half")
+    publisher.tidy(root, 3600)
+    assert publisher.read(left) == b"half"
+    make_older(left, 7200)
+    make_older(f"{root}/kept", 7200)
+    publisher.tidy(root, 3600)
+    assert publisher.read(left) is None
+    assert publisher.names(root) == ["kept"]
+
+
+def no_jvm() -> NoReturn:
+    raise AssertionError("a lake on this scheme needs no JVM")
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/lake", "webhdfs://node:9870/lake", "viewfs:///lake"])
 def test_other_schemes_are_refused_in_one_line(path: str) -> None:
     with pytest.raises(ConfigError, match="publishing contract") as caught:
-        publisher_for(path)
+        publisher_for(path, no_jvm)
     assert "\n" not in str(caught.value)
 
 

@@ -8,10 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.hadoop.session import start_session
+from klammtest.hdfs_client import SPARK
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    session = start_session("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4"})
+    session = start_session(SPARK)
     yield session
     session.stop()

@@ -23,6 +23,7 @@ from klamm.core.errors import KlammError
 from klamm.hadoop.cli import run_loads
 from klamm.hadoop.run import Loader
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.ports import free_port
 from klammtest.wheel import build_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
             "trips": {**kept, "schema": "trip.avsc"},
             "raw": dict(kept),
             "late": {**kept, "schema": "trip.avsc"},
+            "far": {**kept, "schema": "trip.avsc"},
         },
         "audit": {"plugin": "klamm", "topics": ["trips"]},
         "sinks": {
@@ -122,6 +124,38 @@ def test_increments_and_their_audit_events(broker: RunningBroker, spark: SparkSe
     )  # fmt: skip
     (total,) = [line for line in shown.stdout.splitlines() if line.strip("│ ").startswith("all")]
     assert total.count("130") >= 3, shown.stdout
+
+
+def test_a_load_into_hdfs_killed_and_run_again(broker: RunningBroker, spark: SparkSession, hdfs_root: str) -> None:
+    send(broker, "far", range(50))
+    config = yaml.safe_load(broker.config_path.read_text())
+    config["sinks"] = {"far": {"plugin": "hadoop", "topics": ["far"], "path": f"{hdfs_root}/lake"}}
+    there = broker.config_path.with_name("far.yaml")
+    there.write_text(yaml.safe_dump(config))
+    killed = klamm_load(broker, "--config", str(there), KLAMM_FAULTS="load.staged=kill")
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    again = klamm_load(broker, "--config", str(there))
+    assert (again.returncode, again.stderr) == (0, "")
+    assert again.stdout.startswith("load topic=far load=1 rows=50 ")
+    read = spark.read.parquet(f"{hdfs_root}/lake/far")
+    assert sorted(row["id"] for row in read.select("id").collect()) == list(range(50))
+    nothing = klamm_load(broker, "--config", str(there))
+    assert (nothing.stdout, nothing.stderr) == ("load topic=far rows=0: nothing new\n", "")
+
+
+def test_a_lake_on_an_hdfs_that_is_away_is_one_line(broker: RunningBroker) -> None:
+    config = yaml.safe_load(broker.config_path.read_text())
+    path = f"hdfs://127.0.0.1:{free_port()}/lake"
+    quick = {"spark.hadoop.ipc.client.connect.max.retries": "1"}
+    config["sinks"] = {"far": {"plugin": "hadoop", "topics": ["late"], "path": path, "spark.config": quick}}
+    there = broker.config_path.with_name("away.yaml")
+    there.write_text(yaml.safe_dump(config))
+    done = klamm_load(broker, "--config", str(there))
+    assert (done.returncode, done.stdout) == (1, "")
+    first, last = done.stderr.splitlines()
+    assert first.startswith("klamm: load of late: cannot ")
+    assert "onnect" in first
+    assert last.startswith("klamm: 1 of 1 topics not loaded: late")
 
 
 def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession, tmp_path: Path) -> None:

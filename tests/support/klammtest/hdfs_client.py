@@ -1,0 +1,59 @@
+"""HDFS through the one JVM that a process of tests has: its publisher, and what an administrator does to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from klamm.hadoop.publishing.hdfs import REPLICATION_TIMEOUT_S, HdfsPublisher
+from klamm.hadoop.session import SparkSettings, hadoop_jvm
+
+SPARK = SparkSettings("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4"})
+"""Of the one JVM that a process of tests has."""
+
+
+def new_publisher(replication_timeout_s: float = REPLICATION_TIMEOUT_S) -> HdfsPublisher:
+    return HdfsPublisher(lambda: hadoop_jvm(SPARK), replication_timeout_s=replication_timeout_s)
+
+
+class Administration:
+    """What an administrator of HDFS does, by Hadoop's client."""
+
+    def __init__(self, root: str) -> None:
+        hadoop = hadoop_jvm(SPARK)
+        jvm = hadoop.gateway.jvm
+        self._path = jvm.org.apache.hadoop.fs.Path
+        self._copy = jvm.org.apache.hadoop.fs.FileUtil.copy
+        self._configuration = hadoop.configuration
+        self._safe_mode = jvm.org.apache.hadoop.fs.SafeModeAction
+        self._files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(self._path(root).toUri(), hadoop.configuration)
+
+    def age(self, path: str, seconds: float) -> None:
+        """The file's last write is that much longer ago."""
+        written = self._files.getFileStatus(self._path(path)).getModificationTime()
+        self._files.setTimes(self._path(path), int(written - seconds * 1000), -1)
+
+    def copy(self, source: str, target: str) -> None:
+        self._copy(self._files, self._path(source), self._files, self._path(target), False, True, self._configuration)
+
+    def replicate(self, path: str, replicas: int) -> None:
+        self._files.setReplication(self._path(path), replicas)
+
+    def replications(self, path: str) -> set[int]:
+        """How many replicas the files below a directory ask for."""
+        found, rows = set(), self._files.listFiles(self._path(path), True)
+        while rows.hasNext():
+            found.add(int(rows.next().getReplication()))
+        return found
+
+    def limit_names(self, path: str, names: int) -> None:
+        """A quota of files and directories."""
+        self._files.setQuota(self._path(path), names, 2**63 - 1)
+
+    @contextmanager
+    def safe_mode(self) -> Iterator[None]:
+        self._files.setSafeMode(self._safe_mode.ENTER)
+        try:
+            yield
+        finally:
+            self._files.setSafeMode(self._safe_mode.LEAVE)
