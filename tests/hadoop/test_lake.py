@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -22,10 +23,12 @@ from typer.testing import CliRunner, Result
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop import read_lake
 from klamm.hadoop.lake.cli import DAMAGED, app
-from klamm.hadoop.lake.files import LakeFiles, lake_files
+from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
 from klamm.hadoop.lake.listing import loads_of
 from klamm.hadoop.lake.verify import Bounds, TopicProof, topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
+from klamm.hadoop.publishing.seam import LakeUnavailableError
+from klamm.hadoop.staged import FileFormat
 from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, flight, job
 from klammtest.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 
@@ -436,3 +439,57 @@ def test_a_lake_is_read_as_of_a_load_or_an_instant(
     for too_early in (0, made[0] - timedelta(seconds=1)):
         with pytest.raises(ConfigError, match="no load is published as of"):
             loads(too_early)
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc"])
+def test_hours_and_other_formats_are_verified_too(spark: SparkSession, tmp_path: Path, format_: str) -> None:
+    topics = MemoryTopics()
+    topics.configure(partition_by=("dt", "hr"), quarantine=True)
+    load = job(spark, topics, str(tmp_path), files=FileFormat(format_, ("dt", "hr"), 1 << 20))
+    for n in range(20):
+        topics.add(n % 2, flight(n), ts_ms=n % 3 * (DAY_MS + 3_600_000) + n)
+    topics.add(0, flight(20), ts_ms=None)
+    topics.add(0, b"\0\0\0\0\1", ts_ms=DAY_MS)
+    assert load.run(TOPIC) is not None
+    place = lake_files(str(tmp_path)), str(tmp_path)
+    proof = verified(place)
+    assert (proof.findings, proof.rows) == ([], 22)
+    path = part(tmp_path / TOPIC, 1, "dt=1970-01-02/hr=01")
+    (path.parent.parent / "hr=02").mkdir()
+    path.rename(path.parent.parent / "hr=02" / path.name)
+    assert any("timestamp of another directory" in finding.text for finding in verified(place).findings)
+
+
+class Away(io.RawIOBase):
+    """A file whose server went away after it was opened."""
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return 1000
+
+    def tell(self) -> int:
+        return 1000
+
+    def readinto(self, buffer: Any) -> int:
+        raise LakeUnavailableError("cannot read: WebHDFS does not answer")
+
+
+def test_a_file_system_that_goes_away_is_no_damage(original: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalFiles, "open", lambda self, path: io.BufferedReader(Away()))
+    with pytest.raises(LakeUnavailableError):
+        verified((LocalFiles(), str(original)))
+
+
+def test_the_commands_read_a_lake_on_hdfs(damaged: Damaged, original: Path) -> None:
+    _, root = damaged("hdfs", original)
+    web_url = damaged.request.getfixturevalue("on_hdfs")[1]
+    assert run("verify", TOPIC, "--lake", root, "--webhdfs", web_url).exit_code == 0
+    assert run("ls", root, "--webhdfs", web_url).stdout.splitlines()[1].split()[:3] == [TOPIC, "4", "53"]
+    there = run("show", TOPIC, "--load", "2", "--lake", root, "--webhdfs", web_url).stdout
+    here = run("show", TOPIC, "--load", "2", "--lake", str(original)).stdout
+    assert there == here
