@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with everything that `make demo` and `make test` need, versions pinned in requirements/.
-# Needs Python >= 3.11 and Java >= 17; installs a missing Debian package itself where it may, else names it.
+# Needs Python >= 3.11 and Java >= 17; installs a missing Debian package itself where it may, else names it. Maven, where it
+# can be had, brings the jars of HDFS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -47,4 +48,10 @@ if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     -r requirements/base.txt -r requirements/spark.txt -r requirements/dev.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
   echo "$now" > "$stamp"
+fi
+
+# The jars of a small HDFS, once. Without them everything else works: what needs them says so itself.
+if ! .venv/bin/python -m klamm.hadoop.hdfs.jars --have; then
+  command -v mvn >/dev/null 2>&1 || apt_install maven || true
+  .venv/bin/python -m klamm.hadoop.hdfs.jars || echo "setup: no HDFS on this machine; KLAMM_NO_HDFS=1 leaves its tests out" >&2
 fi

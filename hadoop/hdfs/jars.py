@@ -1,7 +1,7 @@
 """The jars of an HDFS server, copied from Maven Central by Maven.
 
 They lie in `$KLAMM_HDFS_JARS` if that is set, else below the user's cache directory. A folder is complete once it holds
-the digest of the `pom.xml` that it was made from.
+the digest of the `pom.xml` that it was made from. `python -m klamm.hadoop.hdfs.jars` copies them; `--have` only asks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from importlib import resources
 from pathlib import Path
@@ -81,3 +82,12 @@ def _fetch(folder: Path) -> None:
         if folder.exists():
             shutil.rmtree(folder)
         jars.rename(folder)
+
+
+if __name__ == "__main__":
+    if "--have" in sys.argv[1:]:
+        sys.exit(not have_jars())
+    try:
+        find_class_path()
+    except ConfigError as error:
+        sys.exit(f"klamm: {error}")
