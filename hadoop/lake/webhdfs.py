@@ -44,9 +44,16 @@ def connect(root: str, url: str | None = None) -> WebHdfsFiles:
     session = requests.Session()
     for prefix in ("http://", "https://"):
         session.mount(prefix, HTTPAdapter(max_retries=_RETRIES))
-    user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
+    user = os.environ.get("HADOOP_USER_NAME") or _own_name()
     where = url or f"http://{name}:{DEFAULT_PORT}"
     return WebHdfsFiles(InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session))
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # a container's user without a name
+        raise ConfigError("this user has no name; HADOOP_USER_NAME says as whom HDFS is read") from error
 
 
 class WebHdfsFiles:

@@ -183,7 +183,7 @@ def test_config_show_prints_a_file_that_says_the_same(
     assert shown["topics"]["t"]["compatibility"] == "FULL"
     assert shown["sinks"]["s"] == {
         "plugin": "files", "path": str(here / "out"), "compression": "none", "topics": ["t"], "group.id": "sink-s",
-        "flush.records": 10_000, "flush.interval.ms": 10_000,
+        "flush.records": 10_000, "flush.interval.ms": 10_000, "on.bad.record": "fail",
     }  # fmt: skip
     before = load_settings("klamm.yaml")
     Path("klamm.yaml").write_text(done.out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,7 @@ from klamm.hadoop.publishing.local import local_path
 
 SCHEMES: Final = ("file", "hdfs")
 """What a lake is read on in tests."""
+_WRITERS: Final = 4
 Put = Callable[[str, Mapping[str, bytes]], None]
 """Writes files, by their paths below a root."""
 
@@ -30,11 +32,11 @@ def put_on_hdfs(web_url: str) -> Put:
 
 def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: Iterable[str]) -> None:
     """Writes files and removes others, and the directories that held nothing else."""
-    with requests.Session() as session:
+    with requests.Session() as session, ThreadPoolExecutor(_WRITERS) as pool:
         client = InsecureClient(web_url, session=session)
         base = "/" + root.removeprefix("hdfs://").partition("/")[2]
-        for name, data in files.items():
-            client.write(f"{base}/{name}", data, overwrite=True)
+        for _ in pool.map(lambda name: client.write(f"{base}/{name}", files[name], overwrite=True), files):
+            pass
         for name in gone:
             client.delete(path := f"{base}/{name}")
             while not client.list(path := path.rpartition("/")[0]):
@@ -42,5 +44,6 @@ def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: It
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """All files of a local lake, to be put elsewhere."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    """All files of a local lake, to be put elsewhere; without the checksums that Hadoop keeps on `file:`."""
+    found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
