@@ -51,7 +51,7 @@ if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
 fi
 
 # The jars of a small HDFS, once. Without them everything else works: what needs them says so itself.
-if ! .venv/bin/python -m klamm.hadoop.hdfs.jars --have; then
+if [ "${KLAMM_NO_HDFS:-}" != 1 ] && ! .venv/bin/python -m klamm.hadoop.hdfs.jars --have; then
   command -v mvn >/dev/null 2>&1 || apt_install maven || true
   .venv/bin/python -m klamm.hadoop.hdfs.jars || echo "setup: no HDFS on this machine; KLAMM_NO_HDFS=1 leaves its tests out" >&2
 fi

@@ -17,10 +17,11 @@ from pyspark.sql import SparkSession
 from klamm.core import faults
 from klamm.core.errors import KlammError
 from klamm.hadoop.hdfs.server import HdfsServer
-from klamm.hadoop.job import LoadResult
+from klamm.hadoop.job import LoadJob, LoadResult, LoadSpec
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.manifest import last_manifest
 from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.staging import LoadConflictError, Staging, sweep
 from klammtest.hdfs_client import Administration, new_publisher
 from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, coordinates, everything, flight, job
@@ -68,8 +69,8 @@ def test_a_load_an_increment_and_nothing_new(spark: SparkSession, hdfs_root: str
     assert (second.load, second.rows) == (2, 3)
     assert coordinates(spark, hdfs_root) == everything(topics)
     assert {row["load"] for row in spark.read.parquet(f"{hdfs_root}/{TOPIC}").select("load").collect()} == {1, 2}
-    idle = job(spark, topics, hdfs_root, publisher=new_publisher())
-    idle._spark = no_spark
+    files = FileFormat("parquet", ("dt",), 2**27)
+    idle = LoadJob(no_spark, topics, new_publisher(), LoadSpec(root=hdfs_root, files=files, owner="lake"))
     assert idle.run(TOPIC) is None
 
 

@@ -67,8 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def _is_slow(item: pytest.Item) -> bool:
     callspec = getattr(item, "callspec", None)
-    on_zookeeper = callspec is not None and "zookeeper" in callspec.params.values()
-    jvm = on_zookeeper or not JVM_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    on_jvm = callspec is not None and not {"hdfs", "zookeeper"}.isdisjoint(map(str, callspec.params.values()))
+    jvm = on_jvm or not JVM_FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
     return jvm or item.get_closest_marker("slow") is not None
 
 
