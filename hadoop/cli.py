@@ -13,7 +13,6 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
-from klamm.hadoop.session import require_java
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 SinkName = Annotated[str | None, typer.Argument(metavar="[SINK]", help="The sink's name, if there are several.")]
@@ -31,6 +30,8 @@ def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
     of_command(settings.log)
     name, chosen = choose(settings, sink)
     topics = _wanted(settings, name, chosen, only)
+    from klamm.hadoop.session import require_java  # `klamm lake` needs this module, and no Spark
+
     require_java()
     # Not before all that can be wrong without Spark has been looked at: importing it takes a second.
     from klamm.hadoop.run import Loader

@@ -54,7 +54,7 @@ def list_topics(
 ) -> None:
     """The lake's topics: loads, rows, files, bytes, offsets, and when the newest load was made."""
     opened = open_lake(config, lake, webhdfs)
-    rows = [_topic_row(opened, topic) for topic in topics_of(opened.files, opened.root)]
+    rows = [_topic_row(opened, topic) for topic in _topics(opened)]
     _print(rows, as_json, ("topic", "loads", "rows", "files", "bytes", "offsets", "created"))
 
 
@@ -91,11 +91,8 @@ def verify(
     1: the lake could not be read, so that nothing is proved.
     """
     opened = open_lake(config, lake, webhdfs)
-    topics = [topic] if topic is not None else topics_of(opened.files, opened.root)
-    if not topics:
-        raise KlammError(f"{opened.root}: no topic of a lake is there, so that nothing is proved")
     damaged = False
-    for name in topics:
+    for name in [topic] if topic is not None else _topics(opened):
         proof = verify_topic(opened.files, _layout(opened, name), opened.bounds)
         damaged |= bool(proof.findings)
         _tell(proof, as_json)
@@ -122,6 +119,14 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
 
 def _is_path(text: str) -> bool:
     return "/" in text or text in (".", "..", "~")
+
+
+def _topics(lake: Lake) -> list[str]:
+    """`KlammError` when there is none: a mistyped path looks like an empty lake, of which nothing is proved."""
+    topics = topics_of(lake.files, lake.root)
+    if not topics:
+        raise KlammError(f"{lake.root}: no topic of a lake is there")
+    return topics
 
 
 def _layout(lake: Lake, topic: str) -> TopicLayout:

@@ -6,6 +6,8 @@ import io
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -382,7 +384,8 @@ def test_verify_says_by_its_exit_status_what_it_found(original: Path, tmp_path: 
 def test_what_proves_nothing_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for arguments, words in (
-        (("verify", "--lake", f"{tmp_path}/empty"), "nothing is proved"),
+        (("verify", "--lake", f"{tmp_path}/empty"), "no topic of a lake is there"),
+        (("ls", f"{tmp_path}/mistyped"), "no topic of a lake is there"),
         (("verify", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
         (("ls", "lake", "--config", f"{tmp_path}/none.yaml"), "none.yaml"),
         (("show", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
@@ -392,6 +395,11 @@ def test_what_proves_nothing_is_no_success(tmp_path: Path) -> None:
         assert isinstance(result.exception, KlammError), result
         assert words in str(result.exception)
         assert "\n" not in str(result.exception)
+
+
+def test_the_commands_import_no_spark() -> None:
+    code = "import sys, klamm.hadoop.lake.cli, klamm.hadoop.lake.webhdfs; sys.exit('pyspark' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_a_sink_names_its_lake_and_its_bounds(original: Path, tmp_path: Path) -> None:
