@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,26 @@ def test_a_late_commit_is_not_stored(
             consumer.commit({partition: 1_500} if explicit else None)
     with klamm.Consumer(config, topics=[topic]) as consumer:
         assert read_all(consumer, 2_500) == list(range(2_500))
+
+
+def watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetcher, "UNWATCHED_S", float("inf"))
+
+
+@guarantee("A2", "nor after what was buffered when the topic was created again", plant=watched_for_ever)
+def test_a_full_buffer_hides_no_other_topic(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
+    config = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1)
+    for _ in range(5):
+        produce(config, topic, {0: [b"old"] * 20})
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert len(consumer.poll(60, 1)) == 1
+        wait_until(
+            lambda: len(consumer._positions.states[TopicPartition(topic, 0)].chunks) == 2, "the buffers are full"
+        )
+        create_again(client, config, topic, 250)
+        time.sleep(1.1)  # longer than UNWATCHED_S; more does no harm
+        assert read_all(consumer, 250) == list(range(250))
 
 
 def compared_before_alone(monkeypatch: pytest.MonkeyPatch) -> None:
