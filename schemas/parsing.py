@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -53,6 +54,40 @@ def parse(text: str) -> ParsedSchema:
     except (SchemaParseException, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise SchemaError(f"not an Avro schema: {error or type(error).__name__}") from error
     return parsed
+
+
+def tree_for_writing(parsed: ParsedSchema) -> Any:
+    """A copy of the tree in which defaults of `bytes` and `fixed` are bytes. A schema's text writes them as strings, a
+    code point for each byte, and fastavro writes the default of a missing field as it stands."""
+    tree, named = deepcopy((parsed.tree, dict(parsed.named)))  # together: what they share stays shared
+    for record in named.values():
+        for member in record.get("fields", ()):
+            if "default" in member:
+                member["default"] = _as_written(member["default"], member["type"], named)
+    return tree
+
+
+def _as_written(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
+    """A default as a value of its type; a union's is of its first branch."""
+    if isinstance(schema, list):
+        return _as_written(default, schema[0], named)
+    if isinstance(schema, str):
+        return _as_written(default, named[schema], named) if schema in named else _primitive(default, schema)
+    kind = schema["type"]
+    if kind == "array":
+        return [_as_written(item, schema["items"], named) for item in default]
+    if kind == "map":
+        return {key: _as_written(item, schema["values"], named) for key, item in default.items()}
+    if kind in ("record", "error"):
+        types = {member["name"]: member["type"] for member in schema["fields"]}
+        return {
+            name: _as_written(item, types[name], named) if name in types else item for name, item in default.items()
+        }
+    return _primitive(default, kind)
+
+
+def _primitive(default: Any, kind: Any) -> Any:
+    return default.encode("latin-1") if kind in ("bytes", "fixed") and isinstance(default, str) else default
 
 
 def _problems(parsed: ParsedSchema) -> Iterator[str]:

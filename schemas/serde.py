@@ -21,7 +21,7 @@ from klamm.schemas.dataclass import field_names, from_plain, to_plain
 from klamm.schemas.exact import exactness
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.options import AvroOptions
-from klamm.schemas.parsing import ParsedSchema, parse
+from klamm.schemas.parsing import ParsedSchema, parse, tree_for_writing
 from klamm.schemas.registry import SchemaRegistry
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
@@ -125,7 +125,7 @@ class AvroSerde:
 
 
 def _writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
-    tree, check = schema.tree, exactness(schema)
+    tree, check = tree_for_writing(schema), exactness(schema)
 
     def serialize(value: Any) -> bytes | None:
         if value is None:

@@ -24,13 +24,12 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from klamm.hadoop.layout import HALF
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 
 REPLICATION_TIMEOUT_S: Final = 60.0
 """How long a load waits until its blocks have their replicas."""
 _POLL_S: Final = 0.2
-_HALF: Final = re.compile(r"\..+\.[0-9a-f]{32}\Z")
-"""The name of a file that `write` has not renamed yet."""
 _REPLICATION: Final = "dfs.replication"
 # A file is closed when its DataNodes have told the NameNode of its last block, some milliseconds after they told the
 # client. Hadoop's default asks too early and then sleeps 0.4 s and more, for each file.
@@ -135,7 +134,7 @@ class HdfsPublisher:
 
     def tidy(self, path: str, older_than_s: float) -> None:
         for name in self._names(path):
-            if _HALF.match(name):
+            if HALF.match(name):
                 age = self.age_s(f"{path}/{name}")
                 if age is not None and age > older_than_s:
                     self.remove(f"{path}/{name}")
@@ -155,7 +154,7 @@ class HdfsPublisher:
                 source.close()
 
     def names(self, path: str) -> list[str]:
-        return sorted(name for name in self._names(path) if not _HALF.match(name))
+        return sorted(name for name in self._names(path) if not HALF.match(name))
 
     def files(self, path: str) -> list[tuple[str, int]]:
         with _translating(f"cannot list {path}"):
@@ -168,7 +167,7 @@ class HdfsPublisher:
                     return []
                 raise
         named = [(name.removeprefix(root), size) for name, size in found]
-        return sorted((name, size) for name, size in named if not _HALF.match(name.rpartition("/")[2]))
+        return sorted((name, size) for name, size in named if not HALF.match(name.rpartition("/")[2]))
 
     def make(self, path: str) -> None:
         with _translating(f"cannot make the directory {path}"):

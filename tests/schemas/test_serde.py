@@ -81,6 +81,31 @@ def test_dicts_and_dataclasses_round_trip(schemas: SchemaRegistry, envelope: str
     assert made.deserializer("trips")(data) == VALUE
 
 
+def test_defaults_of_bytes_are_written_for_missing_fields(schemas: SchemaRegistry) -> None:
+    key = {"type": "fixed", "name": "Key", "size": 2}
+    part = {"type": "record", "name": "Part", "fields": [{"name": "raw", "type": "bytes", "default": "\u00fe"}]}
+    written = text(
+        ("rider", "string"),
+        {"name": "hash", "type": "bytes", "default": "\u00ff\u0000"},
+        {"name": "key", "type": key, "default": "ab"},
+        {"name": "other", "type": ["Key", "null"], "default": "cd"},
+        {"name": "list", "type": {"type": "array", "items": "bytes"}, "default": ["x"]},
+        {"name": "part", "type": part, "default": {"raw": "y"}},
+        {"name": "parts", "type": {"type": "map", "values": "Part"}, "default": {"n": {"raw": "z"}}},
+    )
+    trips = serde(schemas, {"trips": (written, "confluent", {})})
+    payload = trips.serializer("trips")({"rider": "ann"})
+    assert trips.deserializer("trips")(payload) == {
+        "rider": "ann",
+        "hash": b"\xff\0",
+        "key": b"ab",
+        "other": b"cd",
+        "list": [b"x"],
+        "part": {"raw": b"y"},
+        "parts": {"n": {"raw": b"z"}},
+    }
+
+
 def test_none_is_none(schemas: SchemaRegistry) -> None:
     made = serde(schemas, {"t": (TRIP, "confluent", {})})
     assert made.serializer("t")(None) is None

@@ -47,7 +47,7 @@ def metadata_request(schema: messages.Schema) -> Any:
     )
 
 
-def metadata_answer(correlation_id: int, version: int = 9) -> bytes:
+def metadata_answer(correlation_id: int, version: int = ADVERTISED[ApiKey.METADATA][1]) -> bytes:
     return answer(
         ApiKey.METADATA,
         version,

@@ -39,7 +39,7 @@ def config(broker: RunningBroker, folder: Path, topic: str, schema: Any) -> dict
     return {
         "producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1},
         "consumer": {"bootstrap.servers": broker.bootstrap, "auto.offset.reset": "earliest"},
-        "coordination": {"plugin": "embedded", "path": str(folder / "schemas.db")},
+        "coordination": {"plugin": "embedded", "path": str(broker.folder / "schemas.db")},
         "topics": {topic: {"schema": str(path)}},
     }
 
