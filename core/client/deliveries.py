@@ -104,14 +104,18 @@ class DeliveryListeners:
             self._counts.failed += batch.count
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
-        if self.audit is not None and batch.outcome.partition.topic in self.audited:
-            try:
-                self.audit.failed(batch.outcome.partition.topic, batch.count)
-            except Exception:  # a plugin may raise anything
-                self._passed_over("audit_errors", "failed", self.audit)
+        self.settled_unsent(batch.outcome.partition.topic, batch.count)
         if self._interceptors:
             for _ in range(batch.count):
                 self._tell(None, error)
+
+    def settled_unsent(self, topic: str, count: int) -> None:
+        """Tells the audit that attempted records will not be acknowledged: they failed, or found no room."""
+        if self.audit is not None and topic in self.audited:
+            try:
+                self.audit.failed(topic, count)
+            except Exception:  # a plugin may raise anything
+                self._passed_over("audit_errors", "failed", self.audit)
 
     def _tell(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
         for interceptor in self._interceptors:

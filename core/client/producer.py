@@ -194,10 +194,15 @@ class Producer:
             size += sum(len(name) + len(item or b"") + _HEADER_OVERHEAD for name, item in headers)
         if size > self._largest:
             raise self._too_large(topic, size)
+        queue = writer.queue(raw_key, raw, partition, size)
         if writer.audited:
             self._listeners.attempted(topic, timestamp_ms, payload)
-        queue = writer.queue(raw_key, raw, partition, size)
-        return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
+        try:
+            return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
+        except BaseException:
+            if writer.audited:
+                self._listeners.settled_unsent(topic, 1)
+            raise
 
     def send_arrow(
         self,

@@ -343,6 +343,25 @@ def test_audited_records_are_counted_and_named(
     assert (event.key, event.value, event.headers) == (b"key", b"event", ())
 
 
+def test_a_record_that_finds_no_room_is_settled_with_the_audit(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topics({Auditor.topic: NewTopic(1, 1)}, exists_ok=True)
+    auditor = Auditor(topic)
+    monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
+    with Producer(producer_settings(broker, buffer_memory=1000, max_block_ms=1_000)) as producer:
+        producer.send(topic, b"x", timestamp_ms=7).result(60)
+        broker.pause()
+        try:
+            producer.send(topic, b"x" * 900, timestamp_ms=7)
+            with pytest.raises(BufferFullError):
+                producer.send(topic, b"x" * 900, timestamp_ms=7)
+        finally:
+            broker.resume()
+    assert [what for what, *_ in auditor.counted].count("attempted") == 3
+    assert auditor.counted.count(("failed", topic, 0, 1)) == 1
+
+
 def test_an_unknown_codec_is_one_clear_line(broker: RunningBroker) -> None:
     with pytest.raises(ConfigError, match=r"compression\.type"):
         Producer(producer_settings(broker, compression_type="zst"))
