@@ -13,7 +13,8 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+from klamm.hadoop.session import require_java
+from klamm.hadoop.sinks import choose
 
 SinkName = Annotated[str | None, typer.Argument(metavar="[SINK]", help="The sink's name, if there are several.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
@@ -30,8 +31,6 @@ def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
     of_command(settings.log)
     name, chosen = choose(settings, sink)
     topics = _wanted(settings, name, chosen, only)
-    from klamm.hadoop.session import require_java  # `klamm lake` needs this module, and no Spark
-
     require_java()
     # Not before all that can be wrong without Spark has been looked at: importing it takes a second.
     from klamm.hadoop.run import Loader
@@ -47,20 +46,6 @@ def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
                 errors.print(f"klamm: load of {each}: {error}", highlight=False, markup=False, soft_wrap=True)
     if failed:
         raise KlammError(f"{len(failed)} of {len(topics)} topics not loaded: {', '.join(failed)}")
-
-
-def choose(settings: Settings, sink: str | None) -> tuple[str, SinkSettings]:
-    """The sink by name, or the only one of the plugin `hadoop`."""
-    lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, HadoopSinkConfig)]
-    if sink is None:
-        if len(lakes) != 1:
-            known = ", ".join(lakes) or "none; `plugin: hadoop` makes one"
-            raise ConfigError(f"{settings.source}: sinks: which one is to be loaded? (there are: {known})")
-        sink = lakes[0]
-    if sink not in lakes:
-        settings.sink(sink)
-        raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
-    return sink, settings.sink(sink)
 
 
 def _wanted(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> list[str]:

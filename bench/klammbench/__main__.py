@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from klamm.plugins.coordination.zookeeper_jars import find_java
+from klamm.core.java import find_java
 from klammbench import report
 from klammbench.paths import DOCS, RESULTS, ROOT, SYSTEM_DATA, VAR
 from klammbench.pool import Pool

@@ -15,11 +15,11 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, t
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import read_audit
-from klamm.hadoop.cli import choose
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.listing import LoadEntry, load_of, loads_of, spans
 from klamm.hadoop.lake.verify import Bounds, TopicProof, topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
+from klamm.hadoop.sinks import choose
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 DAMAGED = 3

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
-from klamm.plugins.coordination.zookeeper_jars import find_java
+from klamm.core.java import find_java
 from klammbench.process import tree
 from klammbench.systems.base import Child, answers, free_port, remove
 

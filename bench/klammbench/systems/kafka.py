@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from klamm.plugins.coordination.zookeeper_jars import find_java
+from klamm.core.java import find_java
 from klammbench.paths import VAR
 from klammbench.process import tree
 from klammbench.systems.base import Child, answers, free_port, remove

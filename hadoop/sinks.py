@@ -1,0 +1,22 @@
+"""The lakes among a configuration's sinks."""
+
+from __future__ import annotations
+
+from klamm.core.config.settings import Settings
+from klamm.core.config.sink import SinkSettings
+from klamm.core.errors import ConfigError
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+
+
+def choose(settings: Settings, sink: str | None) -> tuple[str, SinkSettings]:
+    """The sink by name, or the only one of the plugin `hadoop`."""
+    lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, HadoopSinkConfig)]
+    if sink is None:
+        if len(lakes) != 1:
+            known = ", ".join(lakes) or "none; `plugin: hadoop` makes one"
+            raise ConfigError(f"{settings.source}: sinks: which one is to be loaded? (there are: {known})")
+        sink = lakes[0]
+    if sink not in lakes:
+        settings.sink(sink)
+        raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
+    return sink, settings.sink(sink)
