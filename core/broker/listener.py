@@ -34,9 +34,8 @@ class Listener:
             advice = f"stop what listens on port {self.port}, or give this broker another one"
             if error.errno != errno.EADDRINUSE:
                 advice = "give an address of this host, and a port that this user may take"
-            raise ConfigError(
-                f"listeners: cannot listen on {self.host}:{self.port}: {error.strerror or error}; {advice}"
-            ) from error
+            reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+            raise ConfigError(f"listeners: cannot listen on {self.host}:{self.port}: {reason}; {advice}") from error
         limits = self._house.limits
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead peers are found

@@ -24,7 +24,7 @@ CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
     Command("broker", "klamm.core.cli.broker:broker", "Run a broker."),
     Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
-    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, and show their lag."),
+    Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
     Command("config", "klamm.core.cli.config:app", "Check and show the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),

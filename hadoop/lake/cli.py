@@ -25,7 +25,7 @@ from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 DAMAGED = 3
 """The exit status of `verify` when it found damage; 1 when it could not read the lake."""
 
-app = typer.Typer(no_args_is_help=True, help="List a lake's loads, and prove that it is whole.")
+app = typer.Typer(add_completion=False, no_args_is_help=True, help="List a lake's loads, and prove that it is whole.")
 
 LakeArgument = Annotated[
     str | None, typer.Argument(metavar="[SINK|PATH]", help="A sink of the file, or the lake's path or URI.")

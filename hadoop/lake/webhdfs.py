@@ -46,6 +46,9 @@ def connect(root: str, url: str | None = None) -> WebHdfsFiles:
         session.mount(prefix, HTTPAdapter(max_retries=_RETRIES))
     user = os.environ.get("HADOOP_USER_NAME") or _own_name()
     where = url or f"http://{name}:{DEFAULT_PORT}"
+    for one in where.split(";"):
+        if not one.strip().startswith(("http://", "https://")):
+            raise ConfigError(f"webhdfs.url (or --webhdfs): expected http://HOST:PORT, got {one!r}")
     return WebHdfsFiles(InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session))
 
 
@@ -164,7 +167,8 @@ def _translating(what: str) -> Iterator[None]:
             raise _NotThereError(text) from error
         raise LakeError(f"{what}: {text}") from error
     except (requests.RequestException, HTTPError) as error:
-        reason = str(error).strip().split("\n")[0]
+        shell = error.args[0] if error.args else error  # around what ended the last try
+        reason = str(getattr(shell, "reason", None) or error).strip().split("\n")[0]
         raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason})") from error
 
 

@@ -26,5 +26,5 @@ def klamm_audits() -> Iterable[Provider[Audit]]:
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
     """`klamm audit`."""
-    summary = "Compare what producers, broker, consumers and loads have counted"
+    summary = "Compare what producers, broker, consumers and loads have counted."
     return [Command("audit", "klamm.plugins.audit.cli:app", summary)]

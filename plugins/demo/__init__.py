@@ -13,6 +13,9 @@ def klamm_commands() -> Iterable[Command]:
     """`klamm demo`."""
     return [
         Command(
-            "demo", "klamm.plugins.demo.command:demo", "The whole pipeline on 336,776 real flights", "klamm[spark,demo]"
+            "demo",
+            "klamm.plugins.demo.command:demo",
+            "The whole pipeline on 336,776 real flights.",
+            "klamm[spark,demo]",
         )
     ]
