@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from klamm.core.client import fetcher
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import NoOffsetError
 from klamm.core.client.fetcher import Fetcher
-from klamm.core.errors import BrokerError
+from klamm.core.client.metadata import TopicView
+from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
@@ -116,24 +117,76 @@ def test_a_late_commit_is_not_stored(
         assert read_all(consumer, 2_500) == list(range(2_500))
 
 
+class Fetches:
+    """What the fetches of this process's consumers came to, each of one partition."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failed = 0
+        self.answered: list[int] = []
+        """The offset of each, in order."""
+        fetch = ClusterClient.fetch
+
+        def noted(client: ClusterClient, node_id: int, offsets: Mapping[TopicPartition, int], **more: Any) -> Any:
+            try:
+                answers = fetch(client, node_id, offsets, **more)
+            except KlammError:
+                self.failed += 1
+                raise
+            self.answered += offsets.values()
+            return answers
+
+        monkeypatch.setattr(ClusterClient, "fetch", noted)
+
+
 def watched_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetcher, "UNWATCHED_S", float("inf"))
 
 
 @guarantee("A2", "nor after what was buffered when the topic was created again", plant=watched_for_ever)
-def test_a_full_buffer_hides_no_other_topic(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
-    config = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1)
+def test_a_full_buffer_hides_no_other_topic(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, fetches = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1), Fetches(monkeypatch)
+    config["producer"]["linger.ms"] = 60_000  # one batch for each flush
     for _ in range(5):
         produce(config, topic, {0: [b"old"] * 20})
     with klamm.Consumer(config) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert len(consumer.poll(60, 1)) == 1
-        wait_until(
-            lambda: len(consumer._positions.states[TopicPartition(topic, 0)].chunks) == 2, "the buffers are full"
-        )
+        wait_until(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
         create_again(client, config, topic, 250)
         time.sleep(1.1)  # longer than UNWATCHED_S; more does no harm
         assert read_all(consumer, 250) == list(range(250))
+
+
+def blind_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that do not notice a high watermark that fell."""
+    take = fetcher.NodeFetcher._take
+
+    def forgetting(self: fetcher.NodeFetcher, state: Any, *args: Any) -> None:
+        state.high_watermark = -1
+        take(self, state, *args)
+
+    monkeypatch.setattr(fetcher.NodeFetcher, "_take", forgetting)
+
+
+@guarantee("A2", "nor where the high watermark alone shows that it was", plant=blind_to_the_high_watermark)
+def test_a_lower_high_watermark_shows_another_topic(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No fetch is under way while the topic is created again, and the next one comes before `UNWATCHED_S` is over."""
+    monkeypatch.setattr(fetcher, "UNWATCHED_S", float("inf"))
+    config = client_config(broker, max_partition_fetch_bytes=1, fetch_max_bytes=1)
+    config["producer"]["linger.ms"] = 60_000  # one batch for each flush
+    for _ in range(5):
+        produce(config, topic, {0: [b"old"] * 20})
+    fetches = Fetches(monkeypatch)
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert len(consumer.poll(60, 1)) == 1
+        wait_until(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
+        create_again(client, config, topic, 80)
+        assert read_all(consumer, 80) == list(range(80))
 
 
 def compared_before_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +308,47 @@ def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
             member.poll(60.0)
         with klamm.Consumer(grouped, topics=["t"]) as member:
             assert read_all(member, 130) == list(range(70, 130))
+
+
+def buffers_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that go on with what they fetched from the leader before."""
+    unchanged = Fetcher._unchanged
+
+    def keeping(self: Fetcher, one: fetcher._Check, topic: TopicView | None) -> None:
+        one.state.leader_epoch = fetcher._leader_epoch(topic, one.partition)
+        unchanged(self, one, topic)
+
+    monkeypatch.setattr(Fetcher, "_unchanged", keeping)
+
+
+@guarantee("A1", "a consumer whose log lost its end hands out nothing that was buffered of it", plant=buffers_kept)
+def test_buffers_over_a_log_from_an_older_backup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The position is in the backup, and behind it 20 records are buffered that are not; 60 others take their place."""
+    partition, large = TopicPartition("t", 0), b"x" * 10_000
+    with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
+        config = client_config(broker, max_partition_fetch_bytes=5_000)
+        config["producer"]["linger.ms"] = 60_000  # one batch for each flush
+        produce(config, "t", {0: [large]})
+        produce(config, "t", {0: [b"kept"] * 20})
+        broker.stop()
+        shutil.copytree(broker.folder / "data", tmp_path / "backup")
+        broker.start()
+        produce(config, "t", {0: [b"lost"] * 20})
+        produce(config, "t", {0: [large]})
+        fetches = Fetches(monkeypatch)
+        with klamm.Consumer(config) as consumer:
+            consumer.assign([partition])
+            assert len(consumer.poll(60, 1)) == 1
+            wait_until(lambda: fetches.answered == [0, 1], "the small batches are buffered, and there is no more room")
+            broker.stop()
+            shutil.rmtree(broker.folder / "data")
+            shutil.copytree(tmp_path / "backup", broker.folder / "data")
+            assert [r.offset for r in consumer.poll(60, 1)] == [1]
+            wait_until(lambda: fetches.failed, "there is room, and no broker")
+            consumer.pause([partition])
+            broker.start()
+            produce(config, "t", {0: [b"new"] * 60})
+            consumer.resume([partition])
+            wait_until(lambda: len(fetches.answered) > 2, "a fetch is answered")
+            values = [r.value for r in read(consumer, 79)]
+            assert values == [b"kept"] * 19 + [b"new"] * 60
