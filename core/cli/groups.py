@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from klamm.core.cli.options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, table
+from klamm.core.cli.options import (
+    DEFAULT_CONFIG,
+    Bootstrap,
+    ConfigFile,
+    cell,
+    cluster_client,
+    console,
+    say_offline,
+    table,
+)
 from klamm.core.cluster import paths
 from klamm.core.config.settings import Settings
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
-from klamm.core.groups.consumer_protocol import decode_assignment
+from klamm.core.groups.consumer_protocol import decode_assignment, decode_subscription
 from klamm.core.groups.doors import Door, door_of
+from klamm.core.groups.group_view import read_view
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination, NoNodeError
@@ -46,26 +57,34 @@ def describe(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show a group's committed offsets, how far they are behind the end, and who owns each partition."""
+    """Show a group's committed offsets, how far they are behind the end, and who owns each partition.
+
+    All partitions of the topics that the group reads or has offsets of; `-` where it has committed nothing.
+    """
+    from klamm.core.client.cluster_client import LATEST
+
     with cluster_client(config, bootstrap) as (settings, client):
         committed = client.fetch_offsets(group)
         with _coordination(settings) as coordination:
-            owners = {} if coordination is None else registry_owners(coordination, group)
-        owners = owners or _classic_owners(client, group)
-        partitions = sorted({*committed, *owners})
-        if not partitions:
+            members = None if coordination is None else _registry_members(coordination, group)
+        members = members or _classic_members(client, group)
+        topics = {tp.topic for tp in (*committed, *members.owners)} | members.topics
+        if not topics:
             raise BrokerError(ErrorCode.group_id_not_found, f"group {group!r} has neither offsets nor members")
-        ends = _ends(client, partitions)
+        there = _partitions(client, topics)
+        ends, offline = client.list_served_offsets(dict.fromkeys(there, LATEST))
     rows = table("topic", "partition", "committed", "end", "lag", "owner", right=("committed", "end", "lag"))
-    total = 0
-    for tp in partitions:
+    lags: list[int | None] = []
+    for tp in sorted({*committed, *members.owners, *there}):
         end, offset = ends.get(tp), committed[tp].offset if tp in committed else None
         lag = None if end is None or offset is None else max(end - offset, 0)
-        total += lag or 0
-        cells = (tp.topic, tp.partition, _cell(offset), _cell(end), _cell(lag), owners.get(tp, "-"))
-        rows.add_row(*map(str, cells))
+        lags.append(lag)
+        rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
     console().print(rows)
-    typer.echo(f"total lag {total}")
+    say_offline(offline)
+    unknown = lags.count(None)
+    without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
+    typer.echo(f"total lag {sum(lag or 0 for lag in lags)}{without}")
 
 
 @app.command()
@@ -94,10 +113,6 @@ def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None
     if missing:
         raise BrokerError(ErrorCode.unknown_topic_or_partition, f"group {group!r} has no offset of {missing[0]!r}")
     client.delete_offsets(group, there)
-
-
-def _cell(value: int | None) -> str:
-    return "-" if value is None else str(value)
 
 
 def _states(client: ClusterClient) -> dict[str, str]:
@@ -141,8 +156,27 @@ def _doors(coordination: Coordination, known: Mapping[str, str]) -> dict[str, Do
     return {group: door for group, door in doors.items() if door is not None}
 
 
-def registry_owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]:
-    """Who owns which partition, by the owner paths."""
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """`topics`: those that the group's members have subscribed to. `owners`: who has which partition."""
+
+    topics: set[str]
+    owners: dict[TopicPartition, str]
+
+
+def _registry_members(coordination: Coordination, group: str) -> _Members | None:
+    """None when no registry member is in the group."""
+    if door_of(coordination, group) is not Door.REGISTRY:
+        return None
+    try:
+        subscriptions = read_view(coordination, group, ()).subscriptions
+    except NoNodeError:  # the group is deleted just now
+        return None
+    return _Members({topic for topics in subscriptions.values() for topic in topics}, _owners(coordination, group))
+
+
+def _owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]:
+    """By the owner paths."""
     owners: dict[TopicPartition, str] = {}
     root = paths.group_owners(group)
     with contextlib.suppress(NoNodeError):  # no registry group, or it changes just now
@@ -155,26 +189,27 @@ def registry_owners(coordination: Coordination, group: str) -> dict[TopicPartiti
     return owners
 
 
-def _classic_owners(client: ClusterClient, group: str) -> dict[TopicPartition, str]:
+def _classic_members(client: ClusterClient, group: str) -> _Members:
     message = client.call(
         ApiKey.DESCRIBE_GROUPS,
         client.coordinator(group),
         groups=(group,),
         include_authorized_operations=False,
     )
-    owners: dict[TopicPartition, str] = {}
+    members = _Members(set(), {})
     for described in message.groups:
         for member in described.members:
-            with contextlib.suppress(ProtocolError):  # not a consumer's assignment
+            with contextlib.suppress(ProtocolError):  # no consumer: Kafka Connect, say
+                members.topics.update(decode_subscription(bytes(member.member_metadata)))
                 for tp in decode_assignment(bytes(member.member_assignment)):
-                    owners[tp] = member.member_id
-    return owners
+                    members.owners[tp] = member.member_id
+    return members
 
 
-def _ends(client: ClusterClient, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """A deleted topic's partitions have none."""
-    from klamm.core.client.cluster_client import LATEST
-
-    there = client.metadata({tp.topic for tp in partitions}).topics
-    live = [tp for tp in partitions if tp.topic in there and tp.partition in there[tp.topic].partitions]
-    return {tp: found[0] for tp, found in client.list_offsets(dict.fromkeys(live, LATEST)).items()} if live else {}
+def _partitions(client: ClusterClient, topics: set[str]) -> list[TopicPartition]:
+    """All of these topics'; a deleted topic has none."""
+    return [
+        TopicPartition(topic.name, number)
+        for topic in client.metadata(topics).topics.values()
+        for number in topic.partitions
+    ]

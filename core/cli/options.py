@@ -6,7 +6,7 @@ What only some of them need is imported by these: a broker has neither tables no
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import KlammError
+from klamm.core.records.partition import TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,6 +48,17 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     for column in columns:
         made.add_column(column, justify="right" if column in right else "left", overflow="fold")
     return made
+
+
+def cell(value: int | None) -> str:
+    """A number that is not known is `-`, as in Kafka's tools."""
+    return "-" if value is None else str(value)
+
+
+def say_offline(offline: Mapping[TopicPartition, KlammError]) -> None:
+    """A line on stderr for each partition that no broker serves."""
+    for tp, error in sorted(offline.items()):
+        typer.echo(f"klamm: {tp} is offline: {error}; the log of its broker says why", err=True)
 
 
 @contextmanager

@@ -7,12 +7,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from klamm.core.cli.options import DEFAULT_CONFIG, Bootstrap, ConfigFile, cluster_client, console, table
+from klamm.core.cli.options import (
+    DEFAULT_CONFIG,
+    Bootstrap,
+    ConfigFile,
+    cell,
+    cluster_client,
+    console,
+    say_offline,
+    table,
+)
 from klamm.core.config.describe import ConfigSource
 from klamm.core.config.settings import Settings
 from klamm.core.config.topic import TopicConfig
 from klamm.core.config.topic_settings import name_problem
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode
+from klamm.core.records.partition import TopicPartition
 
 if TYPE_CHECKING:
     from klamm.core.client.cluster_client import NewTopic
@@ -76,21 +86,27 @@ def create(
 
 @app.command()
 def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
-    """Show a topic's partitions, with first and next offset, and the configs that are not defaults."""
+    """Show a topic's partitions, with first and next offset, and the configs that are not defaults.
+
+    A partition that no broker serves has the leader `none`; stderr says why.
+    """
     from klamm.core.client.cluster_client import EARLIEST, LATEST
 
     with cluster_client(config, bootstrap) as (_, client):
-        partitions = client.partitions(topic)
-        view = client.topic(topic)
-        first = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
-        end = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        partitions = client.topic(topic, all_led=False).partitions
+        chosen = [TopicPartition(topic, number) for number in sorted(partitions)]
+        first, offline = client.list_served_offsets(dict.fromkeys(chosen, EARLIEST))
+        end, gone = client.list_served_offsets(dict.fromkeys(first, LATEST))
         configs = client.describe_configs(topic)
+    offline.update(gone)
     rows = table("partition", "leader", "replicas", "in sync", "first", "next", right=("first", "next"))
-    for tp in partitions:
-        found = view.partitions[tp.partition]
-        row = (tp.partition, found.leader, _numbers(found.replicas), _numbers(found.isr), first[tp][0], end[tp][0])
-        rows.add_row(*map(str, row))
+    for tp in chosen:
+        found = partitions[tp.partition]
+        leader = "none" if tp in offline else found.leader
+        offsets = (cell(first.get(tp)), cell(end.get(tp)))
+        rows.add_row(str(tp.partition), str(leader), _numbers(found.replicas), _numbers(found.isr), *offsets)
     console().print(rows)
+    say_offline(offline)
     for name, entry in sorted(configs.items()):
         if entry.source != ConfigSource.DEFAULT:
             typer.echo(f"{name}={entry.value}{'' if entry.source == ConfigSource.TOPIC else '  (from the broker)'}")

@@ -41,6 +41,8 @@ from klamm.core.records.partition import TopicPartition
 
 UNKNOWN_TOPIC_GRACE_S = 2.0
 """How long a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
+UNSERVED_GRACE_S = 2.0
+"""How long a partition may be served by nobody before it counts as offline: its leader may be moving."""
 
 _STALE_METADATA = {
     ErrorCode.unknown_topic_or_partition,
@@ -207,9 +209,11 @@ class Caller:
         self.cluster.update(view, all_topics=names is None)
         return view
 
-    def topic(self, name: str, *, auto_create: bool = False, timeout_s: float | None = None) -> TopicView:
-        """The topic as the cluster has it now, each partition with a leader. `UnknownTopicError` names the nearest
-        topic; other errors of the topic are `BrokerError`."""
+    def topic(
+        self, name: str, *, auto_create: bool = False, all_led: bool = True, timeout_s: float | None = None
+    ) -> TopicView:
+        """The topic as the cluster has it now; with `all_led` it waits until each partition has a leader.
+        `UnknownTopicError` names the nearest topic; other errors of the topic are `BrokerError`."""
         retries = self._retries(timeout_s)
         grace = self.network.clock() + UNKNOWN_TOPIC_GRACE_S
         while True:
@@ -222,7 +226,7 @@ class Caller:
                     raise unknown_topic(name, self._refresh(None, retries).topics) from None
             elif error != ErrorCode.none and not error.retriable:
                 raise BrokerError(error, f"topic {name!r}")
-            elif found is not None and _led(found):
+            elif found is not None and (_led(found) or not all_led):
                 return found
             else:
                 retries.wait(BrokerError(ErrorCode.leader_not_available, f"topic {name!r}: a partition has no leader"))
@@ -298,6 +302,62 @@ class Caller:
                 if not (result.retriable or result in _STALE_METADATA):
                     raise problem
         return problem
+
+    def to_live_leaders(
+        self,
+        work: Mapping[TopicPartition, Work],
+        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
+        timeout_s: float | None = None,
+    ) -> tuple[dict[TopicPartition, Done], dict[TopicPartition, KlammError]]:
+        """As `to_leaders`, but a partition that no broker serves keeps no other from being done: what was done, and
+        what is wrong with each of the rest. An error may pass for `UNSERVED_GRACE_S`."""
+        retries = self._retries(timeout_s)
+        grace = self.network.clock() + UNSERVED_GRACE_S
+        done: dict[TopicPartition, Done] = {}
+        while True:
+            left = {tp: item for tp, item in work.items() if tp not in done}
+            problems = self._live_round(left, done, attempt, retries)
+            if not problems:
+                return done, problems
+            try:
+                retries.wait(next(iter(problems.values())), until=grace)
+            except ClientClosedError:
+                raise
+            except KlammError:
+                return done, problems
+
+    def _live_round(
+        self,
+        left: Mapping[TopicPartition, Work],
+        done: dict[TopicPartition, Done],
+        attempt: Callable[[int, dict[TopicPartition, Work], float], Mapping[TopicPartition, Done | ErrorCode]],
+        retries: Retries,
+    ) -> dict[TopicPartition, KlammError]:
+        """One try of all that is `left`, by metadata of now; what is done goes to `done`."""
+        view = self._refresh({tp.topic for tp in left}, retries)
+        shares: dict[int, dict[TopicPartition, Work]] = {}
+        problems: dict[TopicPartition, KlammError] = {}
+        for tp, item in left.items():
+            topic = view.topics.get(tp.topic)
+            found = topic.partitions.get(tp.partition) if topic else None
+            if found is None:
+                problems[tp] = UnknownTopicError(f"there is no partition {tp}")
+            elif found.leader not in view.nodes:
+                problems[tp] = BrokerError(ErrorCode.leader_not_available, f"partition {tp} has no leader")
+            else:
+                shares.setdefault(found.leader, {})[tp] = item
+        for node_id, share in shares.items():
+            try:
+                results = attempt(node_id, share, retries.left_s)
+            except ConnectionFailedError as error:
+                problems.update(dict.fromkeys(share, error))
+                continue
+            for tp, result in results.items():
+                if isinstance(result, ErrorCode):
+                    problems[tp] = BrokerError(result, f"partition {tp} at broker {node_id}")
+                else:
+                    done[tp] = result
+        return problems
 
     # -- the controller
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from klamm.core.client.caller import Caller
-from klamm.core.errors import BrokerError, ErrorCode
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.client_produce import write_produce_request
 from klamm.core.protocol.messages import Buffer, Schema
@@ -86,24 +86,31 @@ class ClusterClient(Caller):
     ) -> dict[TopicPartition, tuple[int, int]]:
         """For each partition (offset, timestamp in ms) of the first record at or after its timestamp, (-1, -1) when
         there is none; with `LATEST` or `EARLIEST` the offset of that end, and timestamp -1."""
+        return self.to_leaders(timestamps, self._list_offsets, timeout_s)
 
-        def attempt(
-            node_id: int, share: dict[TopicPartition, int], left_s: float
-        ) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
-            def build(schema: Schema) -> Any:
-                topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", share, _list_offsets_partition)
-                return schema.build(replica_id=-1, isolation_level=0, topics=topics)
+    def list_served_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
+        """As `list_offsets`, the offsets alone, of the partitions that a broker serves; and what is wrong with the
+        others."""
+        found, offline = self.to_live_leaders(timestamps, self._list_offsets, timeout_s)
+        return {tp: offset for tp, (offset, _) in found.items()}, offline
 
-            message = self.call(ApiKey.LIST_OFFSETS, node_id, build=build, timeout_s=left_s, retry=False)
-            return {
-                TopicPartition(topic.name, p.partition_index): (p.offset, p.timestamp)
-                if p.error_code == ErrorCode.none
-                else p.error_code
-                for topic in message.topics
-                for p in topic.partitions
-            }
+    def _list_offsets(
+        self, node_id: int, share: dict[TopicPartition, int], left_s: float
+    ) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
+        def build(schema: Schema) -> Any:
+            topics = _nested(schema, "ListOffsetsTopic", "ListOffsetsPartition", share, _list_offsets_partition)
+            return schema.build(replica_id=-1, isolation_level=0, topics=topics)
 
-        return self.to_leaders(timestamps, attempt, timeout_s)
+        message = self.call(ApiKey.LIST_OFFSETS, node_id, build=build, timeout_s=left_s, retry=False)
+        return {
+            TopicPartition(topic.name, p.partition_index): (p.offset, p.timestamp)
+            if p.error_code == ErrorCode.none
+            else p.error_code
+            for topic in message.topics
+            for p in topic.partitions
+        }
 
     def leader_epoch_ends(
         self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None

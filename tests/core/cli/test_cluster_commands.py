@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from klamm import Consumer, Producer
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.offsets import CommittedOffset
 from klammtest.broker import RunningBroker, running_broker
 
 Klamm = Callable[..., Any]
@@ -115,6 +119,65 @@ def test_groups_of_both_doors_and_their_lag(klamm: Klamm, broker: RunningBroker,
         assert all(row.split()[5] != "-" for row in rows[1:3])
         assert rows[3] == "total lag 1"
     assert klamm("groups", "describe", group).status == 0
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_partitions_without_a_commit_are_shown(klamm: Klamm, broker: RunningBroker, protocol: str) -> None:
+    topic, group = f"uncommitted-{protocol}", f"begins-{protocol}"
+    klamm("topics", "create", topic, "-p", "3")
+    settings = load_settings("klamm.yaml")
+    changes = {"group_id": group, "group_protocol": protocol, "auto_offset_reset": "earliest"}
+    consuming = settings.with_(consumer=settings.consumer.model_copy(update=changes))
+    with Consumer(consuming, topics=[topic]) as consumer:
+        while len(consumer.assignment()) < 3:
+            consumer.poll(0.2)
+        done = klamm("groups", "describe", group)
+        rows = [row.split() for row in done.out.splitlines()]
+        assert [row[:5] for row in rows[1:4]] == [[topic, str(n), "-", "0", "-"] for n in range(3)]
+        assert all(row[5] != "-" for row in rows[1:4])
+        assert done.out.splitlines()[4:] == ["total lag 0, unknown for 3 of 3 partitions"]
+
+
+def test_partitions_beside_a_committed_one_are_shown(klamm: Klamm, broker: RunningBroker) -> None:
+    """What a client that commits only where it read leaves behind: records that nobody has read are no lag of 0."""
+    klamm("topics", "create", "beside", "-p", "3")
+    settings = load_settings("klamm.yaml")
+    with Producer(settings) as producer:
+        for number in range(3):
+            producer.send("beside", b"x", partition=number)
+    with ClusterClient(broker.bootstrap, codecs=settings.codec_table()) as client:
+        client.commit_offsets("gone", {TopicPartition("beside", 1): CommittedOffset(1)})
+    lines = klamm("groups", "describe", "gone").out.splitlines()
+    rows = [line.split()[1:] for line in lines[1:4]]
+    assert rows == [["0", "-", "1", "-", "-"], ["1", "1", "1", "0", "-"], ["2", "-", "1", "-", "-"]]
+    assert lines[4:] == ["total lag 0, unknown for 2 of 3 partitions"]
+
+
+def test_a_partition_that_is_offline_hides_no_other(klamm: Klamm, tmp_path: Path) -> None:
+    with running_broker(tmp_path) as one:
+        there = ("--config", str(one.config_path))
+        klamm("topics", "create", "t", "-p", "3", "--set", "retention.ms=-1", *there, "-b", one.bootstrap)
+        settings = load_settings({"producer": {"bootstrap.servers": one.bootstrap}})
+        with Producer(settings) as producer:
+            for number in range(3):
+                producer.send("t", b"x", partition=number)
+        with ClusterClient(one.bootstrap, codecs=settings.codec_table()) as client:
+            client.commit_offsets("g", {TopicPartition("t", number): CommittedOffset(1) for number in range(3)})
+        one.stop()
+        shutil.rmtree(one.log_dir / "t-1")
+        one.start()
+        done = klamm("topics", "describe", "t", *there, "-b", one.bootstrap)
+        rows = [row.split() for row in done.out.splitlines()[:4]]
+        assert (done.status, [(row[0], row[1], row[4], row[5]) for row in rows[-3:]]) == (
+            0,
+            [("0", "0", "0", "1"), ("1", "none", "-", "-"), ("2", "0", "0", "1")],
+        )
+        assert "retention.ms=-1" in done.out
+        assert done.err.startswith("klamm: t-1 is offline: ")
+        done = klamm("groups", "describe", "g", *there, "-b", one.bootstrap)
+        rows = [row.split()[1:5] for row in done.out.splitlines()[1:4]]
+        assert (done.status, rows) == (0, [["0", "1", "1", "0"], ["1", "1", "-", "-"], ["2", "1", "1", "0"]])
+        assert done.err.count("\n") == 1
 
 
 def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:
