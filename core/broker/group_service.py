@@ -388,30 +388,38 @@ class GroupService:
         that begins with `__` is the broker's own and is kept."""
         oldest = now_ms - self._offsets_retention_ms
         for group in await self.with_offsets():
-            if group.startswith("__") or self.not_mine(group) is not None:
-                continue
             if self.coordinator.populated(group):
                 self._populated_ms[group] = now_ms
-                continue
-            if self._populated_ms.get(group, 0) > oldest:
-                continue
-            if await self._workers.coordination(door_of, self._coordination, group) is not None:
-                continue
-            stored = await self._stored(group, None)
-            if stored and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest:
-                await self._workers.offsets(self._offsets.delete, group)
-                self._populated_ms.pop(group, None)
-                log.info("the offsets of group %s have expired", group)
-        await self._expire_groups(oldest)
+            elif not group.startswith("__"):
+                await asyncio.shield(self._commits.begin(group, self._expire_offsets(group, oldest)))
+        for group, state in (await self._keeper.load()).items():
+            if state.changed_ms < oldest:
+                await asyncio.shield(self._commits.begin(group, self._expire_group(group)))
 
-    async def _expire_groups(self, oldest_ms: int) -> None:
-        """Forget what is stored of groups that have been without member and offset for as long."""
-        stored = await self._keeper.load()
-        with_offsets = frozenset(await self.with_offsets()) if stored else frozenset()
-        for group, state in stored.items():
-            mine = self.not_mine(group) is None and not self.coordinator.populated(group)
-            if mine and state.changed_ms < oldest_ms and group not in with_offsets:
-                await self._workers.offsets(self._offsets.delete, group)
+    async def _expire_offsets(self, group: str, oldest_ms: int) -> dict[TopicPartition, ErrorCode]:
+        """Between two commits: one before it counts, and one after it is stored after it."""
+        if not self._deserted(group) or self._populated_ms.get(group, 0) > oldest_ms:
+            return {}
+        if await self._workers.coordination(door_of, self._coordination, group) is not None:
+            return {}
+        stored = await self._stored(group, None)
+        expired = bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
+        if not expired or not self._deserted(group):
+            return {}
+        await self._workers.offsets(self._offsets.delete, group)
+        self._populated_ms.pop(group, None)
+        log.info("the offsets of group %s have expired", group)
+        return dict.fromkeys(stored, ErrorCode.none)
+
+    async def _expire_group(self, group: str) -> dict[TopicPartition, ErrorCode]:
+        """Forget what is stored of a group that has neither member nor offset; between two commits."""
+        if not await self._stored(group, None) and self._deserted(group):
+            await self._workers.offsets(self._offsets.delete, group)
+        return {}
+
+    def _deserted(self, group: str) -> bool:
+        """It is coordinated here, and has no members."""
+        return self.not_mine(group) is None and not self.coordinator.populated(group)
 
     # -- the coordinator's clock, and its last members
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -237,6 +238,82 @@ def test_a_slow_commit_of_a_client_that_has_gone_is_not_stored_after_a_newer_one
             while not stores[0].stored_first.is_set():
                 await asyncio.sleep(0.01)
             assert (await service.fetch("g", [T0]))[T0].offset == 960
+
+    run(test())
+
+
+class SlowlyReadStore:
+    """The store, whose first fetch of group "g" is returned when `go_on` is set."""
+
+    def __init__(self, store: OffsetStore) -> None:
+        self._store = store
+        self.was_read, self.go_on = threading.Event(), threading.Event()
+
+    def fetch(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        found = self._store.fetch(group, partitions)
+        if group == "g" and not self.was_read.is_set():
+            self.was_read.set()
+            assert self.go_on.wait(WAIT_S)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+def expired_at_any_time(patch: pytest.MonkeyPatch) -> None:
+    """As it was: offsets expire beside the commits of their group."""
+    begin = turns_by_key.TurnsByKey.begin
+
+    def beside(self: Any, key: str, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        if "_expire" in call.__name__:
+            return asyncio.get_running_loop().create_task(call)
+        return begin(self, key, call)
+
+    patch.setattr(turns_by_key.TurnsByKey, "begin", beside)
+
+
+@guarantee("B7", "offsets that expire do not take a newer commit with them", plant=expired_at_any_time)
+@BOTH
+def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin: str) -> None:
+    stores: list[SlowlyReadStore] = []
+
+    def slow(store: OffsetStore) -> OffsetStore:
+        stores.append(SlowlyReadStore(store))
+        return stores[0]
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, slow) as service:
+            assert await service.commit("g", Committer(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            expiry = asyncio.create_task(service.expire_offsets(2**53))
+            while not stores[0].was_read.is_set():
+                await asyncio.sleep(0.01)
+            new = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 2)))
+            for number in range(30):  # time enough for the commit to overtake the expiry, where it can
+                assert await service.commit("h", Committer(), cluster.offset(U0, number)) == {U0: ErrorCode.none}
+            stores[0].go_on.set()
+            await expiry
+            assert await new == {T0: ErrorCode.none}
+            assert (await service.fetch("g", [T0]))[T0].offset == 2
+
+    run(test())
+
+
+@BOTH
+def test_offsets_of_deserted_groups_expire(cluster: Cluster, plugin: str) -> None:
+    """Not those of a group with a member, nor of one that committed since."""
+
+    async def test() -> None:
+        async with coordinator(cluster, 5) as service:
+            mine = await stable_member(service)
+            assert await service.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            for group, when in (("old", 1_000), ("new", 2**52)):
+                offsets = {p: replace(o, commit_timestamp_ms=when) for p, o in cluster.offset(T0, 1).items()}
+                assert await service.commit(group, Committer(), offsets) == {T0: ErrorCode.none}
+            await service.expire_offsets(2**52)
+            assert {"g", "new"} <= set(await service.with_offsets())
+            assert "old" not in await service.with_offsets()
 
     run(test())
 
