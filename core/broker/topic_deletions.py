@@ -19,6 +19,7 @@ from klamm.core.broker.workers import Workers
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.errors import KlammError
+from klamm.core.faults import fault_point
 
 log = logging.getLogger(__name__)
 _LONGEST_WAIT_S = 10.0
@@ -65,6 +66,7 @@ class TopicDeletions:
             deleted = await self._workers.coordination(self._cluster.deleted_topics)
             if deleted:
                 await self._forget(deleted)
+                fault_point("topics.forgotten")
             for topic_id, name in deleted.items():
                 await self._workers.coordination(self._cluster.deletion_finished, topic_id)
                 log.info("no group has an offset of the deleted topic %s any more", name)

@@ -42,6 +42,7 @@ WAITING = (
     "disk-full",
     "paused-coordinator",
     "paused-broker",
+    "deleted-kill",
     "two-brokers",
 )
 """They wait for brokers to start, for retention to look, for timeouts; the longest first."""

@@ -9,13 +9,16 @@ import importlib
 import logging
 import pkgutil
 import random
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 PROBLEMS_KEPT = 20
+LIMIT_S = 60.0
+"""Seconds that a condition is waited for."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,16 @@ def all_campaigns() -> dict[str, Campaign]:
         for campaign in importlib.import_module(f"campaigns.{module}").CAMPAIGNS:
             found[campaign.name] = campaign
     return found
+
+
+def within(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    """Whether it becomes true in that time."""
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
 
 
 @contextmanager

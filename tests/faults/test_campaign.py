@@ -32,6 +32,7 @@ IN_PROCESS = [
     "segment-cut",
 ]
 WITH_BROKER = [
+    "deleted-kill",
     "disk-full",
     "kill9-confluent-kafka",
     "kill9-klamm",

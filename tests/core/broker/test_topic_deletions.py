@@ -8,53 +8,15 @@ from pathlib import Path
 import pytest
 
 from klamm.core.broker.topic_deletions import TopicDeletions
-from klamm.core.cluster import paths
 from klamm.core.errors import ErrorCode
-from klamm.core.plugins import plugin_host
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import NoNodeError
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import running_broker
-from klammtest.grouping import SESSION, commit, stored
+from klammtest.deletions import PATIENT, delete_topic, stored_in, unfinished
+from klammtest.grouping import commit, stored
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
 from klammtest.members import WAIT_S, wait_until
 from klammtest.requests import create_topic
 from klammtest.wire import WireClient
-
-PATIENT = {"offsets.topic.num.partitions": 1, "offsets.commit.timeout.ms": 60_000}
-
-
-def delete_topic(wire: WireClient, name: str) -> ErrorCode:
-    answer = wire.call(ApiKey.DELETE_TOPICS, 5, topic_names=(name,), timeout=SESSION)
-    code = answer.responses[0].error_code
-    assert isinstance(code, ErrorCode)
-    return code
-
-
-def stored_in(tree: Path, plugin: str, group: str) -> dict[TopicPartition, CommittedOffset]:
-    """What the store itself holds, whatever a broker would answer."""
-    coordination = EmbeddedCoordination(EmbeddedConfig(path=tree))
-    coordination.start()
-    store = plugin_host().offset_stores.create(plugin, PATIENT if plugin == "topic" else {}, coordination)
-    try:
-        return store.fetch(group)
-    finally:
-        store.close()
-        coordination.close()
-
-
-def unfinished(tree: Path) -> list[str]:
-    coordination = EmbeddedCoordination(EmbeddedConfig(path=tree))
-    coordination.start()
-    try:
-        return coordination.children(paths.DELETED_TOPICS)
-    except NoNodeError:
-        return []
-    finally:
-        coordination.close()
 
 
 def finish_nothing_later(patch: pytest.MonkeyPatch) -> None:

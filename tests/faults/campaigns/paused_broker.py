@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from harness import Result, Run
+from harness import Result, Run, within
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
@@ -97,20 +96,11 @@ def _sleep_past_session(broker: RunningBroker, tree: Coordination) -> None:
     """One that is stopped while it holds the tree's lock goes on for a moment, and is stopped again."""
     for _ in range(10):
         broker.pause()
-        if _within(10.0, lambda: tree.exists(paths.broker(0)) is None):
+        if within(lambda: tree.exists(paths.broker(0)) is None, 10.0):
             return
         broker.resume()
         time.sleep(0.05)
     raise RuntimeError("the broker's session did not expire")
-
-
-def _within(limit_s: float, condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 def _acknowledged(wire: WireClient) -> list[int]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable
 from typing import Any
 
-from harness import Result, Run
+from harness import Result, Run, within
 from klamm.core.cluster import paths
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
@@ -73,7 +72,7 @@ class PausedCoordinator:
         total: Result,
     ) -> None:
         group = f"group-{i}"
-        _within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
+        within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
         number = _coordinator(brokers[0], group)
         sleeper, other = brokers[number], brokers[1 - number]
         with WireClient(sleeper.bootstrap) as wire:
@@ -81,7 +80,7 @@ class PausedCoordinator:
             if commit(wire, group, {(TOPIC, 0): 100}, old)[TOPIC, 0] is not ErrorCode.none:
                 total.wrong(i, "the first commit was refused")
             _sleep_past_session(sleeper, number, tree)
-            if not _within(lambda: _coordinator(other, group) == 1 - number):
+            if not within(lambda: _coordinator(other, group) == 1 - number):
                 total.wrong(i, "nobody took the group over")
             with WireClient(other.bootstrap) as successor:
                 new = _member(successor, group)
@@ -100,7 +99,7 @@ class PausedCoordinator:
                     break
                 taken += 1
             total.count("answered-late", taken)
-        _within(lambda: tree.exists(paths.broker(number)) is not None)
+        within(lambda: tree.exists(paths.broker(number)) is not None)
         found = _stored(sleeper, other, group)
         total.acknowledged += 1
         if found != 150:
@@ -150,20 +149,11 @@ def _sleep_past_session(broker: RunningBroker, number: int, tree: Coordination) 
     """One that is stopped while it holds the tree's lock goes on for a moment, and is stopped again."""
     for _ in range(10):
         broker.pause()
-        if _within(lambda: tree.exists(paths.broker(number)) is None, 10.0):
+        if within(lambda: tree.exists(paths.broker(number)) is None, 10.0):
             return
         broker.resume()
         time.sleep(0.05)
     raise RuntimeError("the coordinator's session did not expire")
-
-
-def _within(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 CAMPAIGNS = [PausedCoordinator()]
