@@ -31,11 +31,8 @@ class Loader:
         config = settings.sink(sink).choice.config
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
+        settings.check_sink(sink)
         bad = settings.sink(sink).on_bad_record
-        if bad == "skip":
-            raise ConfigError(
-                f"{settings.source}: sinks.{sink}.on.bad.record: a load takes fail or quarantine, `klamm sink` skip too"
-            )
         self._interrupt = interrupt = Interrupt()
         spark_settings = SparkSettings(
             f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config

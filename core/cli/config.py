@@ -24,6 +24,8 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
     settings = load_settings(config)
     for topic in settings.topics:
         settings.check_topic(topic)
+    for sink in settings.sinks:
+        settings.check_sink(sink)
     typer.echo(f"{config}: ok")
 
 

@@ -28,7 +28,7 @@ from klamm.core.client.errors import ConnectionFailedError, UnreadableBatchError
 from klamm.core.client.typed import bootstrap_text
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.settings import Settings
-from klamm.core.errors import BrokerError, ConfigError, ErrorCode, KlammError
+from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.faults import fault_point
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.records.codecs import UnsupportedCodecError
@@ -69,16 +69,12 @@ class SinkRunner:
     """One task of the sink `name`; more of them, in other processes, share the work as a group."""
 
     def __init__(self, settings: Settings, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """`ConfigError` when the file has no such sink, or one that cannot do what `on.bad.record` says."""
+        """`ConfigError` when the file has no such sink, or one that cannot do what its section says."""
         self._name = name
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
+        settings.check_sink(name)
         self._sink: Sink = settings.make_sink(name)
-        if self._options.on_bad_record == "quarantine" and not isinstance(self._sink, QuarantineSink):
-            raise ConfigError(
-                f"{settings.source}: sinks.{name}.on.bad.record: the plugin {self._options.choice.plugin!r} has no "
-                "place for what cannot be read; expected fail or skip"
-            )
         self._clock = clock
         self._handover = _Handover()
         self._ids: dict[str, UUID] = {}

@@ -25,7 +25,7 @@ from klamm.core.seams.coordination import Coordination
 from klamm.core.seams.interceptor import ConsumerInterceptor, ProducerInterceptor
 from klamm.core.seams.offsets import OffsetStore
 from klamm.core.seams.serde import Serde, SerdeContext, TopicFormat
-from klamm.core.seams.sink import Sink
+from klamm.core.seams.sink import CheckedSink, QuarantineSink, Sink
 from klamm.core.seams.validator import TopicValidator
 
 
@@ -80,6 +80,22 @@ class Settings:
             known = ", ".join(sorted(self.sinks)) or "none"
             raise ConfigError(f"{self.source}: sinks.{name}: there is no such sink (there are: {known})")
         return self.sinks[name]
+
+    def check_sink(self, name: str) -> None:
+        """`ConfigError` when there is no such sink, or its section asks for what the plugin cannot do. Connects to
+        nothing."""
+        said, sink = self.sink(name), self.make_sink(name)
+        where = f"{self.source}: sinks.{name}"
+        if isinstance(sink, CheckedSink):
+            try:
+                sink.check(said.on_bad_record)
+            except ValueError as error:
+                raise ConfigError(f"{where}.{error}") from error
+        elif said.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
+            raise ConfigError(
+                f"{where}.on.bad.record: the plugin {said.choice.plugin!r} has no place for what cannot be read; "
+                "expected fail or skip"
+            )
 
     def make_topic_validators(self) -> list[TopicValidator]:
         validators = self.host().topic_validators

@@ -2,12 +2,13 @@
 
 A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
 
-Two more protocols are a sink's to implement or not:
+More protocols are a sink's to implement or not:
 
 - `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
   means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
   topic that was deleted and created again.
 - `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
+- `CheckedSink`, for a sink that takes only some of what its section may say.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Sink(Protocol):
     """Made once per task; called from one thread. A task whose topic is deleted and created again closes its sink and
     makes another one. A sink that keeps positions of its own is a `TopicIdSink` too: its `topic_ids(ids)` is called
     between `open` and the first `write`, and its positions are by topic id. One with a place for what cannot be read is
-    a `QuarantineSink` too: `quarantine(bad)`."""
+    a `QuarantineSink` too: `quarantine(bad)`. Making one connects to nothing and writes nothing: `klamm config check`
+    makes one."""
 
     def open(self) -> None: ...
 
@@ -73,4 +75,13 @@ class QuarantineSink(Sink, Protocol):
 
     def quarantine(self, bad: BadRecords) -> None:
         """Set it aside; it is durable when the next `flush` returns. Doing it again changes nothing."""
+        ...
+
+
+@runtime_checkable
+class CheckedSink(Sink, Protocol):
+    """A sink that judges its section before it is opened, `on.bad.record` included."""
+
+    def check(self, on_bad_record: str) -> None:
+        """`ValueError` that names the key and says what is expected of it. Connects to nothing."""
         ...

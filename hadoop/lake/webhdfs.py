@@ -23,6 +23,7 @@ from urllib3.util import Retry
 from klamm.core.errors import ConfigError
 from klamm.hadoop.layout import HALF
 from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
+from klamm.plugins.sinks.hadoop import webhdfs_urls
 
 SCHEME: Final = "hdfs:"
 DEFAULT_PORT: Final = 9870
@@ -46,9 +47,10 @@ def connect(root: str, url: str | None = None) -> WebHdfsFiles:
         session.mount(prefix, HTTPAdapter(max_retries=_RETRIES))
     user = os.environ.get("HADOOP_USER_NAME") or _own_name()
     where = url or f"http://{name}:{DEFAULT_PORT}"
-    for one in where.split(";"):
-        if not one.strip().startswith(("http://", "https://")):
-            raise ConfigError(f"webhdfs.url (or --webhdfs): expected http://HOST:PORT, got {one!r}")
+    try:
+        webhdfs_urls(where)
+    except ValueError as error:
+        raise ConfigError(f"--webhdfs: {error}") from error
     return WebHdfsFiles(InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session))
 
 

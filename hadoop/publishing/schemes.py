@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from klamm.core.errors import ConfigError
 from klamm.hadoop.publishing.hdfs import HadoopJvm, HdfsPublisher
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.publishing.seam import Publisher
+from klamm.plugins.sinks.hadoop import HDFS_SCHEME, lake_scheme
 
 
 def publisher_for(path: str, hadoop: Callable[[], HadoopJvm]) -> Publisher:
     """`ConfigError` in one line for a scheme that has not passed the contract. `hadoop` is called when a lake on
     `hdfs:` is first looked at."""
-    scheme = urlsplit(path).scheme
-    if scheme in ("", "file"):
-        return LocalPublisher()
-    if scheme == "hdfs":
-        return HdfsPublisher(hadoop)
-    raise ConfigError(
-        f"a lake on {scheme}: ({path}) is refused until {scheme}: passes the publishing contract; use hdfs://… or "
-        "file:///…"
-    )
+    try:
+        scheme = lake_scheme(path)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return HdfsPublisher(hadoop) if scheme == HDFS_SCHEME else LocalPublisher()

@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
@@ -17,6 +18,8 @@ from klamm.core.records.record import ConsumerRecord
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 PARTITIONINGS = (("dt",), ("dt", "hr"))
+LOCAL_SCHEMES: Final = ("", "file")
+HDFS_SCHEME: Final = "hdfs"
 
 
 def _lake(value: Any, info: ValidationInfo) -> Any:
@@ -33,6 +36,30 @@ def _directories(names: tuple[str, ...]) -> tuple[str, ...]:
     if names not in PARTITIONINGS:
         raise ValueError("expected dt or dt,hr")
     return names
+
+
+def webhdfs_urls(text: str) -> str:
+    """The text as it is, when each of its addresses, divided by `;`, is one of HTTP; else `ValueError`."""
+    for one in text.split(";"):
+        try:
+            parts = urlsplit(one.strip())
+            good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:  # no port, or half an IPv6 address
+            good = False
+        if not good:
+            raise ValueError(f"expected http://HOST:PORT, got {one!r}")
+    return text
+
+
+def lake_scheme(path: str) -> str:
+    """The scheme of a lake's path; `ValueError` for one that has not passed the publishing contract."""
+    scheme = urlsplit(path).scheme
+    if scheme not in (*LOCAL_SCHEMES, HDFS_SCHEME):
+        raise ValueError(
+            f"a lake on {scheme}: ({path}) is refused until {scheme}: passes the publishing contract; use hdfs://… or "
+            "file:///…"
+        )
+    return scheme
 
 
 def _size(value: Any) -> Any:
@@ -63,7 +90,7 @@ class HadoopSinkConfig(Section):
     path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
         ..., "Where the lake is: hdfs://…, file:///…, or a path from the folder of this file."
     )
-    webhdfs_url: str | None = key(
+    webhdfs_url: Annotated[str, AfterValidator(webhdfs_urls)] | None = key(
         None,
         "Where `klamm lake` reads a lake on hdfs: if not at port 9870 of the NameNode; several are divided by `;`.",
     )
@@ -101,6 +128,14 @@ class HadoopSink:
 
     def __init__(self, config: HadoopSinkConfig) -> None:
         self._config = config
+
+    def check(self, on_bad_record: str) -> None:
+        if on_bad_record == "skip":
+            raise ValueError("on.bad.record: a load takes fail or quarantine, got skip")
+        try:
+            lake_scheme(self._config.path)
+        except ValueError as error:
+            raise ValueError(f"path: {error}") from error
 
     def open(self) -> None:
         raise ConfigError(f"the lake {self._config.path} is filled by `klamm load`, not by `klamm sink`")

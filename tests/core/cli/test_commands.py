@@ -166,6 +166,34 @@ def test_config_check_reads_the_schemas(klamm: Klamm, here: Path) -> None:
     assert klamm("config", "check").status == 0
 
 
+@pytest.mark.parametrize(
+    ("sink", "words"),
+    [
+        ("on.bad.record: skip", "sinks.s.on.bad.record: a load takes fail or quarantine, got skip"),
+        ("webhdfs.url: namenode:9870", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'namenode:9870'"),
+        ("webhdfs.url: http://a;http://b:x", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'http://b:x'"),
+        ("path: s3a://bucket/lake", "sinks.s.path: a lake on s3a: (s3a://bucket/lake) is refused until s3a: passes"),
+    ],
+)
+def test_config_check_refuses_what_a_load_refuses(klamm: Klamm, here: Path, sink: str, words: str) -> None:
+    Path("klamm.yaml").write_text(
+        f"sinks:\n  s:\n    plugin: hadoop\n    topics: [t]\n    {sink}\n"
+        + ("" if sink.startswith("path") else "    path: ./lake\n")
+    )
+    done, loaded = klamm("config", "check"), klamm("load", "s")
+    assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1)
+    assert (loaded.status, loaded.err) == (done.status, done.err)
+
+
+def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> None:
+    text = "plugins: {modules: [klammtest.everything]}\nsinks: {s: {plugin: everything, topics: [t], ONBAD}}\n"
+    Path("klamm.yaml").write_text(text.replace("ONBAD", "on.bad.record: quarantine"))
+    done, ran = klamm("config", "check"), klamm("sink", "s")
+    words = "klamm: klamm.yaml: sinks.s.on.bad.record: the plugin 'everything' has no place for what cannot be read; "
+    assert (done.status, done.err) == (2, words + "expected fail or skip\n")
+    assert (ran.status, ran.err) == (2, done.err)
+
+
 def test_config_show_prints_a_file_that_says_the_same(
     klamm: Klamm, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

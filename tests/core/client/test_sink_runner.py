@@ -252,12 +252,6 @@ def test_a_value_that_cannot_be_read_is_set_aside(broker: RunningBroker, tmp_pat
     assert said["value"] == {"base64": base64.b64encode(b"\xff").decode()}
 
 
-def test_a_sink_without_a_place_for_bad_records_is_refused_quarantine(broker: RunningBroker, tmp_path: Path) -> None:
-    options = {"plugin": "hadoop", "on.bad.record": "quarantine"}
-    with pytest.raises(ConfigError, match=r"sinks.once.on.bad.record: the plugin 'hadoop' has no place for"):
-        SinkRunner(with_folder(broker, "once", tmp_path, options), "once")
-
-
 def committed(broker: RunningBroker, group: str) -> int:
     with ClusterClient(broker.bootstrap, codecs=CodecTable()) as client:
         return sum(stored.offset for stored in client.fetch_offsets(group).values())
