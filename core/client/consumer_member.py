@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.typed import SharedCoordination
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import ClusterIdNode
@@ -15,6 +15,7 @@ from klamm.core.groups.classic_calls import ClassicSettings
 from klamm.core.groups.classic_member import ClassicMember
 from klamm.core.groups.member import GroupMember, LostOwnershipError, MemberListener, Owned
 from klamm.core.groups.registry import RegistryMember, RegistrySettings
+from klamm.core.groups.topic_watch import TopicPartitions, TopicWatch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import Coordination, NoNodeError
 from klamm.core.seams.offsets import CommittedOffset
@@ -69,10 +70,8 @@ def make_member(
         request_timeout_s=config.request_timeout_ms / 1000,
     )
 
-    def partitions(topics: Iterable[str]) -> dict[str, list[int]]:
-        return {topic: _numbers(client, topic) for topic in topics}
-
-    return ClassicMember(client, classic, listener, partitions, idle_s=idle_s)
+    topics = TopicWatch(partial(_topics, client), config.metadata_max_age_ms / 1000, client.network.retry.delay)
+    return ClassicMember(client, classic, listener, topics, idle_s=idle_s)
 
 
 def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordination) -> None:
@@ -90,12 +89,14 @@ def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordinati
         )
 
 
-def _numbers(client: ClusterClient, topic: str) -> list[int]:
-    """A topic that another member subscribes to may be gone."""
-    try:
-        return [p.partition for p in client.partitions(topic)]
-    except UnknownTopicError:
-        return []
+def _topics(client: ClusterClient, names: Collection[str], timeout_s: float | None) -> dict[str, TopicPartitions]:
+    """Those that exist: a topic that another member subscribes to may be gone, or not be there yet."""
+    found = client.metadata(names, timeout_s=timeout_s).topics
+    return {
+        name: TopicPartitions(tuple(sorted(topic.partitions)), topic.topic_id)
+        for name, topic in found.items()
+        if topic.partitions
+    }
 
 
 class SoleMember:

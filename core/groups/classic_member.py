@@ -3,6 +3,7 @@
     state     event                                                   next
     outside   join and sync answered                                  joined (`on_assigned`)
     joined    heartbeat says REBALANCE_IN_PROGRESS                    revoke everything, join again (eager rebalance)
+    joined    as leader: a topic of the group has other partitions    the same; the broker tells the other members
     joined    heartbeat says that member or generation is unknown     lose everything, join anew
     joined    no heartbeat answered for a session time-out            lose everything, join anew
     joined    not polled for `max.poll.interval.ms`                   lose everything, leave; joins when polled again
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.groups.assignment import Stream, ranges
@@ -24,6 +25,7 @@ from klamm.core.groups.assignors import ASSIGNORS
 from klamm.core.groups.classic_calls import ClassicCalls, ClassicSettings, CoordinatorClient, Joined
 from klamm.core.groups.consumer_protocol import decode_assignment, decode_subscription, encode_assignment
 from klamm.core.groups.member import LostOwnershipError, MemberListener, Owned
+from klamm.core.groups.topic_watch import TopicWatch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 
@@ -32,20 +34,22 @@ _log = logging.getLogger(__name__)
 RETRY_S = 0.5
 REJOIN_S = 0.05
 CLOSE_S = 30.0
+LOOK_S = 60.0
+"""The longest wait of the member's thread; every event wakes it, this only bounds the wait."""
 _UNKNOWN = {ErrorCode.unknown_member_id, ErrorCode.illegal_generation, ErrorCode.fenced_instance_id}
 _REJOIN = {*_UNKNOWN, ErrorCode.rebalance_in_progress}
 
 
 class ClassicMember:
-    """See `klamm.core.groups.member.GroupMember`. `partitions(topics)` gives partition numbers by topic, for when this
-    member leads; `idle_s()` the seconds since the application last polled."""
+    """See `klamm.core.groups.member.GroupMember`. `topics` reads and watches the group's topics while this member
+    leads; `idle_s()` gives the seconds since the application last polled."""
 
     def __init__(
         self,
         client: CoordinatorClient,
         settings: ClassicSettings,
         listener: MemberListener,
-        partitions: Callable[[Iterable[str]], Mapping[str, Sequence[int]]],
+        topics: TopicWatch,
         *,
         idle_s: Callable[[], float] = lambda: 0.0,
         clock: Callable[[], float] = time.monotonic,
@@ -58,7 +62,7 @@ class ClassicMember:
         self._settings = settings
         self._calls = ClassicCalls(client, settings)
         self._listener = listener
-        self._partitions = partitions
+        self._topics = topics
         self._idle_s = idle_s
         self._clock = clock
         self._owned: dict[TopicPartition, Owned] = {}
@@ -121,7 +125,7 @@ class ClassicMember:
 
     def _beat(self) -> None:
         while not self._closing.is_set():
-            self._joined.wait(60)
+            self._joined.wait(LOOK_S)
             if self._closing.wait(self._settings.heartbeat_s) or not self._joined.is_set():
                 continue
             identity = self._identity
@@ -164,13 +168,14 @@ class ClassicMember:
         self._leave()
 
     def _follow(self) -> None:
-        """Join, then wait for the next verdict of a heartbeat."""
+        """Join, then wait for the next verdict: of a heartbeat, or of the topics that a leader watches."""
         while self._idle_s() > self._settings.max_poll_interval_s:
             if self._closing.wait(RETRY_S):
                 return
         self._join()
-        while not self._wake.wait(60):
-            continue
+        while not self._wake.wait(self._topics.wait_s(LOOK_S)):
+            if self._topics.changed():
+                self._judge(ErrorCode.rebalance_in_progress, self._identity)
         self._joined.clear()
         if self._closing.is_set():
             return
@@ -185,6 +190,7 @@ class ClassicMember:
             self._lose()
 
     def _join(self) -> None:
+        self._topics.stop()
         joined = self._calls.join(self.member_id, self._told_id)
         self._identity = (joined.member_id, joined.generation)
         share = self._calls.sync(joined, self._assign(joined) if joined.leads else {})
@@ -204,7 +210,7 @@ class ClassicMember:
         """What the leader owes the group."""
         subscriptions = {member: decode_subscription(data) for member, data in joined.subscriptions.items()}
         topics = {topic for theirs in subscriptions.values() for topic in theirs}
-        shares = ASSIGNORS[joined.protocol](subscriptions, self._partitions(topics))
+        shares = ASSIGNORS[joined.protocol](subscriptions, self._topics.read(topics))
         return {member: encode_assignment(share) for member, share in shares.items()}
 
     def _by_stream(self, partitions: Iterable[TopicPartition], generation: int) -> dict[TopicPartition, Owned]:

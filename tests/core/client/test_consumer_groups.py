@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,17 @@ import pytest
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.errors import UnknownTopicError
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.groups.member import LostOwnershipError
+from klamm.core.groups.topic_watch import TopicWatch
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest import readers
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.guarantees import guarantee
 from klammtest.readers import Reader, client_config, produce, read, wait_until
 
 NUMBER = itertools.count()
@@ -160,6 +165,137 @@ def test_a_commit_from_a_lost_owner_is_refused(broker: RunningBroker, topic: str
         assert first.committed(mine) == {}, "all or none"
         first.commit(dict.fromkeys(first.assignment(), 1))
         second.stop()
+
+
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader looks at its topics when it assigns them, and never again."""
+    monkeypatch.setattr(TopicWatch, "changed", lambda _: False)
+    monkeypatch.setattr(TopicWatch, "wait_s", lambda _, longest_s: longest_s)
+    monkeypatch.setattr(readers, "WAIT_S", 5.0)
+
+
+MORE = COUNT + 3
+
+
+def owned(*consumers: klamm.Consumer) -> int:
+    return sum(len(consumer.assignment()) for consumer in consumers)
+
+
+@contextmanager
+def reading(*consumers: klamm.Consumer) -> Iterator[list[Reader]]:
+    """A reader for each, stopped at the end in any case."""
+    with ExitStack() as stack:
+        started = [Reader(consumer) for consumer in consumers]
+        for reader in started:
+            stack.callback(reader.stop)
+        yield started
+
+
+def add_partitions(broker: RunningBroker, client: ClusterClient, topic: str, protocol: str) -> None:
+    """To a topic that two members read."""
+    config = group_config(broker, protocol, metadata_max_age_ms=100)
+    with reading(*(klamm.Consumer(config, topics=[topic]) for _ in range(2))) as two:
+        wait_until(lambda: all(owned(r.consumer) == COUNT // 2 for r in two), "both have a share")
+        client.create_partitions(topic, MORE)
+        produce(config, topic, {n: [b"x"] * 10 for n in range(MORE)})
+        wait_until(lambda: sum(len(r.seen) for r in two) >= MORE * 10, "the new partitions are read too")
+    times = Counter(record for reader in two for record in reader.seen)
+    assert times == {(TopicPartition(topic, n), i): 1 for n in range(MORE) for i in range(10)}
+
+
+@guarantee("B3", "a classic group reads partitions that are added to its topics", plant=unwatched)
+def test_new_partitions_are_consumed_by_a_classic_group(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    add_partitions(broker, client, topic, "classic")
+
+
+def test_new_partitions_are_consumed_by_a_registry_group(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    add_partitions(broker, client, topic, "registry")
+
+
+def create_afterwards(broker: RunningBroker, client: ClusterClient, topic: str, protocol: str) -> None:
+    """One of two topics is deleted after the subscription, and created again once it is assigned no more."""
+    config = group_config(broker, protocol, metadata_max_age_ms=100)
+    late = f"{topic}-late"
+    client.create_topics({late: NewTopic(1)})
+    with klamm.Consumer(config, topics=[topic, late]) as consumer:
+        records: list[Any] = []
+
+        def poll(seconds: float = 0.05) -> None:
+            with suppress(UnknownTopicError):  # the topic was deleted
+                records.extend(consumer.poll(seconds))
+
+        def holds(count: int) -> bool:
+            poll()
+            return len(consumer.assignment()) == count
+
+        wait_until(lambda: holds(COUNT + 1), "both topics are assigned")
+        client.delete_topics([late])
+        wait_until(lambda: holds(COUNT), "the deleted topic is assigned no more")
+        client.create_topics({late: NewTopic(2)})
+        produce(config, late, {n: [b"new"] * 10 for n in range(2)})
+        wait_until(lambda: poll() or len(records) == 20, "the topic is read")
+        assert {(r.topic, r.partition, r.offset) for r in records} == {
+            (late, n, i) for n in range(2) for i in range(10)
+        }
+
+
+@guarantee("B3", "and a topic that was not there when they were assigned", plant=unwatched)
+def test_a_topic_created_after_the_subscription_is_consumed_by_a_classic_group(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    create_afterwards(broker, client, topic, "classic")
+
+
+def test_a_topic_created_after_the_subscription_is_consumed_by_a_registry_group(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    create_afterwards(broker, client, topic, "registry")
+
+
+@guarantee("B3", "also after its leader has left", plant=unwatched)
+def test_who_leads_next_watches_the_topics(broker: RunningBroker, topic: str, client: ClusterClient) -> None:
+    config = group_config(broker, "classic", metadata_max_age_ms=100)
+    with ExitStack() as stack:
+        (first,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
+        wait_until(lambda: owned(first.consumer) == COUNT, "it leads")
+        (second,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
+        wait_until(lambda: owned(second.consumer) == COUNT // 2, "it follows")
+        first.stop()
+        wait_until(lambda: owned(second.consumer) == COUNT, "it is alone")
+        client.create_partitions(topic, MORE)
+        wait_until(lambda: owned(second.consumer) == MORE, "it has the new partitions")
+
+
+@guarantee("B3", "also those of topics that only another client's members subscribe to", plant=unwatched)
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")  # kafka-python's own
+def test_a_leader_watches_the_topics_of_foreign_members(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
+    """The topic is not there when the partitions are assigned."""
+    from kafka import KafkaConsumer
+
+    config = group_config(broker, "classic", metadata_max_age_ms=100)
+    group, late = config["consumer"]["group.id"], f"{topic}-late"
+    with ExitStack() as stack:
+        (ours,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
+        wait_until(lambda: owned(ours.consumer) == COUNT, "it leads")
+        foreign = KafkaConsumer(topic, late, bootstrap_servers=broker.bootstrap, group_id=group,
+                                session_timeout_ms=6_000, heartbeat_interval_ms=100)  # fmt: skip
+        stack.callback(foreign.close)
+
+        def theirs(count: int) -> bool:
+            foreign.poll(50)
+            return owned(ours.consumer) == COUNT // 2 and len(foreign.assignment()) == COUNT // 2 + count
+
+        wait_until(lambda: theirs(0), "they share the topic that is there")
+        client.create_topics({late: NewTopic(2)})
+        wait_until(lambda: theirs(2), "the late topic is the foreign member's")
+        client.create_partitions(late, 5)
+        wait_until(lambda: theirs(5), "and its new partitions")
 
 
 def test_old_generations_and_outsiders_are_refused_at_the_classic_door(
