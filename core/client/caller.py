@@ -119,6 +119,7 @@ class Caller:
         build: Build | None = None,
         timeout_s: float | None = None,
         retry: bool = True,
+        max_version: int | None = None,
         **fields: Any,
     ) -> Any:
         """The response's message. The request is made by `build(schema)`, or of `fields`, of which those that the
@@ -129,7 +130,7 @@ class Caller:
         retries = self._retries(timeout_s, self.network.reconnect)
         while True:
             try:
-                return self._once(self._address(node_id, retries), api, make, retries)
+                return self._once(self._address(node_id, retries), api, make, retries, max_version)
             except ConnectionFailedError as error:
                 if node_id is not None:
                     self.cluster.forget_node(node_id)
@@ -138,12 +139,12 @@ class Caller:
                     raise problem from error
                 retries.wait(problem)
 
-    def _once(self, address: Address, api: ApiKey, build: Build, retries: Retries) -> Any:
+    def _once(self, address: Address, api: ApiKey, build: Build, retries: Retries, max_version: int | None) -> Any:
         if retries.left_s <= 0:
             raise RequestTimeoutError(f"no time left to send {api.name} to {address}")
         try:
             with self._pool.lend(address, retries.left_s) as connection:
-                return connection.call(api, build, retries.left_s)
+                return connection.call(api, build, retries.left_s, max_version=max_version)
         except (ConnectionFailedError, ProtocolError) as error:
             if self._closed.is_set():
                 raise ClientClosedError("the client is closed") from error
@@ -408,6 +409,7 @@ class Caller:
         errors: Callable[[Any], Iterable[ErrorCode]],
         *,
         timeout_s: float | None = None,
+        max_version: int | None = None,
     ) -> Any:
         """The coordinator's answer in which no code of `errors(message)` is set. Codes that say "another" or "not yet"
         are tried again; any other raises `BrokerError`."""
@@ -415,7 +417,9 @@ class Caller:
         while True:
             try:
                 node_id = self.coordinator(group, timeout_s=retries.left_s)
-                message = self.call(api, node_id, build=build, timeout_s=retries.left_s, retry=False)
+                message = self.call(
+                    api, node_id, build=build, timeout_s=retries.left_s, retry=False, max_version=max_version
+                )
             except ConnectionFailedError as error:
                 problem: KlammError = error
             else:

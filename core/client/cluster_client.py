@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
+from uuid import UUID
 
 from klamm.core.client.caller import Caller
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
@@ -73,6 +74,20 @@ class ConfigEntry:
     source: int
     read_only: bool
     sensitive: bool
+
+
+_LAST_BY_NAME = 9
+"""The last version of OffsetCommit that names topics, and carries no ids."""
+
+
+class _Committer(NamedTuple):
+    group: str
+    member_id: str
+    generation: int
+
+
+class _NoTopicIdsError(Exception):
+    """The broker's OffsetCommit carries no topic ids; nothing was sent."""
 
 
 class ClusterClient(Caller):
@@ -349,33 +364,69 @@ class ClusterClient(Caller):
         it has no members. Those with the id of a topic that was deleted are not stored, and then it raises
         `BrokerError` UNKNOWN_TOPIC_ID.
 
-        The request names topics by name alone, so the ids are compared before it and after it. What was stored for a
-        topic that was created again in between is replaced by -1, which is no offset."""
-        gone = self._of_deleted_topics(offsets, timeout_s)
-        kept = {p: committed for p, committed in offsets.items() if p.topic not in gone}
-        if kept:
-            self._commit_offsets(group, kept, member_id, generation, timeout_s)
-            late = self._of_deleted_topics(kept, timeout_s)
-            void = {p: CommittedOffset(-1) for p in kept if p.topic in late}
-            if void:
-                try:
-                    self._commit_offsets(group, void, member_id, generation, timeout_s)
-                except BrokerError as error:
-                    if error.code is not ErrorCode.unknown_topic_or_partition:  # it is deleted, its offsets with it
-                        raise
-            gone |= late
+        The broker compares the ids where it takes them (OffsetCommit 10). Else the request names topics by name alone,
+        so the ids are compared here, before it and after it. What was stored for a topic that was created again in
+        between is replaced by -1, which is no offset."""
+        committer = _Committer(group, member_id, generation)
+        gone = None
+        if all(committed.topic_id is not None for committed in offsets.values()):
+            gone = self._commit_by_id(committer, offsets, timeout_s)
+        if gone is None:
+            gone = self._commit_by_name(committer, offsets, timeout_s)
         if gone:
             names = ", ".join(sorted(gone))
             raise BrokerError(ErrorCode.unknown_topic_id, f"offsets of deleted topics were not stored: {names}")
 
-    def _commit_offsets(
+    def _commit_by_id(
+        self, committer: _Committer, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
+    ) -> set[str] | None:
+        """The topics that are gone; None, and nothing is stored, when the broker takes no ids."""
+        retries = self._retries(timeout_s)
+        gone: set[str] = set()
+        left = dict(offsets)
+        while True:
+            try:
+                unknown = self._commit_once(committer, left, retries.left_s, by_id=True)
+            except _NoTopicIdsError:
+                return None
+            left = {p: committed for p, committed in left.items() if committed.topic_id in unknown}
+            gone |= self._of_deleted_topics(left, retries.left_s)
+            left = {p: committed for p, committed in left.items() if p.topic not in gone}
+            if not left:
+                return gone
+            # The coordinator has not heard of a new topic yet.
+            retries.wait(BrokerError(ErrorCode.unknown_topic_id, f"group {committer.group!r}"))
+
+    def _commit_by_name(
+        self, committer: _Committer, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None
+    ) -> set[str]:
+        """The topics that are gone."""
+        gone = self._of_deleted_topics(offsets, timeout_s)
+        kept = {p: committed for p, committed in offsets.items() if p.topic not in gone}
+        if kept:
+            self._commit_once(committer, kept, timeout_s)
+            late = self._of_deleted_topics(kept, timeout_s)
+            void = {p: CommittedOffset(-1) for p in kept if p.topic in late}
+            if void:
+                try:
+                    self._commit_once(committer, void, timeout_s)
+                except BrokerError as error:
+                    if error.code is not ErrorCode.unknown_topic_or_partition:  # it is deleted, its offsets with it
+                        raise
+            gone |= late
+        return gone
+
+    def _commit_once(
         self,
-        group: str,
+        committer: _Committer,
         offsets: Mapping[TopicPartition, CommittedOffset],
-        member_id: str,
-        generation: int,
         timeout_s: float | None,
-    ) -> None:
+        *,
+        by_id: bool = False,
+    ) -> set[UUID]:
+        """The topic ids that the broker does not know; of those nothing is stored. `_NoTopicIdsError` when it takes no
+        ids, and `by_id`."""
+
         def one(number: int, committed: CommittedOffset) -> dict[str, Any]:
             return {
                 "partition_index": number,
@@ -384,21 +435,41 @@ class ClusterClient(Caller):
                 "committed_metadata": committed.metadata,
             }
 
+        topics: dict[str | UUID | None, dict[int, CommittedOffset]] = {}
+        for tp, committed in offsets.items():
+            topics.setdefault(committed.topic_id if by_id else tp.topic, {})[tp.partition] = committed
+
+        def topic(schema: Schema, named: str | UUID | None, parts: Mapping[int, CommittedOffset]) -> Any:
+            kind = "OffsetCommitRequestPartition"
+            rows = tuple(schema.part(kind, **one(number, committed)) for number, committed in parts.items())
+            return schema.part("OffsetCommitRequestTopic", **{"topic_id" if by_id else "name": named}, partitions=rows)
+
         def build(schema: Schema) -> Any:
+            if by_id and schema.root.__version__ <= _LAST_BY_NAME:
+                raise _NoTopicIdsError
             return schema.build(
-                group_id=group,
-                generation_id_or_member_epoch=generation,
-                member_id=member_id,
-                topics=_nested(schema, "OffsetCommitRequestTopic", "OffsetCommitRequestPartition", offsets, one),
+                group_id=committer.group,
+                generation_id_or_member_epoch=committer.generation,
+                member_id=committer.member_id,
+                topics=tuple(topic(schema, named, parts) for named, parts in topics.items()),
             )
 
-        self.call_coordinator(
-            group,
+        def errors(message: Any) -> Iterable[ErrorCode]:
+            codes = (p.error_code for topic in message.topics for p in topic.partitions)
+            return (code for code in codes if not (by_id and code is ErrorCode.unknown_topic_id))
+
+        message = self.call_coordinator(
+            committer.group,
             ApiKey.OFFSET_COMMIT,
             build,
-            lambda message: (p.error_code for topic in message.topics for p in topic.partitions),
+            errors,
             timeout_s=timeout_s,
+            max_version=None if by_id else _LAST_BY_NAME,
         )
+        if not by_id:
+            return set()
+        unknown = ErrorCode.unknown_topic_id
+        return {t.topic_id for t in message.topics if any(p.error_code is unknown for p in t.partitions)}
 
     def _of_deleted_topics(
         self, offsets: Mapping[TopicPartition, CommittedOffset], timeout_s: float | None

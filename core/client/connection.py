@@ -94,9 +94,12 @@ class ClientConnection:
         self.state = ConnectionState.NEGOTIATING
         self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
 
-    def version(self, api: ApiKey) -> int:
-        """The version to be used with this broker; `BrokerError` (UNSUPPORTED_VERSION) where none is common."""
+    def version(self, api: ApiKey, max_version: int | None = None) -> int:
+        """The version to be used with this broker, at most `max_version`; `BrokerError` (UNSUPPORTED_VERSION) where
+        none is common."""
         ours, theirs = SERVED[api], self._versions.get(api)
+        if max_version is not None:
+            ours = (ours[0], min(ours[1], max_version))
         if theirs is None:
             raise BrokerError(ErrorCode.unsupported_version, f"the broker does not serve {api.name}")
         chosen = min(ours[1], theirs[1])
@@ -105,11 +108,11 @@ class ClientConnection:
             raise BrokerError(ErrorCode.unsupported_version, f"no common version of {api.name}: {ranges}")
         return chosen
 
-    def send(self, api: ApiKey, build: Build, *, answered: bool = True) -> int:
+    def send(self, api: ApiKey, build: Build, *, answered: bool = True, max_version: int | None = None) -> int:
         """Put a request into the output; returns its correlation id. Refused unless `can_send`."""
         if not self.can_send:
             raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
-        return self._send(api, self.version(api), build, answered)
+        return self._send(api, self.version(api, max_version), build, answered)
 
     def take_output(self) -> bytes:
         """The bytes to write to the broker, once."""

@@ -67,11 +67,13 @@ class BlockingConnection:
                 self._read(deadline)
                 self._write(deadline)
 
-    def call(self, api: ApiKey, build: Build, timeout_s: float, *, answered: bool = True) -> Any:
+    def call(
+        self, api: ApiKey, build: Build, timeout_s: float, *, answered: bool = True, max_version: int | None = None
+    ) -> Any:
         """The response's message; None when `answered` is False (Produce with acks=0)."""
         deadline = self._clock() + timeout_s
         with self._closing_on_error(api.name):
-            self._protocol.send(api, build, answered=answered)
+            self._protocol.send(api, build, answered=answered, max_version=max_version)
             self._write(deadline)
             while answered:
                 for response in self._read(deadline):

@@ -60,13 +60,16 @@ class ClusterImage:
     topics: Mapping[str, TopicImage]
     version: int = -1
     broker_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    _by_id: dict[UUID, TopicImage] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
         """What the cluster says of one broker's configuration; None: of all brokers'."""
         return self.broker_configs.get(ALL_BROKERS if broker_id is None else str(broker_id), {})
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        return next((topic for topic in self.topics.values() if topic.topic_id == topic_id), None)
+        if len(self._by_id) != len(self.topics):  # indexed when it is first asked for
+            self._by_id.update((topic.topic_id, topic) for topic in self.topics.values())
+        return self._by_id.get(topic_id)
 
 
 EMPTY_IMAGE = ClusterImage("", -1, {}, {})

@@ -40,13 +40,13 @@ class ApiKey(IntEnum):
     DESCRIBE_CLUSTER = 60
 
 
-# Upper ends: no topic ids in Produce and Fetch; no KIP-848 in the group APIs.
+# Upper ends: no topic ids in Produce and Fetch; no KIP-848 in the group APIs, but for the topic ids of OffsetCommit 10.
 SERVED: dict[ApiKey, tuple[int, int]] = {
     ApiKey.PRODUCE: (3, 9),
     ApiKey.FETCH: (4, 12),
     ApiKey.LIST_OFFSETS: (1, 7),
     ApiKey.METADATA: (0, 12),
-    ApiKey.OFFSET_COMMIT: (2, 8),
+    ApiKey.OFFSET_COMMIT: (2, 10),
     ApiKey.OFFSET_FETCH: (1, 8),
     ApiKey.FIND_COORDINATOR: (0, 4),
     ApiKey.JOIN_GROUP: (0, 7),

@@ -4,56 +4,80 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from uuid import UUID
 
 from klamm.core.broker.context import Request
 from klamm.core.broker.group_service import Committer
 from klamm.core.broker.services import Services
+from klamm.core.cluster.image import TopicImage
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 
+BY_TOPIC_ID = 10
+"""From this version on, OffsetCommit names topics by id (KIP-848)."""
+
 
 async def offset_commit(services: Services, request: Request) -> Any:
-    """All partitions that pass are stored together, each for the topic id that this broker knows; the others carry
-    their own error."""
+    """All partitions that pass are stored together, each for the topic id that the request names, or in versions that
+    carry names for the one that this broker knows; the others carry their own error."""
     m = request.message
     committer = Committer(
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
     )
-    errors: dict[TopicPartition, ErrorCode] = {}
+    by_id = request.version >= BY_TOPIC_ID
+    codes: dict[str | UUID | None, dict[int, ErrorCode]] = {}
+    """By the topic as the request names it, which is how it is answered."""
+    named: dict[TopicPartition, dict[int, ErrorCode]] = {}
     offsets: dict[TopicPartition, CommittedOffset] = {}
-    for topic in m.topics:
-        for p in topic.partitions:
+    for asked in m.topics:
+        topic = _topic_by_id(services, asked.topic_id) if by_id else services.image.topics.get(asked.name)
+        answer = codes.setdefault(asked.topic_id if by_id else asked.name, {})
+        for p in asked.partitions:
+            answer[p.partition_index] = _problem(services, topic, p.partition_index, p.committed_metadata, by_id=by_id)
+            if topic is None or answer[p.partition_index] is not ErrorCode.none:
+                continue
             name = TopicPartition(topic.name, p.partition_index)
-            errors[name] = _problem(services, name, p.committed_metadata)
-            if errors[name] is ErrorCode.none:
-                epoch = p.committed_leader_epoch if request.version >= 6 else -1
-                topic_id = services.image.topics[topic.name].topic_id
-                offsets[name] = CommittedOffset(
-                    p.committed_offset, epoch, p.committed_metadata or "", services.clock_ms(), topic_id
-                )
+            epoch = p.committed_leader_epoch if request.version >= 6 else -1
+            offsets[name] = CommittedOffset(
+                p.committed_offset, epoch, p.committed_metadata or "", services.clock_ms(), topic.topic_id
+            )
+            named[name] = answer
     if offsets:
-        errors |= await services.groups.commit(m.group_id, committer, offsets)
-    return request.respond(topics=_committed(request, errors))
+        for name, code in (await services.groups.commit(m.group_id, committer, offsets)).items():
+            gone = by_id and code is ErrorCode.unknown_topic_or_partition  # since it was looked up
+            named[name][name.partition] = ErrorCode.unknown_topic_id if gone else code
+    return request.respond(topics=_committed(request, codes))
 
 
-def _problem(services: Services, name: TopicPartition, metadata: str | None) -> ErrorCode:
-    topic = services.image.topics.get(name.topic)
-    if topic is None or name.partition not in topic.partitions:
+def _topic_by_id(services: Services, topic_id: UUID | None) -> TopicImage | None:
+    return None if topic_id is None else services.image.topic_by_id(topic_id)
+
+
+def _problem(
+    services: Services, topic: TopicImage | None, partition: int, metadata: str | None, *, by_id: bool
+) -> ErrorCode:
+    if topic is None and by_id:
+        return ErrorCode.unknown_topic_id
+    if topic is None or partition not in topic.partitions:
         return ErrorCode.unknown_topic_or_partition
     if metadata is not None and len(metadata.encode()) > services.config.offset_metadata_max_bytes:
         return ErrorCode.offset_metadata_too_large
     return ErrorCode.none
 
 
-def _committed(request: Request, errors: Mapping[TopicPartition, ErrorCode]) -> tuple[Any, ...]:
-    topics: dict[str, list[Any]] = {}
-    for name, code in errors.items():
-        part = request.part("OffsetCommitResponsePartition", partition_index=name.partition, error_code=code)
-        topics.setdefault(name.topic, []).append(part)
+def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, ErrorCode]]) -> tuple[Any, ...]:
+    kind = "topic_id" if request.version >= BY_TOPIC_ID else "name"
     return tuple(
-        request.part("OffsetCommitResponseTopic", name=topic, partitions=tuple(parts))
-        for topic, parts in topics.items()
+        request.part(
+            "OffsetCommitResponseTopic",
+            **{kind: topic},
+            partitions=tuple(
+                request.part("OffsetCommitResponsePartition", partition_index=number, error_code=code)
+                for number, code in partitions.items()
+            ),
+        )
+        for topic, partitions in codes.items()
     )
 
 

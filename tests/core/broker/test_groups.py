@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from itertools import count
+from uuid import uuid4
 
 import pytest
 
@@ -13,7 +14,7 @@ from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker
 from klammtest.grouping import SESSION, commit, describe, heartbeat, join, joined, leave, stored, sync
-from klammtest.requests import new_topic
+from klammtest.requests import metadata, new_topic
 from klammtest.wire import WireClient, part
 
 _GROUPS = count()
@@ -92,9 +93,12 @@ def test_bad_joins(wire: WireClient, group: str) -> None:
 @pytest.mark.parametrize("version", OFFSET_COMMIT)
 def test_offsets_are_committed_with_every_version(wire: WireClient, group: str, version: int) -> None:
     topic = new_topic(wire, partitions=2)
-    codes = commit(wire, group, {(topic, 0): 5, (topic, 1): 6, (topic, 2): 7, ("nowhere", 0): 8}, version=version)
+    ids = {topic: metadata(wire, [topic], 12).topics[0].topic_id, "nowhere": uuid4()}
+    offsets = {(topic, 0): 5, (topic, 1): 6, (topic, 2): 7, ("nowhere", 0): 8}
+    codes = commit(wire, group, offsets, version=version, ids=ids)
     unknown = ErrorCode.unknown_topic_or_partition
-    assert list(codes.values()) == [ErrorCode.none, ErrorCode.none, unknown, unknown]
+    nowhere = ErrorCode.unknown_topic_id if version >= 10 else unknown
+    assert list(codes.values()) == [ErrorCode.none, ErrorCode.none, unknown, nowhere]
     found = stored(wire, group, topic, (0, 1, 2))
     assert [found[p].committed_offset for p in (0, 1, 2)] == [5, 6, -1]
 

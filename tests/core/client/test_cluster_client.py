@@ -148,13 +148,18 @@ def test_the_lowest_and_the_highest_versions_work(
     broker: RunningBroker, codecs: CodecTable, monkeypatch: pytest.MonkeyPatch, end: int
 ) -> None:
     """The lowest as against an old broker; between them each API's fields only grow."""
-    monkeypatch.setattr(ClientConnection, "version", lambda _, api: SERVED[api][end])
+
+    def version(_: ClientConnection, api: ApiKey, max_version: int | None = None) -> int:
+        return SERVED[api][end] if max_version is None else min(SERVED[api][end], max_version)
+
+    monkeypatch.setattr(ClientConnection, "version", version)
     with ClusterClient(broker.bootstrap, codecs=codecs) as client:
         (tp,) = fresh(f"version-{end}", client)
         assert client.produce({tp: batch(b"x")})[tp].base_offset == 0
         assert client.list_offsets({tp: LATEST})[tp][0] == 1
         assert client.fetch(0, {tp: 0}, max_wait_ms=10)[tp].records
-        client.commit_offsets(f"version-{end}", {tp: CommittedOffset(1)})
+        topic_id = client.topic_ids([tp.topic]).get(tp.topic)
+        client.commit_offsets(f"version-{end}", {tp: CommittedOffset(1, topic_id=topic_id)})
         assert client.fetch_offsets(f"version-{end}", [tp])[tp].offset == 1
         client.create_partitions(tp.topic, 2)
         assert client.describe_configs(tp.topic)

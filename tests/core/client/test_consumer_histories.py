@@ -21,7 +21,7 @@ from klamm.core.client.fetcher import Fetcher
 from klamm.core.client.metadata import TopicView
 from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.member import LostOwnershipError
-from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
@@ -75,8 +75,14 @@ def read_all(consumer: klamm.Consumer, records: int) -> list[int]:
     return offsets
 
 
+def names_for_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with a broker whose OffsetCommit carries no topic ids."""
+    monkeypatch.setitem(SERVED, ApiKey.OFFSET_COMMIT, (2, 9))
+
+
 def by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that compare no topic ids."""
+    """Clients that neither send nor compare topic ids."""
+    names_for_commits(monkeypatch)
     monkeypatch.setattr(fetcher._Check, "replaced", lambda *_: False)
     monkeypatch.setattr(ClusterClient, "_of_deleted_topics", lambda *_: set())
 
@@ -98,9 +104,19 @@ def test_reading_does_not_go_on_in_another_topic(broker: RunningBroker, client: 
 @guarantee("A2", "a commit of what was read in a deleted topic is not stored for its successor", plant=by_name_alone)
 @pytest.mark.parametrize("explicit", [True, False], ids=["offsets", "all"])
 @pytest.mark.parametrize("protocol", ["classic", "by hand"])
+@pytest.mark.parametrize("ids", [True, False], ids=["to any broker", "to one that takes names"])
 def test_a_late_commit_is_not_stored(
-    broker: RunningBroker, client: ClusterClient, topic: str, protocol: str, *, explicit: bool
+    broker: RunningBroker,
+    client: ClusterClient,
+    topic: str,
+    protocol: str,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    explicit: bool,
+    ids: bool,
 ) -> None:
+    if not ids:
+        names_for_commits(monkeypatch)
     config = client_config(broker, group_id=f"group-{topic}", group_protocol="classic", enable_auto_commit=False)
     partition = TopicPartition(topic, 0)
     produce(config, topic, {0: [b"old"] * 1_500})
@@ -190,26 +206,32 @@ def test_a_lower_high_watermark_shows_another_topic(
 
 
 def compared_before_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that compare topic ids before a commit and not after it."""
-    monkeypatch.setattr(ClusterClient, "commit_offsets", commit_after_comparing)
+    """Clients that send no topic ids, and compare them before a commit and not after it."""
+    names_for_commits(monkeypatch)
+    monkeypatch.setattr(ClusterClient, "_commit_by_name", commit_after_comparing)
 
 
-def commit_after_comparing(client: ClusterClient, group: str, offsets: Any, **more: Any) -> None:
-    now = client.topic_ids({p.topic for p in offsets})
-    if all(now.get(p.topic) == c.topic_id for p, c in offsets.items()):
-        client._commit_offsets(group, offsets, more.get("member_id", ""), more.get("generation", -1), None)
+def commit_after_comparing(client: ClusterClient, committer: Any, offsets: Any, timeout_s: Any) -> set[str]:
+    gone = client._of_deleted_topics(offsets, timeout_s)
+    if not gone:
+        client._commit_once(committer, offsets, timeout_s)
+    return gone
 
 
 @guarantee("A2", "nor where the topic is created again while the commit is on its way", plant=compared_before_alone)
+@pytest.mark.parametrize("ids", [True, False], ids=["to any broker", "to one that takes names"])
 def test_a_commit_that_is_overtaken_is_not_stored(
-    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch, *, ids: bool
 ) -> None:
+    if not ids:
+        names_for_commits(monkeypatch)
     config = client_config(broker, group_id=f"group-{topic}", group_protocol="classic", enable_auto_commit=False)
     partition, call = TopicPartition(topic, 0), ClusterClient.call_coordinator
     produce(config, topic, {0: [b"old"] * 100})
 
     def overtaken(self: ClusterClient, group: str, api: ApiKey, *args: Any, **more: Any) -> Any:
-        if api is ApiKey.OFFSET_COMMIT and client.topic_ids([topic]) == before:
+        sent = more.get("max_version") is not None or SERVED[ApiKey.OFFSET_COMMIT][1] >= 10
+        if api is ApiKey.OFFSET_COMMIT and sent and client.topic_ids([topic]) == before:
             create_again(client, config, topic, 250)
         return call(self, group, api, *args, **more)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
@@ -55,13 +57,25 @@ def commit(
     member: Any = None,
     version: int = 8,
     metadata: str = "",
+    ids: Mapping[str, UUID] | None = None,
 ) -> dict[tuple[str, int], ErrorCode]:
-    answer = wire.call(ApiKey.OFFSET_COMMIT, version, **commit_fields(group, offsets, member, version, metadata))
-    return {(t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions}
+    """`ids` of the topics, for version 10; the answer is by their names."""
+    answer = wire.call(ApiKey.OFFSET_COMMIT, version, **commit_fields(group, offsets, member, version, metadata, ids))
+    names = {topic_id: name for name, topic_id in (ids or {}).items()}
+    return {
+        (names[t.topic_id] if version >= 10 else t.name, p.partition_index): p.error_code
+        for t in answer.topics
+        for p in t.partitions
+    }
 
 
 def commit_fields(
-    group: str, offsets: dict[tuple[str, int], int], member: Any, version: int, metadata: str = ""
+    group: str,
+    offsets: dict[tuple[str, int], int],
+    member: Any,
+    version: int,
+    metadata: str = "",
+    ids: Mapping[str, UUID] | None = None,
 ) -> dict[str, Any]:
     topics: dict[str, list[Any]] = {}
     for (topic, partition), offset in offsets.items():
@@ -70,15 +84,19 @@ def commit_fields(
             partition_index=partition, committed_offset=offset, committed_leader_epoch=3, committed_metadata=metadata,
         )  # fmt: skip
         topics.setdefault(topic, []).append(asked)
+    known = ids or {}
     return {
         "group_id": group,
         "generation_id_or_member_epoch": member.generation_id if member else -1,
         "member_id": member.member_id if member else "",
         "topics": tuple(
-            part(ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestTopic", name=topic, partitions=tuple(parts))
+            part(
+                ApiKey.OFFSET_COMMIT, version, "OffsetCommitRequestTopic", partitions=tuple(parts),
+                **({"topic_id": known[topic]} if version >= 10 else {"name": topic}),
+            )
             for topic, parts in topics.items()
         ),
-    }
+    }  # fmt: skip
 
 
 def stored(wire: WireClient, group: str, topic: str, partitions: tuple[int, ...], version: int = 8) -> dict[int, Any]:
