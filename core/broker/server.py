@@ -103,7 +103,11 @@ def _of_another_history(image: ClusterImage, broker_id: int, logs: LogManager) -
             logs.directory, len(begun),
         )  # fmt: skip
     elif begun:
-        log.info("%d partitions go on under new leader epochs: their logs were not closed in order", len(begun))
+        again = len(begun.keys() & logs.missing.accepted)
+        log.info(
+            "new leader epochs: %d partitions whose logs were not closed in order, %d that begin again at offset 0",
+            len(begun) - again, again,
+        )  # fmt: skip
     return begun
 
 

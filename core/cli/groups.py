@@ -70,21 +70,21 @@ def describe(
         members = members or _classic_members(client, group)
         topics = {tp.topic for tp in (*committed, *members.owners)} | members.topics
         if not topics:
-            raise BrokerError(ErrorCode.group_id_not_found, f"group {group!r} has neither offsets nor members")
+            raise _unknown_group(client, group, "group {} has neither offsets nor members")
         there = _partitions(client, topics)
         ends, offline = client.list_served_offsets(dict.fromkeys(there, LATEST))
     rows = table("topic", "partition", "committed", "end", "lag", "owner", right=("committed", "end", "lag"))
     lags: list[int | None] = []
     for tp in sorted({*committed, *members.owners, *there}):
         end, offset = ends.get(tp), committed[tp].offset if tp in committed else None
-        lag = None if end is None or offset is None else max(end - offset, 0)
+        lag = None if end is None or offset is None else end - offset  # below 0 where the log lost its end
         lags.append(lag)
         rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
     console().print(rows)
     say_offline(offline)
     unknown = lags.count(None)
     without = f", unknown for {unknown} of {len(lags)} partitions" if unknown else ""
-    typer.echo(f"total lag {sum(lag or 0 for lag in lags)}{without}")
+    typer.echo(f"total lag {sum(max(lag or 0, 0) for lag in lags)}{without}")
 
 
 @app.command()
@@ -100,19 +100,42 @@ def delete(
     """Delete groups that have no member, with their offsets."""
     with cluster_client(config, bootstrap) as (_, client):
         for group in groups:
-            if topic:
-                _delete_offsets(client, group, set(topic))
-            else:
-                client.delete_group(group)
+            try:
+                if topic:
+                    _delete_offsets(client, group, set(topic))
+                else:
+                    client.delete_group(group)
+            except BrokerError as error:
+                unknown = "group {} has no offsets" if topic else "there is no group {}"
+                raise _not_deleted(client, group, error, unknown) from error
             typer.echo(f"{group}: {'offsets ' if topic else ''}deleted")
 
 
 def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None:
-    there = [tp for tp in client.fetch_offsets(group) if tp.topic in topics]
+    committed = client.fetch_offsets(group)
+    if not committed:
+        raise BrokerError(ErrorCode.group_id_not_found, f"group {group!r}")
+    there = [tp for tp in committed if tp.topic in topics]
     missing = sorted(topics - {tp.topic for tp in there})
     if missing:
         raise BrokerError(ErrorCode.unknown_topic_or_partition, f"group {group!r} has no offset of {missing[0]!r}")
     client.delete_offsets(group, there)
+
+
+def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown: str) -> BrokerError:
+    """The answer has no words of its own."""
+    if error.code is ErrorCode.group_id_not_found:
+        return _unknown_group(client, group, unknown)
+    if error.code in (ErrorCode.non_empty_group, ErrorCode.group_subscribed_to_topic):
+        return BrokerError(error.code, f"{error.words}: the group has members that read there; stop them first")
+    return error
+
+
+def _unknown_group(client: ClusterClient, group: str, words: str) -> BrokerError:
+    from klamm.core.client.errors import nearest_of
+
+    near = nearest_of(group, _states(client))
+    return BrokerError(ErrorCode.group_id_not_found, words.format(repr(group)) + near)
 
 
 def _states(client: ClusterClient) -> dict[str, str]:

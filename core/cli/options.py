@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
 Bootstrap = Annotated[
-    str | None, typer.Option("--bootstrap", "-b", metavar="HOST:PORT", help="A broker; else as the file says.")
+    str | None,
+    typer.Option(
+        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker; else as the file says."
+    ),
 ]
 DEFAULT_CONFIG = Path("klamm.yaml")
 PIPE_WIDTH = 200

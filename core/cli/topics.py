@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +27,7 @@ from klamm.core.errors import BrokerError, ConfigError, ErrorCode
 from klamm.core.records.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from klamm.core.client.cluster_client import NewTopic
+    from klamm.core.client.cluster_client import ClusterClient, NewTopic
 
 app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -65,6 +67,7 @@ def create(
     if all_from_config == (topic is not None):
         raise ConfigError("topics create: name one topic, or use --all-from-config")
     changes = _pairs(settings_of)
+    _check_file(config)
     with cluster_client(config, bootstrap) as (settings, client):
         if topic is None:
             there = client.metadata().topics
@@ -124,11 +127,12 @@ def alter(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Change a topic's configs, or give it more partitions."""
+    _check_file(config)
     given: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(unset or ())}
     if not given and partitions is None:
         raise ConfigError("topics alter: nothing to change; use --set, --unset or --partitions")
     TopicConfig.from_strings({name: value for name, value in given.items() if value is not None})
-    with cluster_client(config, bootstrap) as (_, client):
+    with cluster_client(config, bootstrap) as (_, client), _nearest(client, topic):
         if given:
             client.alter_configs(topic, given)
         if partitions is not None:
@@ -145,7 +149,8 @@ def delete(
     """Delete topics and their records."""
     with cluster_client(config, bootstrap) as (_, client):
         for name in topics:
-            client.delete_topics([name])
+            with _nearest(client, name):
+                client.delete_topics([name])
             typer.echo(f"{name}: deleted")
 
 
@@ -202,6 +207,25 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
         pairs[name.strip()] = value.strip()
     TopicConfig.from_strings(pairs)
     return pairs
+
+
+@contextmanager
+def _nearest(client: ClusterClient, topic: str) -> Iterator[None]:
+    """A topic that is not there is named with the nearest one that is."""
+    from klamm.core.client.errors import unknown_topic
+
+    try:
+        yield
+    except BrokerError as error:
+        if error.code is not ErrorCode.unknown_topic_or_partition:
+            raise
+        raise unknown_topic(topic, client.metadata().topics, wanted=False) from error
+
+
+def _check_file(config: Path) -> None:
+    """Kafka's tool has `--config KEY=VALUE` for a topic's configs."""
+    if "=" in str(config) and not config.exists():
+        raise ConfigError(f"--config {config}: this names the YAML file; a topic config is set with --set {config}")
 
 
 def _check_name(topic: str) -> None:

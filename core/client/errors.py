@@ -43,11 +43,17 @@ class UnknownTopicError(BrokerError):
         super().__init__(ErrorCode.unknown_topic_or_partition, message)
 
 
-def unknown_topic(topic: str, known: Iterable[str]) -> UnknownTopicError:
-    """Names the topic, and the nearest one that is there."""
-    near = difflib.get_close_matches(topic, list(known), n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"create it with `klamm topics create {topic}`"
-    return UnknownTopicError(f"there is no topic {topic!r}; {hint}")
+def unknown_topic(topic: str, known: Iterable[str], *, wanted: bool = True) -> UnknownTopicError:
+    """Names the topic, and the nearest one that is there; where none is and it is `wanted`, how it is created."""
+    near = nearest_of(topic, known)
+    hint = f"; create it with `klamm topics create {topic}`" if wanted and not near else near
+    return UnknownTopicError(f"there is no topic {topic!r}{hint}")
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str:
+    """`; did you mean 'trips'?`, or nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class UnreadableBatchError(CorruptRecordError):

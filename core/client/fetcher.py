@@ -26,7 +26,7 @@ from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records.chain import check_chain
 from klamm.core.records.header import iter_headers
-from klamm.core.records.partition import TopicPartition
+from klamm.core.records.partition import TopicPartition, some_of
 from klamm.core.seams.offsets import CommittedOffset
 
 _log = logging.getLogger(__name__)
@@ -165,8 +165,7 @@ class Fetcher:
             self._put_off(states[p] for p in why)
             self._positions.fail(
                 NoOffsetError(
-                    "; ".join(f"the offset of {p} {reason}" for p, reason in why.items())
-                    + " and consumer.auto.offset.reset is none: seek, or set it to earliest or latest"
+                    f"{_reasons(why)}, and consumer.auto.offset.reset is none: seek, or set it to earliest or latest"
                 )
             )
             return {}
@@ -455,3 +454,11 @@ def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> Chunk | Non
             problem = UnreadableBatchError(f"{partition} offset {offset}: {error}", partition, offset, None)
             return Chunk(b"", offset, error=problem)
     return Chunk(data, max(end, offset)) if size else None
+
+
+def _reasons(why: Mapping[TopicPartition, str]) -> str:
+    """Each reason once, after the first of its partitions."""
+    grouped: dict[str, list[TopicPartition]] = {}
+    for partition, reason in why.items():
+        grouped.setdefault(reason, []).append(partition)
+    return "; ".join(f"{some_of(found)}: the offset {reason}" for reason, found in grouped.items())

@@ -25,11 +25,10 @@ from klamm.core.log.files import storage
 from klamm.core.log.last_start import NO_START, read_last_start
 from klamm.core.log.log_directory import META
 from klamm.core.log.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
-from klamm.core.records.partition import TopicPartition
+from klamm.core.records.partition import TopicPartition, some_of
 
 _log = logging.getLogger(__name__)
 ACCEPT: Final = "--accept-missing-logs"
-_NAMED: Final = 3
 _UNKNOWN: Final = 0
 
 
@@ -66,8 +65,9 @@ class MissingLogs:
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
             raise StorageError(
-                f"log directory {directory} is empty, but the cluster has {len(gone)} partitions here ({_some(gone)}): "
-                f"mount or restore it, or start once with {ACCEPT} to begin them again without their records"
+                f"log directory {directory} is empty, but the cluster has {len(gone)} partitions here "
+                f"({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again without "
+                "their records"
             )
         self.accepted.update(gone)
 
@@ -128,8 +128,3 @@ class MissingLogs:
     def forget(self, tp: TopicPartition) -> None:
         """The topic was deleted."""
         self._ends.pop(tp, None)
-
-
-def _some(partitions: list[TopicPartition]) -> str:
-    more = len(partitions) - _NAMED
-    return ", ".join(map(str, partitions[:_NAMED])) + (f" and {more} more" if more > 0 else "")

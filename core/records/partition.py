@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+_NAMED: Final = 3
 
 
 class TopicPartition(NamedTuple):
@@ -11,3 +14,10 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def some_of(partitions: Iterable[TopicPartition]) -> str:
+    """The first of them in order, and how many more there are, for a line that people read."""
+    ordered = sorted(partitions)
+    more = len(ordered) - _NAMED
+    return ", ".join(map(str, ordered[:_NAMED])) + (f" and {more} more" if more > 0 else "")

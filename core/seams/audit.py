@@ -36,7 +36,7 @@ NO_WINDOW = -1
 
 @dataclass(frozen=True, slots=True)
 class AuditIdentity:
-    """Who counts: `tier` producer, broker, consumer, mirror or hadoop; `owner` the group, or the load job's name (not
+    """Who counts: `tier` producer, broker, consumer or hadoop; `owner` the group, or the load job's name (not
     one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the record
     headers."""
 

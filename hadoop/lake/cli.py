@@ -125,15 +125,15 @@ def _topics(lake: Lake) -> list[str]:
     """`KlammError` when there is none: a mistyped path looks like an empty lake, of which nothing is proved."""
     topics = topics_of(lake.files, lake.root)
     if not topics:
-        raise KlammError(f"{lake.root}: no topic of a lake is there")
+        raise KlammError(f"{lake.root}: no topic of a lake is there: is the path right, and has a load been published?")
     return topics
 
 
 def _layout(lake: Lake, topic: str) -> TopicLayout:
-    """`ConfigError` when the lake has no such topic."""
+    """`ConfigError` when the lake has other topics; `KlammError` when it has none, or is not there."""
     layout = TopicLayout(lake.root, topic)
     if not lake.files.names(layout.base):
-        known = ", ".join(topics_of(lake.files, lake.root)) or "none"
+        known = ", ".join(_topics(lake))
         raise ConfigError(f"{lake.root}: there is no topic {topic!r} (there are: {known})")
     return layout
 

@@ -15,7 +15,7 @@ from klamm.core.errors import ConfigError
 from klamm.core.process_log import of_command
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.event import TIERS
-from klamm.plugins.audit.question import Answer, Question, ask, audit_config, settle
+from klamm.plugins.audit.question import Answer, Question, ask, audit_config, check_topics, settle
 from klamm.plugins.audit.report import as_json, print_report
 from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import Span, parse_instant
@@ -37,7 +37,7 @@ def audit_command(
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[
-        list[str] | None, typer.Option("--expect", help="A tier that must have counted: consumer/GROUP, hadoop/JOB.")
+        list[str] | None, typer.Option("--expect", help="A tier that must have counted: consumer/GROUP, hadoop/SINK.")
     ] = None,
     wait: Annotated[float, typer.Option(help="Ask again for so many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
@@ -102,6 +102,7 @@ def _ask_until(client: ClusterClient, config: AuditConfig, question: Question, w
     deadline = time.monotonic() + wait_s
     while True:
         answer = ask(client, config, question)
+        check_topics(client, question, answer)
         if answer.complete or time.monotonic() >= deadline:
             return answer
         time.sleep(WAIT_STEP_S)
@@ -109,7 +110,8 @@ def _ask_until(client: ClusterClient, config: AuditConfig, question: Question, w
 
 def _known(text: str) -> str:
     if text.partition("/")[0] not in TIERS:
-        raise ConfigError(f"--tier: expected one of {', '.join(TIERS)}, perhaps with /GROUP or /JOB, got {text!r}")
+        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK"
+        raise ConfigError(f"--tier: expected {known}, got {text!r}")
     return text
 
 

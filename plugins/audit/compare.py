@@ -6,7 +6,6 @@ Which count is measured against which:
                                                who was not acknowledged has an error in his hands)
     consumer/g  / broker                      (with the records of clients that do not audit; by topic id)
     hadoop/job  / broker
-    mirror/name / broker
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
 never complete, when its tier or the one it is measured against has told nothing, or in the windows that a problem of

@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from klamm.core.config.section import Int, Long, Names, Section, key
 from klamm.core.config.topic_settings import name_problem
-from klamm.plugins.audit.event import CONSUMER, HADOOP, MIRROR
+from klamm.plugins.audit.event import CONSUMER, HADOOP
 
 
 def _topic(name: str) -> str:
@@ -25,10 +25,10 @@ def _expected(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def expected_tier(text: str) -> tuple[str, str]:
-    """(tier, owner) of `consumer/GROUP`, `hadoop/JOB` or `mirror/NAME`; `ValueError` when it is none of these."""
+    """(tier, owner) of `consumer/GROUP` or `hadoop/SINK`; `ValueError` when it is neither."""
     tier, _, owner = text.partition("/")
-    if tier not in (CONSUMER, HADOOP, MIRROR) or not owner:
-        raise ValueError(f"expected consumer/GROUP, hadoop/JOB or mirror/NAME, got {text!r}")
+    if tier not in (CONSUMER, HADOOP) or not owner:
+        raise ValueError(f"expected consumer/GROUP or hadoop/SINK, got {text!r}")
     return tier, owner
 
 
@@ -39,7 +39,7 @@ class AuditConfig(Section):
     topics: Names = key((), "The topics that are audited; all but the internal ones (with _ in front) when empty.")
     window_minutes: Int = key(10, "The length of a window of record time.", ge=1, le=1440)
     expect: Annotated[Names, AfterValidator(_expected)] = key(
-        (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/JOB."
+        (), "Tiers that must have counted besides producer and broker: consumer/GROUP, hadoop/SINK."
     )
     publish_interval_ms: Int = key(10_000, "Time between two events of a producer.", ge=10)
     broker_interval_ms: Int = key(1_000, "Pause of the broker tier after it has caught up.", ge=10)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from klamm.core.errors import SchemaError
 from klamm.core.seams.audit import AuditIdentity
 
-PRODUCER, BROKER, CONSUMER, MIRROR, HADOOP = TIERS = ("producer", "broker", "consumer", "mirror", "hadoop")
+PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
 SETTLEMENT = "settlement"
 """The `tier` of an event by which somebody settles what cannot be proved."""
 

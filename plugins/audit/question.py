@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass
 
 from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.errors import unknown_topic
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.audit.compare import TopicAudit, compare, settlement_counts
@@ -31,8 +32,11 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
+    """`counted`: the topics of which something has been counted, whatever was asked for."""
+
     audits: tuple[TopicAudit, ...]
     unreadable: tuple[str, ...]
+    counted: frozenset[str] = frozenset()
 
     @property
     def complete(self) -> bool:
@@ -46,7 +50,19 @@ def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answe
     events = [event for event in log.events if not question.topics or event.topic in question.topics]
     configured = tuple(TierKey(*expected_tier(name)) for name in config.expect)
     audits = compare(events, clock_ms(), (*configured, *question.expect), wanted, config.allowed_lateness_ms)
-    return Answer(tuple(_narrowed(audit, question) for audit in audits), log.unreadable)
+    counted = frozenset(event.topic for event in log.events)
+    return Answer(tuple(_narrowed(audit, question) for audit in audits), log.unreadable, counted)
+
+
+def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:
+    """`UnknownTopicError` for a topic of the question that is neither in the cluster nor counted; a topic that was
+    deleted has counts still."""
+    silent = [topic for topic in question.topics if topic not in answer.counted]
+    if silent:
+        there = client.metadata().topics
+        for topic in silent:
+            if topic not in there:
+                raise unknown_topic(topic, {*there, *answer.counted}, wanted=False)
 
 
 def _narrowed(audit: TopicAudit, question: Question) -> TopicAudit:
@@ -60,12 +76,16 @@ def _narrowed(audit: TopicAudit, question: Question) -> TopicAudit:
 
 def settle(client: ClusterClient, config: AuditConfig, question: Question, who: str, why: str) -> tuple[int, int]:
     """Settles every unknown count of the topic, tiers and windows of the question, as an event of the audit topic; how
-    many counts of how many windows. `ConfigError` when there is none."""
+    many counts of how many windows. `ConfigError` when there is none, `UnknownTopicError` without such a topic."""
     [topic] = question.topics
-    [audit] = ask(client, config, question).audits
+    answer = ask(client, config, question)
+    check_topics(client, question, answer)
+    [audit] = answer.audits
     counts = settlement_counts(audit)
     if not counts:
-        raise ConfigError(f"topic {topic}: no count is unknown there, so there is nothing to settle")
+        why = "no count is unknown" if audit.windows else "nothing has been counted"
+        where = " in what was asked for" if question.tiers or question.since_ms or question.until_ms else ""
+        raise ConfigError(f"topic {topic}: {why}{where}, so there is nothing to settle")
     now = clock_ms()
     windows = (
         EventWindow(start, records, 0, expected, source=tier) for (tier, start), (records, expected) in counts.items()

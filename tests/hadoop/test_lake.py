@@ -383,16 +383,20 @@ def test_verify_says_by_its_exit_status_what_it_found(original: Path, tmp_path: 
 
 def test_what_proves_nothing_is_no_success(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    for arguments, words in (
-        (("verify", "--lake", f"{tmp_path}/empty"), "no topic of a lake is there"),
-        (("ls", f"{tmp_path}/mistyped"), "no topic of a lake is there"),
-        (("verify", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
-        (("ls", "lake", "--config", f"{tmp_path}/none.yaml"), "none.yaml"),
-        (("show", "flights", "--lake", f"{tmp_path}/empty"), "there is no topic 'flights'"),
-        (("ls", "s3a://bucket/lake"), "cannot be read"),
+    (tmp_path / "one" / "trips" / "load=000001").mkdir(parents=True)
+    for arguments, words, wrong in (
+        (("verify", "--lake", f"{tmp_path}/empty"), "no topic of a lake is there", False),
+        (("ls", f"{tmp_path}/mistyped"), "no topic of a lake is there", False),
+        (("verify", "flights", "--lake", f"{tmp_path}/empty"), "no topic of a lake is there", False),
+        (("verify", "flights", "--lake", f"{tmp_path}/mistyped"), "no topic of a lake is there", False),
+        (("verify", "flights", "--lake", f"{tmp_path}/one"), "no topic 'flights' (there are: trips)", True),
+        (("ls", "lake", "--config", f"{tmp_path}/none.yaml"), "none.yaml", True),
+        (("show", "flights", "--lake", f"{tmp_path}/empty"), "no topic of a lake is there", False),
+        (("ls", "s3a://bucket/lake"), "cannot be read", True),
     ):
         result = run(*arguments)
         assert isinstance(result.exception, KlammError), result
+        assert isinstance(result.exception, ConfigError) is wrong, result
         assert words in str(result.exception)
         assert "\n" not in str(result.exception)
 

@@ -75,6 +75,8 @@ def test_a_topics_life(klamm: Klamm) -> None:
         (("create", "x", "--set", "retention.ms=1", "--set", "retention.ms=2"), "retention.ms is there twice"),
         (("list", "--config", "nope.yaml", "--bootstrap", "127.0.0.1:1"), "nope.yaml: no such file"),
         (("alter", "x"), "nothing to change"),
+        (("create", "x", "--config", "retention.ms=1"), "a topic config is set with --set retention.ms=1"),
+        (("alter", "x", "--config", "retention.ms=1"), "a topic config is set with --set retention.ms=1"),
         (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: should be a valid integer"),
     ],
 )
@@ -178,6 +180,51 @@ def test_a_partition_that_is_offline_hides_no_other(klamm: Klamm, tmp_path: Path
         rows = [row.split()[1:5] for row in done.out.splitlines()[1:4]]
         assert (done.status, rows) == (0, [["0", "1", "1", "0"], ["1", "1", "-", "-"], ["2", "1", "1", "0"]])
         assert done.err.count("\n") == 1
+
+
+def test_a_commit_beyond_the_end_is_no_lag_of_0(klamm: Klamm, broker: RunningBroker) -> None:
+    klamm("topics", "create", "cut", "-p", "1")
+    with ClusterClient(broker.bootstrap, codecs=load_settings("klamm.yaml").codec_table()) as client:
+        client.commit_offsets("beyond", {TopicPartition("cut", 0): CommittedOffset(7)})
+    lines = klamm("groups", "describe", "beyond").out.splitlines()
+    assert (lines[1].split()[1:5], lines[2]) == (["0", "7", "0", "-7"], "total lag 0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("topics", "delete", "nearby-topix"), "there is no topic 'nearby-topix'; did you mean 'nearby-topic'?"),
+        (("topics", "alter", "nearby-topix", "-p", "5"), "did you mean 'nearby-topic'?"),
+        (("topics", "alter", "nearby-topix", "--set", "retention.ms=5"), "did you mean 'nearby-topic'?"),
+        (("groups", "describe", "nearby-groop"), "has neither offsets nor members; did you mean 'nearby-group'?"),
+        (("groups", "delete", "nearby-groop"), "there is no group 'nearby-groop'; did you mean 'nearby-group'?"),
+        (("groups", "delete", "nearby-groop", "--topic", "x"), "group 'nearby-groop' has no offsets; did you mean"),
+        (("groups", "delete", "nearby-group", "--topic", "x"), "group 'nearby-group' has no offset of 'x'"),
+    ],
+)
+def test_what_is_not_there_is_named_with_what_is(
+    klamm: Klamm, broker: RunningBroker, arguments: tuple[str, ...], words: str
+) -> None:
+    klamm("topics", "create", "nearby-topic", "-p", "1")
+    with ClusterClient(broker.bootstrap, codecs=load_settings("klamm.yaml").codec_table()) as client:
+        client.commit_offsets("nearby-group", {TopicPartition("nearby-topic", 0): CommittedOffset(0)})
+    done = klamm(*arguments)
+    assert (done.status, words in done.err, done.err.count("\n")) == (1, True, 1), done.err
+
+
+@pytest.mark.parametrize("protocol", ["registry", "classic"])
+def test_a_group_with_members_is_not_deleted_and_says_why(klamm: Klamm, broker: RunningBroker, protocol: str) -> None:
+    topic, group = f"in-use-{protocol}", f"live-{protocol}"
+    klamm("topics", "create", topic, "-p", "1")
+    settings = load_settings("klamm.yaml")
+    changes = {"group_id": group, "group_protocol": protocol}
+    with Consumer(settings.with_(consumer=settings.consumer.model_copy(update=changes)), topics=[topic]) as consumer:
+        while not consumer.assignment():
+            consumer.poll(0.2)
+        consumer.commit()
+        for arguments in ((group,), (group, "--topic", topic)):
+            done = klamm("groups", "delete", *arguments)
+            assert (done.status, "the group has members that read there; stop them first" in done.err) == (1, True)
 
 
 def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:

@@ -92,6 +92,12 @@ def test_start_at_the_largest_or_say_that_there_is_no_offset(config: dict[str, A
     strict = change(config, auto_offset_reset="none", group_id="nothing-stored")
     with klamm.Consumer(strict, topics=[topic]) as consumer, pytest.raises(NoOffsetError, match="is not stored"):
         read(consumer, 1)
+    with klamm.Consumer(strict, topics=[topic]) as consumer, pytest.raises(NoOffsetError) as caught:
+        read(consumer, 1)
+    assert str(caught.value).endswith(
+        f": {topic}-0, {topic}-1: the offset is not stored, and consumer.auto.offset.reset is none: seek, or set it to "
+        "earliest or latest"
+    )
 
 
 def test_only_explicit_commits_count_without_autocommit(config: dict[str, Any], topic: str) -> None:
@@ -168,7 +174,7 @@ def test_a_position_out_of_range_is_reset(config: dict[str, Any], topic: str) ->
         wait_until(lambda: consumer.assignment(), "assigned")
         for number in (0, 1):
             consumer.seek(TopicPartition(topic, number), 1_000)
-        with pytest.raises(NoOffsetError, match=r"is out of range .* seek, or set it"):
+        with pytest.raises(NoOffsetError, match=r"is out of range, .* seek, or set it"):
             read(consumer, 1)
         for number in (0, 1):
             consumer.seek(TopicPartition(topic, number), 0)

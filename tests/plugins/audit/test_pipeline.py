@@ -224,6 +224,33 @@ def settle(broker: RunningBroker, *options: str) -> str:
     return done.stdout
 
 
+def test_a_topic_that_is_not_there_is_named_with_the_nearest(broker: RunningBroker) -> None:
+    produce(broker, 3)
+    consume(broker, 3)
+    config = ("--config", str(broker.config_path))
+    for command in (["audit", "--topic", "tripss"], ["audit", "settle", "tripss", "--who", "x", "--why", "y"]):
+        done = CliRunner().invoke(app, [*command, *config])
+        assert str(done.exception) == "UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'tripss'; did you mean 'trips'?"
+    with ClusterClient(broker.bootstrap, codecs=load_settings(broker.config_path).codec_table()) as client:
+        client.delete_topics([TOPIC])
+    done = CliRunner().invoke(app, ["audit", "--topic", TOPIC, *config])  # it is gone, and its counts are not
+    assert "audit of topic trips" in done.stdout
+
+
+@pytest.mark.parametrize("tier", ["mirror", "mirror/x", "brokers"])
+def test_a_tier_that_nobody_counts_is_refused(broker: RunningBroker, tier: str) -> None:
+    for option in ("--tier", "--expect"):
+        done = CliRunner().invoke(app, ["audit", option, tier, "--config", str(broker.config_path)])
+        assert isinstance(done.exception, ConfigError)
+        assert f"got {tier!r}" in str(done.exception)
+
+
+def test_nothing_to_settle_says_so(broker: RunningBroker) -> None:
+    produce(broker, 3)
+    with pytest.raises(ConfigError, match="trips: nothing has been counted in what was asked for, so there is nothing"):
+        settle(broker, "--who", "x", "--why", "y", "--until", "2001-01-01")
+
+
 @pytest.mark.parametrize("options", [("--who", " ", "--why", "x"), ("--who", "x", "--why", "")])
 def test_nothing_is_settled_without_who_and_why(broker: RunningBroker, options: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="expected a text that is not empty"):
