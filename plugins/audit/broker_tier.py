@@ -195,7 +195,8 @@ class Follower:
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
         """The first read, or the first under another leader epoch. Records that were gone before this tier saw the
-        partition were never its to count."""
+        partition were never its to count. A cut is told at once, for perhaps nothing is ever written after it."""
+        cut = False
         if not followed.known:
             followed.position = read.log_start_offset
             followed.known = True
@@ -206,9 +207,12 @@ class Follower:
                     "broker audit: %s was cut at offset %d, and had been counted to %d; going on there",
                     partition, end, followed.position,
                 )  # fmt: skip
-                followed.position = end
+                followed.position = self._uncommitted[partition] = end
+                cut = True
         followed.epoch = read.leader_epoch
         self._ranges.start(partition, followed.position, topic_id=followed.topic_id, epoch=read.leader_epoch)
+        if cut:
+            self._ranges.cut(partition)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
         """Retention was faster: the range that was not counted says so. Or the log ends before what was counted (it was

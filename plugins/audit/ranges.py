@@ -110,7 +110,7 @@ class _Sources:
 class _Partition:
     """`begin` is the last committed offset, `counted` one past the last record counted, `published` the end of the
     event stored last, `replay` where records are read again from (None: nowhere); records below `lossy` were not all
-    counted."""
+    counted. `cut`: an event has to say that the log was cut at `begin`, even where nothing follows."""
 
     def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
@@ -120,6 +120,7 @@ class _Partition:
         self.replay: int | None = None
         self.replayed = _Records()
         self.lossy = committed
+        self.cut = False
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
@@ -195,6 +196,10 @@ class KlammRangeAudit:
         state = self._partitions[partition]
         state.counted = state.lossy = to
 
+    def cut(self, partition: TopicPartition) -> None:
+        """The log was cut where the range begins: the next event says so, an empty one where nothing follows."""
+        self._partitions[partition].cut = True
+
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
         """`DeliveryError` when an event could not be stored; what was counted is kept for the next try."""
         events: list[AuditEvent] = []
@@ -213,6 +218,7 @@ class KlammRangeAudit:
             state = self._partitions.get(partition)
             if state is None or state.published != end:
                 continue  # its event is not stored: the next one has to cover this range too
+            state.cut = False
             if state.replay is not None:
                 state.end_replay(end)
             if end > state.begin:
@@ -241,13 +247,13 @@ class KlammRangeAudit:
         state.records, state.replayed, state.lossy = _Records(), _Records(), state.counted
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
-        """At most one for what is read again (below the last commit) and one for what is new."""
+        """At most one for what is read again (below the last commit) and one for what is new, or for a cut."""
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)
             events.append(self._event(partition, state, (state.replay, end), replay=True))
-        if to > state.begin:
-            events.append(self._event(partition, state, (state.begin, to)))
+        if to > state.begin or state.cut:
+            events.append(self._event(partition, state, (state.begin, max(to, state.begin))))
         return events
 
     def _event(

@@ -208,7 +208,8 @@ def tier_counts(
     for event in last_of_each(replays).values():
         found[TierKey(event.tier, event.owner)].replayed += sum(window.records for window in event.windows)
     for (tier, place), versions in ranges.items():
-        tiles = found[tier].tiles[place] = list(_chosen(tier, versions))
+        chosen = _chosen(tier, versions)
+        tiles = found[tier].tiles[place] = list(_not_cut(chosen) if tier.tier == BROKER else chosen)
         for event in tiles:
             found[tier].add(event, window_ms)
     for owner, numbered in producers.items():
@@ -237,6 +238,16 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
         ranked = [event for _, event in sorted(enumerate(versions[begin]), key=_rank, reverse=True)]
         fits = (event for event in ranked if following is None or event.to_offset <= following)
         yield ranked[0] if tier.tier == BROKER else next(fits, ranked[0])
+
+
+def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
+    """Without those that a leader of a higher epoch has counted again from before: the log was cut there, and what they
+    counted is lost or is in the events of that leader."""
+    highest = -1
+    for event in tiles:
+        if event.epoch >= highest:
+            highest = event.epoch
+            yield event
 
 
 def _rank(item: tuple[int, AuditEvent]) -> tuple[int, int]:

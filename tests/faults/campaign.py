@@ -43,6 +43,7 @@ WAITING = (
     "paused-coordinator",
     "paused-broker",
     "deleted-kill",
+    "audit-kill",
     "two-brokers",
 )
 """They wait for brokers to start, for retention to look, for timeouts; the longest first."""

@@ -44,13 +44,22 @@ def append_values(
 
 def values_in(bootstrap: str, topic: str) -> list[int]:
     """All of partition 0, in order."""
+    return [value for value, _ in _read(bootstrap, topic)]
+
+
+def stamped_values(bootstrap: str, topic: str) -> dict[int, int]:
+    """All of partition 0, with their timestamps in ms."""
+    return dict(_read(bootstrap, topic))
+
+
+def _read(bootstrap: str, topic: str) -> list[tuple[int, int]]:
     consumer = Consumer(
         {"bootstrap.servers": bootstrap, "group.id": "faults", "enable.auto.commit": False, "log_level": 2}
     )
     try:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=TIMEOUT_S)
         consumer.assign([TopicPartition(topic, 0, low)])
-        found: list[int] = []
+        found: list[tuple[int, int]] = []
         at = low
         while at < high:
             messages = consumer.consume(10_000, TIMEOUT_S / 10)
@@ -59,7 +68,7 @@ def values_in(bootstrap: str, topic: str) -> list[int]:
             for message in messages:
                 if message.error():
                     raise RuntimeError(str(message.error()))
-                found.append(int(message.value()[:9]))
+                found.append((int(message.value()[:9]), message.timestamp()[1]))
                 at = message.offset() + 1
         return found
     finally:

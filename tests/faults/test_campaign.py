@@ -32,6 +32,7 @@ IN_PROCESS = [
     "segment-cut",
 ]
 WITH_BROKER = [
+    "audit-kill",
     "deleted-kill",
     "disk-full",
     "kill9-confluent-kafka",

@@ -316,6 +316,49 @@ def test_what_a_log_lost_after_it_was_counted_is_missing(restarted: bool) -> Non
     assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE, State.MISSING, State.COMPLETE]
 
 
+def telling_no_cut(patch: pytest.MonkeyPatch) -> None:
+    """As before: the broker tier goes on where the log was cut when something is written there."""
+    patch.setattr(KlammRangeAudit, "cut", lambda *_: None)
+
+
+def keeping_all_tiles(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiling, "_not_cut", lambda tiles: tiles)
+
+
+@guarantee("C9", "what a cut log has lost is not complete though nothing is written after it", plant=telling_no_cut)
+@pytest.mark.parametrize("kept", [10, 15])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_cut_is_told_at_once(kept: int, restarted: bool) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    for window, counts in enumerate(([10], [5, 5])):
+        for count in counts:
+            logs.append([window * WINDOW_MS] * count, headers=named("p"))
+        tier.advance()
+    logs.cut(kept)
+    again = follower(logs, topic) if restarted else tier
+    assert again.advance()
+    assert not again.advance()
+    audit = result([*topic.events, event("producer", "p", 0, 1, {0: 10, 1: 10})])
+    expected = State.MISSING if kept == 10 else State.UNKNOWN
+    assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE, expected]
+
+
+@guarantee("C9", "ranges that were counted behind a cut count no more", plant=keeping_all_tiles)
+def test_later_ranges_of_a_cut_log_are_missing() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    for window in range(5):
+        logs.append([window * WINDOW_MS] * 10, headers=named("p"))
+        tier.advance()
+    logs.cut(20)
+    logs.append([5 * WINDOW_MS] * 3, headers=named("p"))
+    while tier.advance():
+        pass
+    audit = result([*topic.events, event("producer", "p", 0, 1, dict.fromkeys(range(5), 10) | {5: 3})])
+    assert states(audit, TierKey("broker", GROUP)) == [State.COMPLETE] * 2 + [State.MISSING] * 3 + [State.COMPLETE]
+
+
 # -- C12
 
 
