@@ -124,7 +124,7 @@ def test_a_large_cell_s_partitions_have_their_turn_one_after_the_other(monkeypat
     growth = Growth()
     system = Klamm("klamm", Path("nowhere"), zookeeper=False)
     cell = next(cell for cell in growth.cells(quick=False) if cell.partitions == 2000)
-    growth._in_turn(cell, system, "small", "large")
+    growth.in_turn(cell, system, "small", "large")
     assert [topic for topic, _ in sent] == ["small", "large", "large", "small"] * 2
     assert [number for topic, numbers in sent if topic == "large" for number in numbers] == list(range(2000))
     assert {(len(numbers), *numbers[:2]) for topic, numbers in sent if topic == "small"} == {(500, 0, 0)}

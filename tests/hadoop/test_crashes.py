@@ -8,39 +8,29 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from klamm.core import faults
 from klamm.core.seams.audit import AuditIdentity, RangeCount
 from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.job import LoadResult
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.staging import LoadConflictError
-from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, coordinates, everything, flight, job
-
-POINTS = ["load.planned", "load.written", "load.staged", "load.published"]
-
-
-@contextmanager
-def hooked(hook: faults.FaultHook) -> Iterator[None]:
-    faults.install(hook)
-    try:
-        yield
-    finally:
-        faults.install(None)
-
-
-def filled(rows: int) -> MemoryTopics:
-    topics = MemoryTopics()
-    for number in range(rows):
-        topics.add(number % 2, flight(number), ts_ms=number % 3 * DAY_MS)
-    return topics
+from klammtest.faulty import fault_hook
+from klammtest.lake import (
+    DAY_MS,
+    LOAD_POINTS,
+    TOPIC,
+    coordinates,
+    everything,
+    filled,
+    flight,
+    job,
+)
 
 
 def test_a_load_killed_at_any_point_and_run_again_has_each_offset_once(spark: SparkSession, tmp_path: Path) -> None:
@@ -51,12 +41,12 @@ def test_a_load_killed_at_any_point_and_run_again_has_each_offset_once(spark: Sp
         topics.add(number % 2, flight(number), ts_ms=number * DAY_MS)
 
     def crash(point: str) -> None:
-        if point in POINTS:
+        if point in LOAD_POINTS:
             shutil.copytree(root, tmp_path / point)
 
-    with hooked(crash):
+    with fault_hook(crash):
         job(spark, topics, str(root)).run(TOPIC)
-    for point in POINTS:
+    for point in LOAD_POINTS:
         crashed = tmp_path / point
         left = [p.name for p in (crashed / TOPIC / "_staging").iterdir()]
         assert (left == []) == (point == "load.planned"), point
@@ -80,7 +70,7 @@ def test_of_two_jobs_at_once_one_publishes_and_the_other_leaves_nothing(spark: S
     def run() -> LoadResult | None:
         return job(spark, topics, str(tmp_path)).run(TOPIC)
 
-    with hooked(meet), ThreadPoolExecutor(2) as pool:
+    with fault_hook(meet), ThreadPoolExecutor(2) as pool:
         outcomes: list[Future[Any]] = [pool.submit(run) for _ in range(2)]
         errors = [outcome.exception() for outcome in outcomes]
     lost = [error for error in errors if error is not None]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import pyarrow.parquet as pq
@@ -23,31 +21,19 @@ from klamm.hadoop.manifest import last_manifest
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.staging import LoadConflictError, Staging, sweep
+from klammtest.faulty import fault_hook
 from klammtest.hdfs_client import Administration, new_publisher
-from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, coordinates, everything, flight, job
+from klammtest.lake import (
+    LOAD_POINTS,
+    TOPIC,
+    MemoryTopics,
+    add_flights,
+    coordinates,
+    everything,
+    filled,
+    job,
+)
 from klammtest.lost_answers import AnswerLostProxy
-
-POINTS = ["load.planned", "load.written", "load.staged", "load.published"]
-
-
-@contextmanager
-def hooked(hook: faults.FaultHook) -> Iterator[None]:
-    faults.install(hook)
-    try:
-        yield
-    finally:
-        faults.install(None)
-
-
-def filled(rows: int) -> MemoryTopics:
-    topics = MemoryTopics()
-    add(topics, range(rows))
-    return topics
-
-
-def add(topics: MemoryTopics, numbers: range) -> None:
-    for number in numbers:
-        topics.add(number % 2, flight(number), ts_ms=number % 3 * DAY_MS)
 
 
 def load(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) -> LoadResult | None:
@@ -63,7 +49,7 @@ def test_a_load_an_increment_and_nothing_new(spark: SparkSession, hdfs_root: str
     first = load(spark, topics, hdfs_root)
     assert first is not None
     assert (first.load, first.rows, first.files) == (1, 6, 3)
-    add(topics, range(6, 9))
+    add_flights(topics, range(6, 9))
     second = load(spark, topics, hdfs_root)
     assert second is not None
     assert (second.load, second.rows) == (2, 3)
@@ -97,15 +83,15 @@ def test_a_load_killed_at_any_point_and_run_again_has_each_offset_once(spark: Sp
     topics, administration, publisher = filled(6), Administration(hdfs_root), new_publisher()
     root = f"{hdfs_root}/lake"
     load(spark, topics, root)
-    add(topics, range(6, 12))
+    add_flights(topics, range(6, 12))
 
     def crash(point: str) -> None:
-        if point in POINTS:
+        if point in LOAD_POINTS:
             administration.copy(root, f"{hdfs_root}/{point}")
 
-    with hooked(crash):
+    with fault_hook(crash):
         load(spark, topics, root)
-    for point in POINTS:
+    for point in LOAD_POINTS:
         crashed = f"{hdfs_root}/{point}"
         left = publisher.names(f"{crashed}/{TOPIC}/_staging")
         assert (left == []) == (point == "load.planned"), point
@@ -125,7 +111,7 @@ def test_of_two_jobs_at_once_one_publishes_and_the_other_leaves_nothing(spark: S
         if point == "load.staged":
             both.wait(120)
 
-    with hooked(meet), ThreadPoolExecutor(2) as pool:
+    with fault_hook(meet), ThreadPoolExecutor(2) as pool:
         outcomes: list[Future[Any]] = [pool.submit(load, spark, topics, hdfs_root) for _ in range(2)]
         errors = [outcome.exception() for outcome in outcomes]
     assert [type(error) for error in errors if error is not None] == [LoadConflictError]
@@ -146,7 +132,7 @@ def test_a_zombie_that_wakes_after_its_successor_published_publishes_nothing(
             assert sweep(publisher, layout, 3600) == [sleeper]
             load(spark, topics, hdfs_root)
 
-    with hooked(overtake), pytest.raises(LakeError, match="swept as a dead job's"):
+    with fault_hook(overtake), pytest.raises(LakeError, match="swept as a dead job's"):
         load(spark, topics, hdfs_root)
     assert coordinates(spark, hdfs_root) == everything(topics)
     assert publisher.names(layout.base) == ["_staging", "load=000001"]
@@ -177,7 +163,7 @@ def test_a_rename_whose_answer_is_lost_is_read_back(
 def test_a_quota_that_is_exceeded_is_one_line_and_publishes_nothing(spark: SparkSession, hdfs_root: str) -> None:
     topics, publisher, administration = filled(6), new_publisher(), Administration(hdfs_root)
     load(spark, topics, hdfs_root)
-    add(topics, range(6, 12))
+    add_flights(topics, range(6, 12))
     used = 1 + len(publisher.files(hdfs_root))
     administration.limit_names(hdfs_root, used + 9)
     with pytest.raises(KlammError, match="quota") as caught:

@@ -135,10 +135,10 @@ class Growth:
         if cell.small:
             topic = f"{topic}-{number}"
             _fill(system, topic, 1, _SMALL_BYTES)
-        beside, own = self._in_turn(cell, system, small, topic)
+        beside, own = self.in_turn(cell, system, small, topic)
         return {"cpu": own.us, "growth": own.us / beside.us, "small": beside.us, "kernel": own.kernel_us}
 
-    def _in_turn(self, cell: GrowthCell, system: System, small: str, topic: str) -> tuple[Cost, Cost]:
+    def in_turn(self, cell: GrowthCell, system: System, small: str, topic: str) -> tuple[Cost, Cost]:
         """The small log's and the cell's."""
         for name, partitions in ((small, 1), (topic, cell.partitions)):
             drive(system.bootstrap, name, partitions, _BATCH, Load(2, warm_s=0, measure_s=_WARM_S, rate=_RATE))

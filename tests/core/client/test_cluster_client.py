@@ -43,12 +43,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
         yield running
 
 
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as opened:
-        yield opened
-
-
 def fresh(name: str, client: ClusterClient, partitions: int = 1, **configs: str) -> list[TopicPartition]:
     client.create_topics({name: NewTopic(partitions, 1, {k.replace("_", "."): v for k, v in configs.items()})})
     return client.partitions(name)

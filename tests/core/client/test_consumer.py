@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -18,7 +17,6 @@ import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import NoOffsetError, UnknownTopicError, UnreadableBatchError, UnreadableRecordError
 from klamm.core.errors import ConfigError, CorruptRecordError, KlammError, SchemaError
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import crc_of, set_crc
 from klamm.core.records.partition import TopicPartition
@@ -29,18 +27,6 @@ NUMBER = itertools.count()
 SCHEMA = (
     '{"type": "record", "name": "Point", "fields": [{"name": "x", "type": "int"}, {"name": "label", "type": "string"}]}'
 )
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("consumer")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
-        yield made
 
 
 @pytest.fixture

@@ -21,7 +21,6 @@ from klamm.core.client.errors import RequestTimeoutError, UnknownTopicError
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.groups.topic_watch import ATTEMPT_S, TopicWatch
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
@@ -42,12 +41,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     limits = {"group.min.session.timeout.ms": 1_000}
     with running_broker(tmp_path_factory.mktemp("groups"), coordination=coordination, broker=limits) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
-        yield made
 
 
 @pytest.fixture

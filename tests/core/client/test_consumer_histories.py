@@ -22,7 +22,6 @@ from klamm.core.client.metadata import TopicView
 from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.protocol.apis import SERVED, ApiKey
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.guarantees import guarantee
@@ -36,12 +35,6 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     limits = {"group.min.session.timeout.ms": 1_000}
     with running_broker(tmp_path_factory.mktemp("histories"), broker=limits) as running:
         yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
-        yield made
 
 
 @pytest.fixture

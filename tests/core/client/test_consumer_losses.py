@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,10 @@ from klamm.core.client.consumer_arrow import ArrowConverter
 from klamm.core.client.consumer_delivery import Delivery
 from klamm.core.client.consumer_values import Interception
 from klamm.core.errors import SchemaError
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.schemas.serde import AvroSerde
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import RunningBroker
 from klammtest.guarantees import guarantee
 from klammtest.readers import client_config, produce, wait_until
 
@@ -31,18 +30,6 @@ NUMBER = itertools.count()
 
 class Panic(BaseException):
     """As compiled extensions raise it."""
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("losses")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
-        yield made
 
 
 @pytest.fixture

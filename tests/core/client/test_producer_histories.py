@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
 from concurrent.futures import Future
 
 import pytest
@@ -14,25 +13,12 @@ import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.errors import DeliveryError
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import RunningBroker
 from klammtest.readers import WAIT_S, client_config, wait_until
 
 NUMBER = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with running_broker(tmp_path_factory.mktemp("histories")) as running:
-        yield running
-
-
-@pytest.fixture
-def client(broker: RunningBroker, codecs: CodecTable) -> Iterator[ClusterClient]:
-    with ClusterClient(broker.bootstrap, codecs=codecs) as made:
-        yield made
 
 
 class Sending(threading.Thread):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.core.seams.coordination import CoordinationUnavailableError, Create, SessionEvent
 from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually
@@ -82,10 +82,7 @@ def test_a_watcher_that_fell_behind_the_log_of_changes_is_called(
     signal = Signal()
     watcher.watch("/a", signal)
     signal.mark()
-    with writer._write() as transaction:
-        transaction.create("/a", b"", ephemeral=False)
-        for number in range(10):
-            transaction.create(f"/{number}", b"", ephemeral=False)
+    writer.transaction([Create("/a"), *(Create(f"/{number}") for number in range(10))])
     signal.wait_for_more()
 
 

@@ -164,3 +164,19 @@ def everything(topics: MemoryTopics) -> list[tuple[int, int]]:
 
 def ranges(*spans: Sequence[int]) -> list[OffsetRange]:
     return [OffsetRange(TopicPartition(TOPIC, p), start, end) for p, start, end in spans]
+
+
+LOAD_POINTS = ["load.planned", "load.written", "load.staged", "load.published"]
+"""The fault points between a load's steps."""
+
+
+def filled(rows: int) -> MemoryTopics:
+    """With flights of three days."""
+    topics = MemoryTopics()
+    add_flights(topics, range(rows))
+    return topics
+
+
+def add_flights(topics: MemoryTopics, numbers: range) -> None:
+    for number in numbers:
+        topics.add(number % 2, flight(number), ts_ms=number % 3 * DAY_MS)
