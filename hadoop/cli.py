@@ -16,7 +16,7 @@ from klamm.core.process_log import of_command
 from klamm.hadoop.session import require_java
 from klamm.hadoop.sinks import choose
 
-SinkName = Annotated[str | None, typer.Argument(metavar="[SINK]", help="The sink's name, if there are several.")]
+SinkName = Annotated[str | None, typer.Argument(metavar="SINK", help="The sink's name, if there are several.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
 
 

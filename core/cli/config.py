@@ -15,7 +15,7 @@ from klamm.core.config.section import definitions
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError
 
-app = typer.Typer(add_completion=False, help="Check and show the configuration.", no_args_is_help=True)
+app = typer.Typer(add_completion=False, help="Check, show and reload the configuration.", no_args_is_help=True)
 
 
 @app.command()

@@ -10,7 +10,7 @@ import typer
 
 from klamm.core.errors import ConfigError
 
-Target = Annotated[Path, typer.Argument(metavar="[FILE]", help="The file to write.")]
+Target = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
 
 
 def init(target: Target = Path("klamm.yaml")) -> None:

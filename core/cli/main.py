@@ -26,7 +26,7 @@ CORE_COMMANDS = (
     Command("topics", "klamm.core.cli.topics:app", "List, create, describe, alter and delete topics."),
     Command("groups", "klamm.core.cli.groups:app", "List consumer groups, show their lag, delete them."),
     Command("sink", "klamm.core.cli.sink:sink", "Put the records of topics into a sink."),
-    Command("config", "klamm.core.cli.config:app", "Check and show the configuration."),
+    Command("config", "klamm.core.cli.config:app", "Check, show and reload the configuration."),
     Command("plugins", "klamm.core.cli.plugins:plugins", "List what is loaded, from where, and what it provides."),
 )
 
@@ -66,13 +66,14 @@ class KlammGroup(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return [command.name for command in CORE_COMMANDS] + sorted(command.name for command in _plugin_commands())
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
         for command in CORE_COMMANDS:
             if command.name == cmd_name:
                 return LazyCommand(command)
         for command in _plugin_commands():
             if command.name == cmd_name:
                 return LazyCommand(command)
+        self.commands = {name: TyperCommand(name) for name in self.list_commands(ctx)}  # a typo is compared with these
         return None
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
 Pairs = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A topic config; may be repeated.")]
-Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1)]
+Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="The number of partitions.")]
 
 _NOT_DELETED = {
     ErrorCode.offset_out_of_range: ": --before is above its end (`next` in `klamm topics describe`)",
@@ -51,9 +51,11 @@ def list_topics(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None
 
 @app.command()
 def create(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC")] = None,
     partitions: Partitions = None,
-    replication_factor: Annotated[int | None, typer.Option("--replication-factor", "-r", min=1)] = None,
+    replication_factor: Annotated[
+        int | None, typer.Option("--replication-factor", "-r", min=1, help="Only 1 until partitions are replicated.")
+    ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
         bool, typer.Option("--all-from-config", help="Create the file's topics; those that are there stay as they are.")

@@ -28,7 +28,7 @@ DAMAGED = 3
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="List a lake's loads, and prove that it is whole.")
 
 LakeArgument = Annotated[
-    str | None, typer.Argument(metavar="[SINK|PATH]", help="A sink of the file, or the lake's path or URI.")
+    str | None, typer.Argument(metavar="SINK|PATH", help="A sink of the file, or the lake's path or URI.")
 ]
 LakeOption = Annotated[
     str | None, typer.Option("--lake", "-l", metavar="SINK|PATH", help="A sink of the file, or the lake's path or URI.")
@@ -79,7 +79,7 @@ def show(
 
 @app.command("verify")
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     webhdfs: WebHdfs = None,
@@ -109,7 +109,13 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         return Lake(root, lake_files(root, webhdfs), None)
     if lake is not None and not named(config):
         raise ConfigError(f"{config}: not found, so that {lake!r} names no sink; a path has a slash, as in ./{lake}")
-    _, chosen = choose(load_settings(config), lake)
+    settings = load_settings(config)
+    if lake is not None and lake not in settings.sinks:
+        known = ", ".join(settings.sinks) or "none"
+        raise ConfigError(
+            f"{config}: there is no sink {lake!r} (there are: {known}); a path has a slash, as in ./{lake}"
+        )
+    _, chosen = choose(settings, lake)
     sink = chosen.choice.config
     if not isinstance(sink, HadoopSinkConfig):  # `choose` has seen to it
         raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")

@@ -31,7 +31,11 @@ def audit_command(
     config: ConfigFile = DEFAULT_CONFIG,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
     tier: Annotated[
-        list[str] | None, typer.Option("--tier", help="Only this tier: producer, broker, consumer, consumer/GROUP, …")
+        list[str] | None,
+        typer.Option(
+            "--tier",
+            help="Only this tier: producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK",
+        ),
     ] = None,
     by: Annotated[Span, typer.Option("--by", help="How windows are grouped.")] = Span.WINDOW,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
@@ -71,7 +75,7 @@ def audit_command(
 
 @app.command("settle")
 def settle_command(
-    topic: Annotated[str, typer.Argument(help="The topic.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Whose counts.")],
     who: Annotated[str, typer.Option("--who", help="Who settles it.")],
     why: Annotated[str, typer.Option("--why", help="Why these counts are taken as complete.")],
     config: ConfigFile = DEFAULT_CONFIG,

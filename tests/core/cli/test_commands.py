@@ -68,6 +68,19 @@ def test_wrong_usage_is_status_2(klamm: Klamm, arguments: tuple[str, ...]) -> No
     assert "Error" in done.err
 
 
+def test_a_mistyped_command_or_option_is_named_with_the_nearest(klamm: Klamm) -> None:
+    assert "Did you mean 'groups'?" in klamm("group", "list").err
+    assert "Did you mean 'zookeeper'?" in klamm("zookeper").err
+    assert "Did you mean 'describe'?" in klamm("topics", "descibe").err
+
+
+def test_a_lake_that_is_neither_a_sink_nor_a_path(klamm: Klamm, here: Path) -> None:
+    Path("klamm.yaml").write_text("sinks: {s: {plugin: hadoop, topics: [t], path: ./lake}}\n")
+    done = klamm("lake", "ls", "lake")
+    words = "klamm: klamm.yaml: there is no sink 'lake' (there are: s); a path has a slash, as in ./lake\n"
+    assert (done.status, done.err) == (2, words)
+
+
 def test_init_writes_a_file_that_loads_and_leaves_one_that_is_there(klamm: Klamm, here: Path) -> None:
     assert klamm("init").status == 0
     settings = load_settings("klamm.yaml")
