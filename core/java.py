@@ -33,6 +33,11 @@ def find_java() -> str:
     return found
 
 
+def cache_folder() -> Path:
+    """Where Klamm keeps what can be made again: jars, archives."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "klamm"
+
+
 def check_port(port: int, hint: str, error_type: type[KlammError] = KlammError) -> None:
     """Raises `error_type` when nothing can listen on the port of 127.0.0.1; `hint` says what to do."""
     with socket.socket() as probe:

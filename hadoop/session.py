@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 import klamm
 from klamm.core.errors import ConfigError, KlammError
+from klamm.core.spark_jvm import java_options
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 
 NO_JAVA: Final = (
@@ -30,16 +31,12 @@ _QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
 }
-# A local Spark lives for one load: compiling its code well costs more than it saves (measured: 45 s of processor time
-# for a year of flights, 23 s with the first compiler alone).
-_JAVA_OPTIONS: Final = (
-    f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml')} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-)
+_LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.xml')}"
 _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "16",
-    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.python.daemon.module": "klamm.hadoop.worker_daemon",
 }
 # Of the lines of a Python worker's traceback, the one that says what happened.
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:pyspark\.\S+: )?(klamm\.[\w.]+(?:Error|Loss)): (.+)$", re.MULTILINE)
@@ -60,6 +57,10 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
         raise ConfigError(f"JAVA_HOME is {home}, where there is no bin/java; {NO_JAVA}" if home else NO_JAVA)
 
 
+def _local() -> dict[str, str]:
+    return {**_LOCAL, "spark.driver.extraJavaOptions": f"{_LOGGING} {java_options()}"}
+
+
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
     """A Spark of one's own: `master` and `driver_memory` where spark-submit has not chosen, and `extra`."""
@@ -73,7 +74,7 @@ class SparkSettings:
         if _submitted():
             return dict(self.extra)
         chosen = {"spark.master": self.master, "spark.driver.memory": self.driver_memory}
-        return {**chosen, **_QUIET, **(_LOCAL if self._local else {}), **self.extra}
+        return {**chosen, **_QUIET, **(_local() if self._local else {}), **self.extra}
 
     def prepare(self) -> None:
         """What the JVM and the workers take from the environment."""

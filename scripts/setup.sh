@@ -55,3 +55,6 @@ if [ "${KLAMM_NO_HDFS:-}" != 1 ] && ! .venv/bin/python -m klamm.hadoop.hdfs.jars
   command -v mvn >/dev/null 2>&1 || apt_install maven || true
   .venv/bin/python -m klamm.hadoop.hdfs.jars || echo "setup: no HDFS on this machine; KLAMM_NO_HDFS=1 leaves its tests out" >&2
 fi
+
+# Spark's classes in a form that Java maps into memory, once: each load and each test that starts a Spark is quicker by it.
+.venv/bin/python -m klamm.hadoop.class_archive || true

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from klamm.core.errors import ConfigError
+from klamm.core.java import cache_folder
 
 VARIABLE: Final = "KLAMM_HDFS_JARS"
 _DIGEST: Final = "pom.sha256"
@@ -28,7 +29,7 @@ def jars_folder() -> Path:
     named = os.environ.get(VARIABLE)
     if named:
         return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "klamm" / "hdfs-jars"
+    return cache_folder() / "hdfs-jars"
 
 
 def have_jars() -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from klamm.core.spark_jvm import java_options
 from klamm.plugins.demo.flights import TOPIC
 
 QUIET = {
@@ -21,7 +22,6 @@ QUIET = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # it runs for seconds only
 }
 
 
@@ -29,7 +29,7 @@ def main() -> None:
     """See the module."""
     lake, file = sys.argv[1:]
     builder = SparkSession.builder.appName("klamm demo: read back").master("local[2]")
-    for name, value in QUIET.items():
+    for name, value in {**QUIET, "spark.driver.extraJavaOptions": java_options()}.items():
         builder = builder.config(name, value)
     with builder.getOrCreate() as spark:
         flights = spark.read.parquet(f"{lake}/{TOPIC}")

@@ -1,0 +1,82 @@
+"""`python -m klamm.hadoop.class_archive`: makes the archive of Spark's classes (see `klamm.core.spark_jvm`).
+
+A small job does with Spark what a load and a reader do: Python workers, a shuffle, Parquet by directory, read back.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import functions as sf
+
+from klamm.core.errors import KlammError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.spark_jvm import archive_file, recording_options
+from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.session import SparkSettings, start_session
+from klamm.hadoop.staged import FileFormat, count, load_session, write
+
+_END_S = 300.0
+
+
+def make_archive() -> Path | None:
+    """None where there is no Java; `KlammError` when none was written."""
+    archive = archive_file()
+    if archive is None or archive.exists():
+        return archive
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent, prefix="spark-") as folder:
+        made = Path(folder, "classes.jsa")
+        _run_job(Path(folder, "lake"), recording_options(made))
+        if not made.exists():
+            raise KlammError(f"Java wrote no archive of Spark's classes to {made}")
+        made.rename(archive)  # whole or not at all, whoever else makes one
+    return archive
+
+
+def _run_job(path: Path, options: str) -> None:
+    settings = SparkSettings("klamm class archive", "local[2]", "1g", {"spark.driver.extraJavaOptions": options})
+    spark = start_session(settings)
+    files = FileFormat("parquet", ("dt",), 128 << 20)
+    session = load_session(spark, files.target_size, {})
+    schema = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT, text STRING, dt STRING"
+    rows = session.range(0, 100, 1, 2).select(
+        sf.lit(0).alias("_partition"),
+        sf.col("id").alias("_offset"),
+        sf.timestamp_millis("id").alias("_timestamp"),
+        sf.lit(1).alias("_size"),
+        sf.col("id").cast("string").alias("text"),
+        sf.concat(sf.lit("day-"), sf.col("id") % 3).alias("dt"),
+    )
+    write(rows.mapInArrow(_same, schema), str(path), files, quarantine=False)
+    count(
+        session,
+        str(path),
+        files,
+        has_bad=False,
+        window_ms=600_000,
+        ranges=[OffsetRange(TopicPartition("any", 0), 0, 100)],
+    )
+    session.read.parquet(str(path)).select(sf.concat_ws("/", "dt", "text")).toArrow()
+    gateway = SparkContext._gateway
+    spark.stop()
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_END_S)
+
+
+def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield from batches
+
+
+if __name__ == "__main__":
+    try:
+        make_archive()
+    except KlammError as error:
+        sys.exit(f"klamm: {error}")
