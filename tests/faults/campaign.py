@@ -44,6 +44,7 @@ WAITING = (
     "paused-broker",
     "deleted-kill",
     "audit-kill",
+    "restored-log",
     "two-brokers",
 )
 """They wait for brokers to start, for retention to look, for timeouts; the longest first."""

@@ -40,6 +40,7 @@ WITH_BROKER = [
     "offset-store-kill",
     "paused-broker",
     "paused-coordinator",
+    "restored-log",
     "two-brokers",
 ]
 

@@ -1,0 +1,23 @@
+"""A plugin that plants a fault: a broker on restored logs goes on under the leader epoch that clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from klamm.core.broker import server
+from klamm.core.hookspecs import hookimpl
+from klamm.core.seams.command import Command
+
+
+def _nothing(*_: Any) -> dict[Any, int]:
+    return {}
+
+
+@hookimpl
+def klamm_commands() -> Iterable[Command]:
+    """None: this is what makes the module a plugin."""
+    return []
+
+
+setattr(server, "_of_another_history", _nothing)  # noqa: B010 - mypy takes an assignment for a mistake
