@@ -9,7 +9,8 @@ Which count is measured against which:
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
 never complete, when its tier or the one it is measured against has told nothing, or in the windows that a problem of
-one of them touches (see `tiling`); and where it is above 1 only because the other is still counting. Somebody may
+one of them touches (see `tiling`); and where it is above 1 only because the other is still counting. That the broker
+tier counts at all is seen by the ends of the logs, which are asked for before the events are read. Somebody may
 settle an unknown count: it then passes for complete as long as it does not change, and the report says who settled it.
 Pure: no I/O, no clock.
 """
@@ -28,10 +29,13 @@ from klamm.plugins.audit.tiling import (
     DEFAULT_LATENESS_MS,
     PRODUCERS,
     Kind,
+    LogEnd,
+    Place,
     Problem,
     Tally,
     TierCounts,
     TierKey,
+    is_behind,
     tier_counts,
     topic_ids,
 )
@@ -88,9 +92,9 @@ class WindowAudit:
 
 class Horizon(NamedTuple):
     """How far a watermark may go: no window may be passed that ends after `limit_ms`, nor one of `held`, in which a
-    live producer counted so lately that it may again."""
+    live producer counted so lately that it may again. -inf where a log was never counted."""
 
-    limit_ms: int
+    limit_ms: float
     held: frozenset[int] = frozenset()
 
 
@@ -140,7 +144,9 @@ class TopicAudit:
         windows = tuple(window for window in self.windows if low <= window.start_ms < high)
 
         def touching(problems: Iterable[Problem]) -> tuple[Problem, ...]:
-            return tuple(p for p in problems if not windows or any(p.touches(w.start_ms) for w in windows))
+            return tuple(
+                p for p in problems if not windows or p.since_ms < high or any(p.touches(w.start_ms) for w in windows)
+            )
 
         return replace(self, windows=windows, problems=touching(self.problems), closed=touching(self.closed))
 
@@ -162,20 +168,35 @@ def compare(
     expect: Collection[TierKey] = (),
     topics: Collection[str] = (),
     lateness_ms: int = DEFAULT_LATENESS_MS,
+    logs: Mapping[str, Mapping[Place, LogEnd]] | None = None,
 ) -> list[TopicAudit]:
     """Topics by name: those that events speak of, and `topics`. `expect` names tiers besides producer and broker that
-    must have counted each topic. `lateness_ms`: how much later than its timestamp a record may be sent."""
+    must have counted each topic. `lateness_ms`: how much later than its timestamp a record may be sent. `logs`: where
+    the partitions of each topic ended before the events were read; None: nobody asked, and it is not compared. A topic
+    with records of which nobody has told anything is one more."""
+    logs = {} if logs is None else logs
     by_topic: dict[str, list[AuditEvent]] = {topic: [] for topic in topics}
     for event in events:
         by_topic.setdefault(event.topic, []).append(event)
-    return [_compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms) for topic in sorted(by_topic)]
+    for topic, ends in logs.items():
+        if any(is_behind(place, log, {}) for place, log in ends.items()):
+            by_topic.setdefault(topic, [])
+    return [
+        _compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms, logs.get(topic, {}))
+        for topic in sorted(by_topic)
+    ]
 
 
 def _compare_topic(
-    topic: str, events: list[AuditEvent], now_ms: int, expect: Collection[TierKey], lateness_ms: int
+    topic: str,
+    events: list[AuditEvent],
+    now_ms: int,
+    expect: Collection[TierKey],
+    lateness_ms: int,
+    logs: Mapping[Place, LogEnd],
 ) -> TopicAudit:
     window_ms = math.lcm(*{event.window_ms for event in events})
-    found = tier_counts(topic, events, window_ms, now_ms, lateness_ms)
+    found = tier_counts(topic, events, window_ms, now_ms, lateness_ms, logs)
     for tier in (PRODUCERS, *expect):
         _require(topic, tier, found)
     if not any(tier.tier == BROKER for tier in found):
@@ -189,8 +210,9 @@ def _compare_topic(
     windows, settled = _settled(measured, settlements)
     closed = [problem for problem in problems if _is_closed(problem, windows)]
     lives = found[PRODUCERS].lives
+    uncounted_ms = min(counts.uncounted_ms for counts in found.values())
     horizon = Horizon(
-        min([now_ms, *(life.last.seen_ms for life in lives if life.live)]) - lateness_ms,
+        min(min([now_ms, *(life.last.seen_ms for life in lives if life.live)]) - lateness_ms, uncounted_ms),
         frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in lives if life.live)),
     )
     return TopicAudit(
@@ -337,6 +359,9 @@ def _settled(
 
 
 def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
+    """Records that the broker tier has not counted are in no count that somebody could have settled."""
+    if problem.kind is Kind.BEHIND:
+        return False
     touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
     return bool(touched) and all(state is State.SETTLED for state in touched)
 

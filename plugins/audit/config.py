@@ -49,6 +49,11 @@ class AuditConfig(Section):
     partitions: Int = key(1, "Partitions of the audit topic at creation.", ge=1)
     retention_ms: Long = key(-1, "How long the audit topic keeps events; -1: without limit.", ge=-1)
 
+    def audits(self, topic: str) -> bool:
+        if topic == self.topic:
+            return False
+        return topic in self.topics if self.topics else not topic.startswith("_")  # _schemas, too
+
     def topic_configs(self) -> dict[str, Any]:
         """What the audit topic is created with: an event of years of windows is some megabytes. The broker
         stamps them, so that a producer whose clock is wrong does not look dead, or alive."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import unknown_topic
@@ -11,11 +14,14 @@ from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.audit.compare import TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.config import AuditConfig, expected_tier
-from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
+from klamm.plugins.audit.event import BROKER, SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.publisher import ClusterPublisher
-from klamm.plugins.audit.reader import read_audit_log
-from klamm.plugins.audit.tiling import TierKey
+from klamm.plugins.audit.reader import AuditReader, read_log_ends
+from klamm.plugins.audit.tiling import LogEnd, Place, TierKey, end_counted, is_behind
 from klamm.plugins.audit.windows import clock_ms
+
+REACH_S: Final = 1.0
+LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -44,14 +50,22 @@ class Answer:
 
 
 def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answer:
-    """Read the audit topic and compare; `KlammError` when it cannot be read."""
-    log = read_audit_log(client, config.topic)
+    """Read the audit topic and compare; `KlammError` when it cannot be read. What the logs hold is asked first: what is
+    stored meanwhile is not missed, and a broker tier that counts is given the time of a pass or two to reach it."""
+    now_ms = clock_ms()
+    logs = read_log_ends(client, lambda topic: config.audits(topic) and topic in (question.topics or (topic,)))
+    reader = AuditReader(client, config.topic)
+    reader.read()
+    deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
+    while not _reached(logs, reader.events) and time.monotonic() < deadline:
+        time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
+        reader.read()
     wanted = question.topics or config.topics
-    events = [event for event in log.events if not question.topics or event.topic in question.topics]
-    configured = tuple(TierKey(*expected_tier(name)) for name in config.expect)
-    audits = compare(events, clock_ms(), (*configured, *question.expect), wanted, config.allowed_lateness_ms)
-    counted = frozenset(event.topic for event in log.events)
-    return Answer(tuple(_narrowed(audit, question) for audit in audits), log.unreadable, counted)
+    events = [event for event in reader.events if not question.topics or event.topic in question.topics]
+    expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
+    audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
+    counted = frozenset(event.topic for event in reader.events)
+    return Answer(tuple(_narrowed(audit, question) for audit in audits), tuple(reader.unreadable), counted)
 
 
 def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:
@@ -63,6 +77,20 @@ def check_topics(client: ClusterClient, question: Question, answer: Answer) -> N
         for topic in silent:
             if topic not in there:
                 raise unknown_topic(topic, {*there, *answer.counted}, wanted=False)
+
+
+def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:
+    """Whether the broker tier has counted all that was asked for; a log that no broker serves is not waited for."""
+    by_topic: dict[str, list[AuditEvent]] = {}
+    for event in events:
+        if event.tier == BROKER:
+            by_topic.setdefault(event.topic, []).append(event)
+    counted = {topic: end_counted(told) for topic, told in by_topic.items()}
+    return not any(
+        log.end >= 0 and is_behind(place, log, counted.get(topic, {}))
+        for topic, ends in logs.items()
+        for place, log in ends.items()
+    )
 
 
 def _narrowed(audit: TopicAudit, question: Question) -> TopicAudit:

@@ -1,8 +1,8 @@
-"""The audit topic, read from its beginning to its end as of now."""
+"""The audit topic, read from its beginning to its end as of now; and where the audited logs end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
@@ -11,6 +11,7 @@ from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.event import AuditEvent, decode_event
+from klamm.plugins.audit.tiling import LogEnd, Place
 
 
 @dataclass(frozen=True)
@@ -22,20 +23,61 @@ class AuditLog:
     unreadable: tuple[str, ...]
 
 
+class AuditReader:
+    """Reads the audit topic, and later on what has come since."""
+
+    def __init__(self, client: ClusterClient, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._positions: dict[TopicPartition, int] = {}
+        self.events: list[AuditEvent] = []
+        self.unreadable: list[str] = []
+
+    def read(self) -> None:
+        """Up to the end as of now; `KlammError` when the topic is not there or a partition cannot be read."""
+        client, positions = self._client, self._positions
+        partitions = client.partitions(self._topic)
+        new = [partition for partition in partitions if partition not in positions]
+        if new:
+            starts = client.list_offsets(dict.fromkeys(new, EARLIEST))
+            positions.update({partition: offset for partition, (offset, _) in starts.items()})
+        ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        for partition in partitions:
+            end = ends[partition][0]
+            for offset, stored_ms, value in _values(client, partition, positions[partition], end):
+                try:
+                    self.events.append(decode_event(value, stored_ms))
+                except SchemaError as error:
+                    self.unreadable.append(f"{partition} offset {offset}: {error}")
+            positions[partition] = max(positions[partition], end)
+
+    def log(self) -> AuditLog:
+        return AuditLog(tuple(self.events), tuple(self.unreadable))
+
+
 def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
     """`KlammError` when the topic is not there or a partition cannot be read."""
-    partitions = client.partitions(topic)
-    starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
-    ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
-    events: list[AuditEvent] = []
-    unreadable: list[str] = []
-    for partition in partitions:
-        for offset, stored_ms, value in _values(client, partition, starts[partition][0], ends[partition][0]):
-            try:
-                events.append(decode_event(value, stored_ms))
-            except SchemaError as error:
-                unreadable.append(f"{partition} offset {offset}: {error}")
-    return AuditLog(tuple(events), tuple(unreadable))
+    reader = AuditReader(client, topic)
+    reader.read()
+    return reader.log()
+
+
+def read_log_ends(client: ClusterClient, audits: Callable[[str], bool]) -> dict[str, dict[Place, LogEnd]]:
+    """Of every partition of the topics that are audited, by topic. One that no broker serves is there too: nobody knows
+    what its log holds."""
+    topics = [topic for topic in client.metadata().topics.values() if audits(topic.name)]
+    wanted = [TopicPartition(topic.name, number) for topic in topics for number in topic.partitions]
+    starts, _ = client.list_served_offsets(dict.fromkeys(wanted, EARLIEST))
+    ends, _ = client.list_served_offsets(dict.fromkeys(starts, LATEST))
+    found: dict[str, dict[Place, LogEnd]] = {}
+    for topic in topics:
+        topic_id = "" if topic.topic_id is None else str(topic.topic_id)
+        found[topic.name] = {}
+        for number in topic.partitions:
+            partition = TopicPartition(topic.name, number)
+            log = LogEnd(starts.get(partition, -1), ends.get(partition, -1))
+            found[topic.name][Place(topic_id, number)] = log
+    return found
 
 
 def _values(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:

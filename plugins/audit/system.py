@@ -19,7 +19,6 @@ class KlammAudit:
 
     def __init__(self, config: AuditConfig) -> None:
         self._config = config
-        self._topics = frozenset(config.topics)
         self._host = socket.gethostname()
 
     @property
@@ -31,9 +30,7 @@ class KlammAudit:
         return self._config.window_minutes * 60_000
 
     def audits(self, topic: str) -> bool:
-        if topic == self._config.topic:
-            return False
-        return topic in self._topics if self._topics else not topic.startswith("_")  # _schemas, too
+        return self._config.audits(topic)
 
     def headers(self, application: str, producer: str) -> Headers:
         named = ((HOST_HEADER, self._host), (APPLICATION_HEADER, application), (PRODUCER_HEADER, producer))

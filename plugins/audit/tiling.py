@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from klamm.core.seams.audit import NO_WINDOW
@@ -46,6 +47,7 @@ class Kind(StrEnum):
     UNTOLD = "untold"
     LOSSY = "lossy"
     ABSENT = "absent"
+    BEHIND = "behind"
 
 
 class TierKey(NamedTuple):
@@ -68,17 +70,43 @@ class Place(NamedTuple):
     partition: int
 
 
+class LogEnd(NamedTuple):
+    """Where a partition's log began and ended before the events were read; -1 where no broker could say."""
+
+    start: int
+    end: int
+
+
 class Problem(NamedTuple):
-    """`windows`: the starts of those in which it may have changed a count; None for every one."""
+    """`windows`: the starts of those in which it may have changed a count; None for every one. From `since_ms` on it
+    may have changed counts of windows too that nobody knows of yet."""
 
     kind: Kind
     topic: str
     tier: TierKey
     text: str
     windows: frozenset[int] | None = None
+    since_ms: float = math.inf
 
     def touches(self, start: int) -> bool:
         return self.windows is None or start in self.windows
+
+
+def end_counted(events: Iterable[AuditEvent]) -> dict[Place, int]:
+    """How far the broker tier has counted each partition."""
+    ends: dict[Place, int] = {}
+    for event in events:
+        if event.tier == BROKER and event.partition is not None:
+            place = Place(event.topic_id, event.partition)
+            ends[place] = max(ends.get(place, 0), event.to_offset)
+    return ends
+
+
+def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
+    """Whether a log holds, or may hold, records that the broker tier has not counted. What was deleted before it saw
+    the partition was never its to count; events of the former version tell no topic id."""
+    end = counted.get(place, counted.get(Place("", place.partition), log.start))
+    return log.end < 0 or end < log.end
 
 
 @dataclass(slots=True)
@@ -129,6 +157,8 @@ class TierCounts:
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     replayed: int = 0
+    uncounted_ms: float = math.inf
+    """From here on a record may lie that the log holds and the broker tier has not counted yet."""
 
     def add(self, event: AuditEvent, window_ms: int) -> None:
         by_window = self.by_topic_id.setdefault(event.topic_id, {})
@@ -189,8 +219,10 @@ def tier_counts(
     window_ms: int,
     now_ms: int,
     lateness_ms: int = DEFAULT_LATENESS_MS,
+    logs: Mapping[Place, LogEnd] = MappingProxyType({}),
 ) -> dict[TierKey, TierCounts]:
-    """The tiers of one topic, and their problems. Every window length among the events must divide `window_ms`."""
+    """The tiers of one topic, and their problems. Every window length among the events must divide `window_ms`. `logs`:
+    the partitions that the topic has, as they were before the events were read."""
     found: dict[TierKey, TierCounts] = {}
     ranges: dict[tuple[TierKey, Place], dict[int, list[AuditEvent]]] = {}
     producers: dict[str, dict[int, AuditEvent]] = {}
@@ -218,7 +250,7 @@ def tier_counts(
         found[PRODUCERS].lives.append(ProducerLife(owner, told, killed))
         for event in told:
             found[PRODUCERS].add(event, window_ms)
-    _Findings(topic, found, window_ms, now_ms, lateness_ms).find()
+    _Findings(topic, found, window_ms, now_ms, lateness_ms).find(logs)
     return found
 
 
@@ -268,10 +300,12 @@ class _Findings:
         self._known = {start for counts in found.values() for start in counts.windows}
         self._broker = next((counts for tier, counts in found.items() if tier.tier == BROKER), None)
 
-    def find(self) -> None:
+    def find(self, logs: Mapping[Place, LogEnd]) -> None:
         for counts in self._found.values():
             for place, tiles in counts.tiles.items():
                 counts.problems += self._tiling(counts, place, tiles)
+        if self._broker is not None:
+            self._broker.problems += self._behind(self._broker, logs)
         producers = self._found.get(PRODUCERS)
         if producers is None:
             return
@@ -305,6 +339,34 @@ class _Findings:
     def _gap(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         text = f"partition {place.partition}: nothing counted in offsets [{span[0]}, {span[1]})"
         yield from self._problem(Kind.GAP, counts.tier, text, self._touched(counts, place, span))
+
+    def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
+        """A log that goes on where the broker tier has stopped counting, for now or for good."""
+        for place, log in sorted(logs.items()):
+            if not is_behind(place, log, broker.ends):
+                continue
+            where = place if place in broker.tiles else Place("", place.partition)
+            tiles = broker.tiles.get(where, [])
+            since_ms = self._since(tiles)
+            broker.uncounted_ms = min(broker.uncounted_ms, since_ms)
+            counted = f"counted up to offset {tiles[-1].to_offset}" if tiles else "not counted yet"
+            end = "no broker says where its log ends" if log.end < 0 else f"its log ends at {log.end}"
+            touched = frozenset(s for s in self._known if s == NO_WINDOW or s + self._window_ms > since_ms)
+            windows = None if since_ms == -math.inf else touched
+            text = f"partition {place.partition}: {counted}, and {end}"
+            yield Problem(Kind.BEHIND, self._topic, broker.tier, text, windows, since_ms)
+
+    def _since(self, tiles: Sequence[AuditEvent]) -> float:
+        """The earliest time that a record after these ranges may have: as far before the newest one counted as the
+        allowed lateness of both permits, or as the partition was out of order before. A time after the event that tells
+        of it is some sender's mistake."""
+        newest, disorder = -math.inf, 2 * self._lateness_ms
+        for event in tiles:
+            starts = [window.start_ms for window in event.windows if window.start_ms != NO_WINDOW]
+            if starts:
+                newest = max(newest, min(max(starts), event.seen_ms))
+                disorder = max(disorder, math.ceil(newest - min(starts)))
+        return newest - disorder
 
     def _problem(self, kind: Kind, tier: TierKey, text: str, windows: frozenset[int] | None) -> Iterator[Problem]:
         if windows is None or windows:

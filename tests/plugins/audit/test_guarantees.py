@@ -22,7 +22,7 @@ from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, Even
 from klamm.plugins.audit.origins import origin, origins
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.tiling import Kind, Problem, TierKey
+from klamm.plugins.audit.tiling import Kind, LogEnd, Place, Problem, TierKey
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
 from klammtest.guarantees import guarantee
 
@@ -111,6 +111,55 @@ def test_the_watermark_stays_behind(future: int) -> None:
     told = event("producer", "p", 1, 2, {}, final=False, time_ms=now_ms + 6 * minute)
     later = result([*events, told], now_ms + 6 * minute, lateness_ms=5 * minute)
     assert later.watermark_ms == 100 * WINDOW_MS
+
+
+def not_asking_the_logs(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(tiling, "is_behind", lambda *_: False)
+    patch.setattr(compare, "is_behind", lambda *_: False)
+
+
+@guarantee("C9", "nothing passes for complete where a log goes on behind what is counted", plant=not_asking_the_logs)
+@pytest.mark.parametrize("end", [100, -1])
+def test_a_broker_tier_that_stopped_counting_holds_the_watermark(end: int) -> None:
+    """Its broker is down, or the audit topic away; a reader is as far as it is."""
+    then, now_ms = 100 * WINDOW_MS + 60_000, 106 * WINDOW_MS
+    producer = event("producer", "p", 0, 1, {}, final=False, time_ms=now_ms - 500)
+    counted = {50: 10, 100: 40}
+    spans = ((0, 10, 50), (10, 50, 100))
+    stalled = [
+        event("broker", "b", begin, to, {}, sources={"": {window: counted[window]}}, topic_id=str(OLD), time_ms=then)
+        for begin, to, window in spans
+    ]
+    reader = event("consumer", "readers", 0, 50, counted, topic_id=str(OLD), time_ms=then)
+    logs = {"flights": {Place(str(OLD), 0): LogEnd(0, end)}}
+    audit = result([producer, *stalled, reader], now_ms, logs=logs)
+    assert not audit.complete
+    assert audit.lowest() is None
+    assert audit.watermark_ms == 51 * WINDOW_MS, "what is so much older is complete"
+    assert states(audit, READERS) == [State.COMPLETE, State.UNKNOWN]
+    assert not audit.between(100 * WINDOW_MS, None).complete
+    assert audit.between(None, 60 * WINDOW_MS).complete
+    reached = event("broker", "b", 50, 100, {}, sources={"": {100: 50}}, topic_id=str(OLD), time_ms=now_ms)
+    rest = event("consumer", "readers", 50, 100, {100: 50}, topic_id=str(OLD), time_ms=now_ms)
+    logs = {"flights": {Place(str(OLD), 0): LogEnd(0, 100)}}
+    later = result([producer, *stalled, reader, reached, rest], now_ms, logs=logs)
+    assert later.complete
+    assert later.watermark_ms == 101 * WINDOW_MS
+
+
+@guarantee("C9", "a topic that the broker tier has told nothing of is reported", plant=not_asking_the_logs)
+def test_a_log_that_was_never_counted_is_reported() -> None:
+    logs = {name: {Place(str(OLD), 0): LogEnd(10, end)} for name, end in (("empty", 10), ("flights", 11))}
+    [audit] = compare.compare([], LATER_MS, logs=logs)
+    assert (audit.topic, audit.complete, audit.watermark_ms) == ("flights", False, None)
+
+
+def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() -> None:
+    """Old records, sent again in no order of time."""
+    day = 144
+    counts = [event("broker", "b", n, n + 1, {window: 1}, time_ms=LATER_MS) for n, window in enumerate([9 * day, day])]
+    audit = result(counts, logs={"flights": {Place("", 0): LogEnd(0, 3)}})
+    assert states(audit, BROKER) == [State.UNKNOWN, State.UNKNOWN]
 
 
 # -- C10
