@@ -86,27 +86,23 @@ def _partitions_on(image: ClusterImage, broker_id: int) -> list[TopicPartition]:
     ]
 
 
-def _of_another_history(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
-    """The partitions whose logs may not be what clients have read of them, with the leader epoch to go beyond: all,
-    unless the directory is what this broker left at its last orderly stop; those that begin again in any case. Without
-    another epoch the logs would grow past offsets of the history that is lost, and nobody could tell."""
+def _begun_epochs(image: ClusterImage, broker_id: int, logs: LogManager) -> dict[TopicPartition, int]:
+    """The highest leader epoch that has begun of each partition that this broker leads, to go beyond at its start.
+
+    Its logs may not be what clients have read of them: they may have lost their end in a crash, or come out of a
+    backup, and the coordination with them. Without another epoch they would grow past offsets of the history that is
+    lost, and nobody could tell."""
     begun = {}
     for topic in image.topics.values():
         for number, state in topic.partitions.items():
-            tp = TopicPartition(topic.name, number)
-            if state.leader == broker_id and (not logs.unchanged or tp in logs.missing.accepted):
+            if state.leader == broker_id:
+                tp = TopicPartition(topic.name, number)
                 found = logs.get(tp)
                 begun[tp] = max(state.leader_epoch, -1 if found is None else found.leader_epoch)
     if begun and logs.missing.is_older:
         log.warning(
             "%s is older than the coordination (restored from a backup?): %d partitions go on under new leader epochs",
             logs.directory, len(begun),
-        )  # fmt: skip
-    elif begun:
-        again = len(begun.keys() & logs.missing.accepted)
-        log.info(
-            "new leader epochs: %d partitions whose logs were not closed in order, %d that begin again at offset 0",
-            len(begun) - again, again,
         )  # fmt: skip
     return begun
 
@@ -165,7 +161,7 @@ class Broker:
         coordination = await self._open_coordination(workers)
         record = LogDirectoryRecord(coordination, self._config.broker_id)
         logs = await self._open_logs(workers, coordination, record)
-        cluster = await self._join(workers, coordination, logs, record)
+        cluster = await self._join(workers, coordination, logs)
         offsets = self._settings.make_offset_store(coordination)
         self._stack.push_async_callback(workers.coordination, offsets.close)
         lease = self._lease(workers, coordination, cluster)
@@ -212,7 +208,7 @@ class Broker:
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
         known = await workers.coordination(record.read)
-        past = KnownPast(known.last_start, known.clean_stop, record.created)
+        past = KnownPast(known.last_start, record.created)
         logs = await workers.disk(self._load_logs, image, past)
         self._stack.push_async_callback(workers.disk, logs.close)
         if self._config.log_cleaner_enable:
@@ -265,9 +261,7 @@ class Broker:
             past=past,
         )
 
-    async def _join(
-        self, workers: Workers, coordination: Coordination, logs: LogManager, record: LogDirectoryRecord
-    ) -> Cluster:
+    async def _join(self, workers: Workers, coordination: Coordination, logs: LogManager) -> Cluster:
         own = self.advertised[0]
         cluster = Cluster(
             coordination,
@@ -280,9 +274,7 @@ class Broker:
         )
         await workers.coordination(cluster.register)
         self._membership.push_async_callback(workers.coordination, cluster.close)
-        await workers.coordination(record.started)
-        self._membership.push_async_callback(workers.coordination, lambda: record.stopped(logs.clean_stop))
-        begun = _of_another_history(cluster.image(), self._config.broker_id, logs)
+        begun = _begun_epochs(cluster.image(), self._config.broker_id, logs)
         if begun:
             await workers.coordination(cluster.raise_leader_epochs, begun)
         return cluster

@@ -27,6 +27,7 @@ from tenacity import (
 from klamm.core.cluster import paths
 from klamm.core.cluster.assignment import Replicas
 from klamm.core.cluster.broker_configs import Change, alter_broker_config
+from klamm.core.cluster.clock_floors import producer_id_floor
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
 from klamm.core.cluster.image_reader import read_image
@@ -76,8 +77,9 @@ class Cluster:
         identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
         self._registration = Registration(coordination, identity, clock)
         self._controller = Controller(coordination, broker_id, clock)
-        self._topics = TopicChanges(coordination, self._controller, random_index, new_id)
+        self._topics = TopicChanges(coordination, self._controller, random_index, new_id, clock)
         self._new_id = new_id
+        self._clock = clock
         self._highest_producer_id = highest_producer_id
         self._note_producer_id = note_producer_id
         self._allocated = -1
@@ -200,7 +202,9 @@ class Cluster:
 
     def allocate_producer_ids(self) -> range:
         """A block of producer ids that nobody had before or will have again."""
-        block = allocate_block(self._coordination, self.broker_id, self._highest_used())
+        block = allocate_block(
+            self._coordination, self.broker_id, self._highest_used(), floor=producer_id_floor(self._clock())
+        )
         self._allocated = max(self._allocated, block.stop - 1)
         self._note_producer_id(self._allocated)
         return block

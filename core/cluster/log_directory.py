@@ -1,6 +1,6 @@
 """What the coordination knows of a broker's log directory, in `/brokers/log_dirs/<id>`.
 
-By this a broker finds out that the directory was restored from an older backup, or was not closed in order.
+By this a broker finds out that the directory was restored from an older backup.
 
 Every write is conditional on the version that this process has read or written last: of two processes with one broker
 id, the one that was displaced cannot say that its directory is the one that the other has used.
@@ -8,26 +8,21 @@ id, the one that was displaced cannot say that its directory is the one that the
 
 from __future__ import annotations
 
-import logging
-
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import LogDirectoryNode
 from klamm.core.errors import CoordinationError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
 
-_log = logging.getLogger(__name__)
-
 
 class LogDirectoryRecord:
-    """Blocking. In this order: `read`, `started` (once registered, before anything is served), `opened`, `stopped`."""
+    """Blocking. In this order: `read`, `opened`."""
 
     def __init__(self, coordination: Coordination, broker_id: int) -> None:
         self._coordination = coordination
         self._path = paths.log_directory(broker_id)
         self._node = LogDirectoryNode()
         self._version: int | None = None
-        self._started = False
 
     def read(self) -> LogDirectoryNode:
         try:
@@ -42,24 +37,9 @@ class LogDirectoryRecord:
         stat = self._coordination.exists(paths.partition_state(*tp))
         return -1 if stat is None else stat.creation_id
 
-    def started(self) -> None:
-        """The directory is in use: whatever copies of it there are, the last stop proves nothing any more."""
-        self._write(LogDirectoryNode(last_start=self._node.last_start))
-        self._started = True
-
     def opened(self, broker_epoch: int) -> None:
         """Every partition of this broker has its log, under this registration."""
         self._write(LogDirectoryNode(last_start=broker_epoch))
-
-    def stopped(self, token: str) -> None:
-        """The directory was closed in order, with this token in it. Where that cannot be said, the next start takes the
-        directory for a changed one."""
-        if not token or not self._started:
-            return
-        try:
-            self._write(LogDirectoryNode(last_start=self._node.last_start, clean_stop=token))
-        except CoordinationError as error:
-            _log.warning("the clean stop was not noted, the next start raises leader epochs: %s", error)
 
     def _write(self, node: LogDirectoryNode) -> None:
         try:

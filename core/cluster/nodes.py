@@ -66,12 +66,11 @@ class BrokerIdNode(Node):
 
 
 class LogDirectoryNode(Node):
-    """`/brokers/log_dirs/<id>`. `last_start`: the broker epoch of the last start at which every partition was opened;
-    `clean_stop`: the token of the orderly stop since then, empty while the broker runs."""
+    """`/brokers/log_dirs/<id>`. `last_start`: the broker epoch of the last start at which every partition was
+    opened."""
 
     version: int = 1
     last_start: int = -1
-    clean_stop: str = ""
 
 
 class ControllerNode(Node):

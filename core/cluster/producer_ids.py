@@ -2,7 +2,8 @@
 
 A coordination that was restored from an older backup would give ids again that are in the logs already, and the logs
 would take the new producers' batches for retries. So whoever takes a block says which id is the highest in use, and
-the block begins above it.
+the block begins above it. One that was restored together with the logs knows no better than they: so no block begins
+below the clock's floor (`clock_floors`).
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ _ATTEMPTS = 100
 _log = logging.getLogger(__name__)
 
 
-def allocate_block(coordination: Coordination, broker_id: int, highest_used: int = -1) -> range:
-    """The next `BLOCK_SIZE` ids, above `highest_used`. A block whose claim had no answer is lost, not used again."""
+def allocate_block(coordination: Coordination, broker_id: int, highest_used: int = -1, *, floor: int = 0) -> range:
+    """The next `BLOCK_SIZE` ids, above `highest_used` and not below `floor`. A block whose claim had no answer is lost,
+    not used again."""
     for _ in range(_ATTEMPTS):
         last, version = _last_given(coordination)
-        start = _above(last, highest_used) + 1
+        start = max(_above(last, highest_used) + 1, floor)
         if _claim(coordination, broker_id, range(start, start + BLOCK_SIZE), version):
             return range(start, start + BLOCK_SIZE)
     raise _kept_changing()

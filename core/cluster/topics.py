@@ -8,6 +8,7 @@ from uuid import UUID
 
 from klamm.core.cluster import paths
 from klamm.core.cluster.assignment import Replicas, assign_replicas
+from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.image import ClusterImage, PartitionImage
 from klamm.core.cluster.nodes import (
@@ -42,7 +43,7 @@ _RAISES = 20
 
 
 class TopicChanges:
-    """`random_index(n)` gives a number in [0, n), `new_id` a fresh topic id."""
+    """`random_index(n)` gives a number in [0, n), `new_id` a fresh topic id, `clock` seconds since 1970."""
 
     def __init__(
         self,
@@ -50,11 +51,13 @@ class TopicChanges:
         controller: Controller,
         random_index: Callable[[int], int],
         new_id: Callable[[], UUID],
+        clock: Callable[[], float],
     ) -> None:
         self._coordination = coordination
         self._controller = controller
         self._random_index = random_index
         self._new_id = new_id
+        self._clock = clock
 
     def create(
         self,
@@ -184,8 +187,9 @@ class TopicChanges:
             self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
 
     def raise_leader_epochs(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
-        """Raise the leader epoch of partitions that `broker_id` leads above those that its logs say have begun. Written
-        by the leader itself, as Kafka's leaders write their in-sync replicas: on condition of each state's version."""
+        """Raise the leader epoch of partitions that `broker_id` leads above those that its logs say have begun, and to
+        the clock's floor at least. Written by the leader itself, as Kafka's leaders write their in-sync replicas: on
+        condition of each state's version."""
         items = sorted(begun.items())
         for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
             self._raise(broker_id, dict(items[begin : begin + _ELECTIONS_A_TRANSACTION]))
@@ -201,7 +205,8 @@ class TopicChanges:
                     continue  # deleted since
                 state = PartitionStateNode.decode(path, data)
                 if state.leader == broker_id and state.leader_epoch <= epoch:
-                    raised = state.model_copy(update={"leader_epoch": epoch + 1})
+                    above = max(epoch + 1, leader_epoch_floor(self._clock()))
+                    raised = state.model_copy(update={"leader_epoch": above})
                     operations.append(Set(path, raised.encode(), stat.version))
             if not operations:
                 return

@@ -8,7 +8,6 @@ cluster, broker and directory, as Kafka's does; a directory of another broker or
 from __future__ import annotations
 
 import fcntl
-import json
 import logging
 import os
 from dataclasses import dataclass
@@ -136,31 +135,24 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
     return meta
 
 
-@dataclass(frozen=True, slots=True)
-class CleanStop:
-    """An orderly stop. `token` is its own, or empty where an older release has stopped."""
-
-    token: str = ""
-
-
-def take_clean_marker(directory: Path) -> CleanStop | None:
-    """The last stop, if it was orderly; the mark is gone afterwards, before anything is written."""
+def take_clean_marker(directory: Path) -> bool:
+    """Whether the last stop was orderly; the mark is gone afterwards, before anything is written."""
     path = directory / CLEAN_SHUTDOWN
     with storage(f"cannot remove {path}"):
         if not path.exists():
-            return None
+            return False
         content = path.read_bytes()
         remove(path)
         sync_directory(directory)
     if content == _OLD_CLEAN:
-        return CleanStop()
+        return True
     try:
-        return CleanStop(str(json.loads(unseal(content)).get("token", "")))
+        unseal(content)
     except ValueError:
         _log.warning("%s is damaged; the logs are checked as after a crash", path)
-        return None
+        return False
+    return True
 
 
-def leave_clean_marker(directory: Path, token: str = "") -> None:
-    fields = {"version": 0} | ({"token": token} if token else {})
-    write_atomically(directory / CLEAN_SHUTDOWN, seal(json.dumps(fields, separators=(",", ":")) + "\n"))
+def leave_clean_marker(directory: Path) -> None:
+    write_atomically(directory / CLEAN_SHUTDOWN, seal(_OLD_CLEAN.decode()))

@@ -133,19 +133,15 @@ class LogManager:
             self._missing = MissingLogs(self.directory, expected, accept_missing, past)
             self.meta = claim_meta(self.directory, cluster_id, broker_id)
             self.given_producer_ids = GivenProducerIds(self.directory)
-            self.unchanged = self._load(config_for, past.clean_stop)
-            """Whether the directory is exactly what this broker left at its last stop, which was orderly."""
-            self.clean_stop = ""
-            """Once closed: the token of the orderly stop; empty where it was none."""
+            self._load(config_for)
             if self._missing.new_directory:
                 self.write_checkpoints()  # from now on a directory without them is one that was emptied
         except BaseException:
             self._directory_lock.release()
             raise
 
-    def _load(self, config_for: ConfigFor, expected_stop: str) -> bool:
-        stop = take_clean_marker(self.directory)
-        clean = stop is not None
+    def _load(self, config_for: ConfigFor) -> None:
+        clean = take_clean_marker(self.directory)
         recovery, starts, watermarks = map(_read, (self._recovery_points, self._log_starts, self._high_watermarks))
         self._missing.look({tp: max(recovery.get(tp, 0), watermarks.get(tp, 0)) for tp in {*recovery, *watermarks}})
         with storage(f"cannot read {self.directory}"):
@@ -169,7 +165,6 @@ class LogManager:
             return self._open(opening.tp, opening.topic_id, config_for(opening.tp.topic), opening.known)
 
         self._logs = open_all(openings, open_one, self._tuning.recovery_threads)
-        return stop is not None and stop.token == expected_stop != ""
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
@@ -383,9 +378,7 @@ class LogManager:
             if clean:
                 self.write_checkpoints()
             if clean and not failed:
-                token = uuid4().hex
-                leave_clean_marker(self.directory, token)
-                self.clean_stop = token
+                leave_clean_marker(self.directory)
         finally:
             self._directory_lock.release()
 

@@ -35,11 +35,10 @@ _UNKNOWN: Final = 0
 @dataclass(frozen=True, slots=True)
 class KnownPast:
     """What the coordination knows of the directory. `last_start`: the broker epoch of the last start at which every
-    partition was opened; `NO_START` where none is known. `clean_stop`: the token of the orderly stop that ended the
-    last run; empty where none did. `created` gives a partition's creation id, to be compared with broker epochs."""
+    partition was opened; `NO_START` where none is known. `created` gives a partition's creation id, to be
+    compared with broker epochs."""
 
     last_start: int = NO_START
-    clean_stop: str = ""
     created: Callable[[TopicPartition], int] = lambda _: NO_START
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import klamm
 from klamm.core.broker import leadership
 from klamm.core.client.cluster_client import ClusterClient, EpochEnd
 from klamm.core.cluster import paths
-from klamm.core.cluster.log_directory import LogDirectoryRecord
+from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.nodes import PartitionStateNode
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.errors import ErrorCode, StorageError
@@ -71,16 +72,17 @@ def test_an_older_coordination_goes_on_above_the_logs_epochs(tmp_path: Path) -> 
     with broker(tmp_path) as wire:
         create_topic(wire, "t")
     shutil.copy(tmp_path / TREE, tmp_path / "backup.db")
-    set_leader_epoch(tmp_path, 7)
+    far = 2**30 + 7  # above what the clock gives
+    set_leader_epoch(tmp_path, far)
     with broker(tmp_path) as wire:
-        assert leader_epoch(wire) == 7
+        assert leader_epoch(wire) == far + 1
         assert produce(wire, "t", batch(b"a")).base_offset == 0
     shutil.copy(tmp_path / "backup.db", tmp_path / TREE)
-    for _ in range(2):  # the second start finds nothing to raise
+    for start in (2, 3):
         with broker(tmp_path) as wire:
-            assert leader_epoch(wire) == 8
+            assert leader_epoch(wire) == far + start
             assert produce(wire, "t", batch(b"b")).error_code is ErrorCode.none
-            assert fetch(wire, "t", 0, leader_epoch=8).error_code is ErrorCode.none
+            assert fetch(wire, "t", 0, leader_epoch=far + start).error_code is ErrorCode.none
     with broker(tmp_path) as wire:
         assert fetch(wire, "t", 0).high_watermark == 3
 
@@ -138,14 +140,13 @@ def crashes(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def crash() -> None:
         close = LogManager.close
         monkeypatch.setattr(LogManager, "close", lambda logs, **_: close(logs, clean=False))
-        monkeypatch.setattr(LogDirectoryRecord, "stopped", lambda *_: None)
 
     return crash
 
 
 def keep_epochs(patch: pytest.MonkeyPatch) -> None:
     """As before: only logs that are ahead of the coordination get another leader epoch."""
-    patch.setattr("klamm.core.broker.server._of_another_history", lambda *_: {})
+    patch.setattr("klamm.core.broker.server._begun_epochs", lambda *_: {})
 
 
 def restore_logs(folder: Path) -> None:
@@ -180,7 +181,7 @@ def test_a_group_over_older_logs(tmp_path: Path, ended: str, copied: str, crashe
 
 
 @contextmanager
-def group(folder: Path) -> Iterator[tuple[WireClient, dict[str, object]]]:
+def group(folder: Path) -> Iterator[tuple[WireClient, dict[str, dict[str, str]]]]:
     """A broker, and the configuration of a group's member."""
     tree = {"plugin": "embedded", "path": str(folder / TREE)}
     with broker_thread(folder, tree) as running:
@@ -192,51 +193,51 @@ def group(folder: Path) -> Iterator[tuple[WireClient, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("ended", ["in order", "by kill -9"])
-def test_a_start_on_the_same_logs(tmp_path: Path, ended: str, crashes: Callable[[], None]) -> None:
-    """After an orderly stop the epoch stays; after another one the log may have lost its end."""
+def test_each_start_begins_a_leader_epoch(tmp_path: Path, ended: str, crashes: Callable[[], None]) -> None:
+    """The log may have lost its end, or be out of a backup together with the coordination: nothing in them can tell."""
     if ended == "by kill -9":
         crashes()
-    raised = int(ended != "in order")
     with broker(tmp_path) as wire:
         create_topic(wire, "t")
         produce(wire, "t", batch(b"a"))
-        assert leader_epoch(wire) == 0
-    for start in (1, 2):
+        epochs = [leader_epoch(wire)]
+    assert epochs == [0]
+    for _ in range(2):
         with broker(tmp_path) as wire:
-            assert leader_epoch(wire) == start * raised
+            epochs.append(leader_epoch(wire))
             produce(wire, "t", batch(b"b"))
+    assert sorted(set(epochs)) == epochs
 
 
-def test_a_copy_of_the_stopped_directory_proves_nothing_once_it_was_used(
-    tmp_path: Path, crashes: Callable[[], None]
-) -> None:
-    """The copy and the coordination hold one token until the broker starts, whose own end leaves none."""
+def forget_the_clock(patch: pytest.MonkeyPatch) -> None:
+    """Epochs are counted on from what the backup holds."""
+    patch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)
+
+
+@guarantee("A1", "logs and coordination from one backup never repeat a leader epoch", plant=forget_the_clock)
+def test_a_history_that_is_lost_ends_where_the_backup_did(tmp_path: Path) -> None:
+    """70 records are in the backup, 50 more are lost with the restore, 60 new ones take their offsets: whoever has read
+    the lost ones is told that their leader epoch ends at 70."""
     with broker(tmp_path) as wire:
         create_topic(wire, "t")
-        produce(wire, "t", batch(b"a"))
-    shutil.copytree(tmp_path / "data", tmp_path / "backup")
-    crashes()
+        produce(wire, "t", batch(*[b"kept"] * 70))
+    backup = tmp_path / "backup"
+    backup.mkdir()
+    shutil.copytree(tmp_path / "data", backup / "data")
+    shutil.copy(tmp_path / TREE, backup / TREE)
     with broker(tmp_path) as wire:
-        assert leader_epoch(wire) == 0
-        produce(wire, "t", batch(b"b", b"c"))
-    restore_logs(tmp_path)
-    with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tmp_path / TREE)}) as running:
-        own = running.advertised[0]
-        with ClusterClient(f"{own.host}:{own.port}", codecs=CodecTable()) as client:
-            assert client.leader_epoch_ends({T0: 0}) == {T0: EpochEnd(0, 1)}
-        with WireClient(f"{own.host}:{own.port}") as wire:
-            assert leader_epoch(wire) == 1
-
-
-def test_a_displaced_broker_does_not_say_that_it_stopped_in_order(tmp_path: Path) -> None:
-    with coordination(tmp_path) as tree:
-        first, second = LogDirectoryRecord(tree, 0), LogDirectoryRecord(tree, 0)
-        first.read()
-        first.started()
-        second.read()
-        second.started()
-        first.stopped("mine")
-        assert second.read().clean_stop == ""
+        produce(wire, "t", batch(*[b"lost"] * 50))
+        lost = leader_epoch(wire)
+    shutil.rmtree(tmp_path / "data")
+    for left in tmp_path.glob(f"{TREE}*"):
+        left.unlink()
+    shutil.move(backup / "data", tmp_path / "data")
+    shutil.move(backup / TREE, tmp_path / TREE)
+    eventually(lambda: leader_epoch_floor(time.time()) > lost, "the clock has gone on since")
+    with group(tmp_path) as (wire, config):
+        assert produce(wire, "t", batch(*[b"new"] * 60)).base_offset == 70
+        with ClusterClient(str(config["consumer"]["bootstrap.servers"]), codecs=CodecTable()) as client:
+            assert client.leader_epoch_ends({T0: lost}) == {T0: EpochEnd(0, 70)}
 
 
 @pytest.mark.parametrize("partitions", [2, 70], ids=["one by one", "together"])
@@ -255,6 +256,6 @@ def test_epochs_are_durable_before_they_are_led(
 
     monkeypatch.setattr(LogManager, "sync_leader_epochs", synced)
     with broker(tmp_path) as wire:
-        assert leader_epoch(wire) == 1
+        assert leader_epoch(wire) > 0
         assert len(waited[0]) == partitions
         assert all(log.leader_epochs_durable for log in waited[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.cluster import paths, producer_ids
+from klamm.core.cluster import cluster, paths, producer_ids
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.nodes import ProducerIdBlockNode
@@ -59,14 +60,50 @@ def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: C
 
 def test_a_restore_under_a_running_broker_is_noticed(coordination: Coordination) -> None:
     """What this broker gave out itself is not given again, written with or not."""
-    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
-    cluster.register()
+    broker_cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092))
+    broker_cluster.register()
     try:
-        first, second = cluster.allocate_producer_ids(), cluster.allocate_producer_ids()
+        first, second = broker_cluster.allocate_producer_ids(), broker_cluster.allocate_producer_ids()
         set_back(coordination, first.stop - 1)
-        assert cluster.allocate_producer_ids().start > second.stop
+        assert broker_cluster.allocate_producer_ids().start > second.stop
     finally:
-        cluster.close()
+        broker_cluster.close()
+
+
+@contextmanager
+def broker(folder: Path) -> Iterator[WireClient]:
+    with broker_thread(folder, {"plugin": "embedded", "path": str(folder / "tree.db")}) as running:
+        own = running.advertised[0]
+        with WireClient(f"{own.host}:{own.port}") as wire:
+            yield wire
+
+
+def new_producer(wire: WireClient) -> tuple[int, int]:
+    """Its id and epoch."""
+    patience = timedelta(minutes=1)
+    who = wire.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=patience)
+    assert who.error_code is ErrorCode.none
+    return who.producer_id, who.producer_epoch
+
+
+def five_records(wire: WireClient, producer: tuple[int, int]) -> list[int]:
+    """The first five of a producer; the offsets that its batches were acknowledged with."""
+    offsets = []
+    for sequence in range(5):
+        record = encode_batch(
+            [(1_700_000_000_000, None, b"x", ())],
+            producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence,
+        )  # fmt: skip
+        answer = produce(wire, "t", record)
+        assert answer.error_code is ErrorCode.none
+        offsets.append(answer.base_offset)
+    return offsets
+
+
+def restore_tree(folder: Path, backup: bytes) -> None:
+    for left in folder.glob("tree.db-*"):
+        left.unlink()
+    (folder / "tree.db").write_bytes(backup)
 
 
 def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
@@ -74,42 +111,36 @@ def believe_the_coordination(patch: pytest.MonkeyPatch) -> None:
 
 
 @guarantee("D14", "a coordination from an older backup gives no producer id again", plant=believe_the_coordination)
-def test_new_producers_are_not_taken_for_old_ones(tmp_path: Path) -> None:
-    tree = {"plugin": "embedded", "path": str(tmp_path / "tree.db")}
-
-    @contextmanager
-    def broker() -> Iterator[WireClient]:
-        with broker_thread(tmp_path, tree) as running:
-            own = running.advertised[0]
-            with WireClient(f"{own.host}:{own.port}") as wire:
-                yield wire
-
-    def five_records(wire: WireClient) -> list[int]:
-        """Of a new producer; the offsets that its batches were acknowledged with."""
-        patience = timedelta(minutes=1)
-        who = wire.call(ApiKey.INIT_PRODUCER_ID, 4, transactional_id=None, transaction_timeout=patience)
-        assert who.error_code is ErrorCode.none
-        offsets = []
-        for sequence in range(5):
-            record = encode_batch(
-                [(1_700_000_000_000, None, b"x", ())],
-                producer_id=who.producer_id, producer_epoch=who.producer_epoch, base_sequence=sequence,
-            )  # fmt: skip
-            answer = produce(wire, "t", record)
-            assert answer.error_code is ErrorCode.none
-            offsets.append(answer.base_offset)
-        return offsets
-
-    with broker() as wire:
+def test_new_producers_are_not_taken_for_old_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "producer_id_floor", lambda _: 0)  # a clock that is behind: the logs alone tell
+    with broker(tmp_path) as wire:
         create_topic(wire, "t")
     backup = (tmp_path / "tree.db").read_bytes()
-    with broker() as wire:
-        assert five_records(wire) == [0, 1, 2, 3, 4]
-    for left in tmp_path.glob("tree.db-*"):
-        left.unlink()
-    (tmp_path / "tree.db").write_bytes(backup)
-    with broker() as wire:
-        assert five_records(wire) == [5, 6, 7, 8, 9]
+    with broker(tmp_path) as wire:
+        assert five_records(wire, new_producer(wire)) == [0, 1, 2, 3, 4]
+    restore_tree(tmp_path, backup)
+    with broker(tmp_path) as wire:
+        assert five_records(wire, new_producer(wire)) == [5, 6, 7, 8, 9]
+
+
+def forget_the_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(cluster, "producer_id_floor", lambda _: 0)
+
+
+@guarantee("D14", "nor do logs and coordination from one backup", plant=forget_the_clock)
+def test_a_producer_that_outlives_a_restore_shares_its_id_with_nobody(tmp_path: Path) -> None:
+    with broker(tmp_path) as wire:
+        create_topic(wire, "t")
+    backup = (tmp_path / "tree.db").read_bytes()
+    shutil.copytree(tmp_path / "data", tmp_path / "backup")
+    with broker(tmp_path) as wire:
+        living = new_producer(wire)
+    restore_tree(tmp_path, backup)
+    shutil.rmtree(tmp_path / "data")
+    shutil.move(tmp_path / "backup", tmp_path / "data")
+    with broker(tmp_path) as wire:
+        assert five_records(wire, new_producer(wire)) == [0, 1, 2, 3, 4]
+        assert five_records(wire, living) == [5, 6, 7, 8, 9]
 
 
 def test_ids_that_were_given_and_not_written_with_are_not_given_again(tmp_path: Path) -> None:
@@ -126,10 +157,10 @@ def test_ids_that_were_given_and_not_written_with_are_not_given_again(tmp_path: 
 
 def test_a_broker_notes_what_it_takes(coordination: Coordination, tmp_path: Path) -> None:
     given = GivenProducerIds(tmp_path)
-    cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), note_producer_id=given.note)
-    cluster.register()
+    broker_cluster = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), note_producer_id=given.note)
+    broker_cluster.register()
     try:
-        block = cluster.allocate_producer_ids()
+        block = broker_cluster.allocate_producer_ids()
         assert GivenProducerIds(tmp_path).highest == block.stop - 1
     finally:
-        cluster.close()
+        broker_cluster.close()

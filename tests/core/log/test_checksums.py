@@ -13,7 +13,6 @@ from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.log_directory import (
     CLEAN_SHUTDOWN,
     META,
-    CleanStop,
     DirectoryMeta,
     claim_meta,
     leave_clean_marker,
@@ -81,17 +80,17 @@ def test_partition_metadata(tmp_path: Path) -> None:
 
 
 def test_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
-    leave_clean_marker(tmp_path, "token")
+    leave_clean_marker(tmp_path)
     path = tmp_path / CLEAN_SHUTDOWN
     for raw in flips(path.read_bytes()):
         path.write_bytes(raw)
         assert not take_clean_marker(tmp_path)
         assert not path.exists()
     path.write_bytes(b'{"version":0}\n')
-    assert take_clean_marker(tmp_path) == CleanStop()
-    leave_clean_marker(tmp_path, "token")
-    assert take_clean_marker(tmp_path) == CleanStop("token")
-    assert take_clean_marker(tmp_path) is None
+    assert take_clean_marker(tmp_path)
+    leave_clean_marker(tmp_path)
+    assert take_clean_marker(tmp_path)
+    assert not take_clean_marker(tmp_path)
 
 
 def test_snapshots_of_producers() -> None:

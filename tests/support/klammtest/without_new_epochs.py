@@ -20,4 +20,4 @@ def klamm_commands() -> Iterable[Command]:
     return []
 
 
-setattr(server, "_of_another_history", _nothing)  # noqa: B010 - mypy takes an assignment for a mistake
+setattr(server, "_begun_epochs", _nothing)  # noqa: B010 - mypy takes an assignment for a mistake

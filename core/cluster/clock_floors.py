@@ -1,0 +1,31 @@
+"""Where leader epochs and producer ids go on, so that none is given a second time after a restore.
+
+A restore of coordination and logs from one backup takes every counter back. The next leader epoch and the next producer
+id would be those of the history that is lost, and neither consumers nor logs could tell the two apart. Only the clock
+has gone on, so both go on above a floor that rises with it. A clock that is behind loses this protection and no other:
+what the coordination and the logs know holds in any case.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_EPOCH_S: Final = 1_767_225_600
+"""2026-01-01 00:00 UTC, in seconds since 1970."""
+_HIGHEST_S: Final = 2**30
+"""34 years: leader epochs are int32, and a clock that is far ahead must leave room to count on."""
+_IDS_PER_SECOND: Final = 2**20
+
+
+def leader_epoch_floor(now_s: float) -> int:
+    """Whole seconds since 2026: more than any leader epoch of an earlier second, elections included."""
+    return int(_seconds(now_s))
+
+
+def producer_id_floor(now_s: float) -> int:
+    """More than any producer id from before `now_s`, at up to a million ids a second."""
+    return int(_seconds(now_s) * _IDS_PER_SECOND)
+
+
+def _seconds(now_s: float) -> float:
+    return min(max(now_s - _EPOCH_S, 0), _HIGHEST_S)
