@@ -1,13 +1,14 @@
 """The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
 
 A load whose event was not stored has no marker in `_audited`; the next run sends it again. That does no harm: for one
-(tier, owner, topic, topic id, partition, from) one event wins.
+(tier, owner, topic, topic id, partition, from) one event wins. A marker names the job that wrote the load: the number
+of a load that was removed by hand is given again, and the new load is another.
 """
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from uuid import UUID
 
@@ -112,21 +113,35 @@ class LoadAuditor:
         return self._audit.audits(topic)
 
     def send_missing(self, layout: TopicLayout) -> list[int]:
-        """The events of every load that has no marker; the numbers of those sent."""
+        """The events of every load that has no marker of its own; the numbers of those sent."""
+        if not self.audits(layout.topic):
+            return []
         done = set(self._publisher.names(layout.audited_root))
-        missing = [n for n in load_numbers(self._publisher, layout) if f"{n:06d}" not in done]
-        if missing and self.audits(layout.topic):
+        numbers = load_numbers(self._publisher, layout)
+        unmarked = {n for n in numbers if f"{n:06d}" not in done}
+        missing = sorted(unmarked.union(self._of_others(layout, [n for n in numbers if n not in unmarked])))
+        if missing:
             self._send(layout, missing)
         return missing
+
+    def _of_others(self, layout: TopicLayout, numbers: list[int]) -> Iterator[int]:
+        """Those whose marker was another load's, or names no job (a former version's), from the last one down to the
+        first that is right. Numbers are given and told in ascending order: below it all are."""
+        for number in reversed(numbers):
+            marker = self._publisher.read(layout.audited(number))
+            if marker == read_audit(self._publisher, layout, number).job_id.encode():
+                return
+            yield number
 
     def _send(self, layout: TopicLayout, numbers: list[int]) -> None:
         with self._connect() as client:
             ranges = self._audit.ranges(self._identity, ClusterPublisher(client, self._audit.topic))
             try:
                 for number in numbers:
-                    ranges.publish_ranges(read_audit(self._publisher, layout, number).counts())
+                    load = read_audit(self._publisher, layout, number)
+                    ranges.publish_ranges(load.counts())
                     self._publisher.make(layout.audited_root)
-                    self._publisher.write(layout.audited(number), b"")
+                    self._publisher.write(layout.audited(number), load.job_id.encode())
             finally:
                 ranges.close()
 

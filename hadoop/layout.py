@@ -4,7 +4,7 @@
     <root>/<topic>/load=000003/{_offsets.json,_audit.json,_SUCCESS}
     <root>/<topic>/_staging/<job id>/…                        one job's, invisible to readers
     <root>/<topic>/_staging/<job id>.alive                    its heartbeat
-    <root>/<topic>/_audited/000003                            the load's audit event is stored
+    <root>/<topic>/_audited/000003                            its audit event is stored; names its job
 
 Names that begin with `_` are passed over by every engine that knows Hive's partition discovery.
 """
