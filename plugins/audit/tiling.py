@@ -1,8 +1,9 @@
 """From the events of the audit topic to what each tier has counted, and to what is wrong, by windows.
 
-- For one key the event of the highest epoch wins, and of these the last. An event whose range goes on past the
-  beginning of another one was never committed (its owner was stopped, and another one began there), so it is passed
-  over where an earlier version of the key is not.
+- Of the events of one key the one that ends where another range begins was committed, for ranges begin at commits.
+  One that goes on past the beginning of another was not (its owner was stopped, and another one began there). Where
+  that does not tell, the highest epoch wins, and of these the last; an epoch may begin again (the generation of a
+  classic group that its broker forgot).
 - A problem belongs to the windows in which records could be wrong because of it, and to no others. Which windows a
   range of offsets has touched, the broker tier tells, which has counted every range.
 - Offsets of a topic that was deleted and created again are other offsets: ranges tile by topic id.
@@ -16,7 +17,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -268,8 +269,9 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
     for begin, following in pairwise(begins):
         assert begin is not None
         ranked = [event for _, event in sorted(enumerate(versions[begin]), key=_rank, reverse=True)]
+        committed = (event for event in ranked if event.to_offset == following)
         fits = (event for event in ranked if following is None or event.to_offset <= following)
-        yield ranked[0] if tier.tier == BROKER else next(fits, ranked[0])
+        yield ranked[0] if tier.tier == BROKER else next(chain(committed, fits), ranked[0])
 
 
 def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:

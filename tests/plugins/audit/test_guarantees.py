@@ -306,6 +306,30 @@ def test_the_highest_epoch_wins() -> None:
     assert audit.complete, audit.problems
 
 
+def only_by_epoch(patch: pytest.MonkeyPatch) -> None:
+    original = tiling._chosen
+
+    def chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
+        highest = {begin: max(event.epoch for event in versions[begin]) for begin in versions}
+        return original(tier, {b: [e for e in versions[b] if e.epoch == highest[b]] for b in versions})
+
+    patch.setattr(tiling, "_chosen", chosen)
+
+
+@guarantee("C11", "a group whose generations began again is complete where all is committed", plant=only_by_epoch)
+def test_the_range_that_was_committed_wins_though_its_generation_is_lower() -> None:
+    events = [
+        event("producer", "p", 0, 1, {0: 40}),
+        event("broker", "b", 0, 40, {0: 40}),
+        event("consumer", "readers", 0, 10, {0: 10}, epoch=5),
+        event("consumer", "readers", 10, 15, {0: 5}, epoch=5),  # its commit failed: the broker was restarted
+        event("consumer", "readers", 10, 30, {0: 20}, epoch=1),
+        event("consumer", "readers", 30, 40, {0: 10}, epoch=1),
+    ]
+    audit = result(events)
+    assert audit.complete, audit.problems
+
+
 def unsettled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compare, "_settled", lambda windows, settlements: (tuple(windows), ()))
 
