@@ -52,13 +52,14 @@ class _Taken(NamedTuple):
 
 class _Topic:
     """The counts of one topic that no stored event holds yet, and the number of the next event. `in_flight`: attempted
-    and not settled."""
+    and not settled. `resuming`: the event that says that it goes on is on its way; `quiet` holds until it is stored."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
         self.number = 0
         self.in_flight = 0
         self.quiet = False
+        self.resuming = False
         self.ended = False
 
     def add(self, start: int, column: int, size: int, count: int) -> None:
@@ -152,16 +153,17 @@ class KlammProducerAudit:
         self._wake.set()
 
     def _resume(self, state: _Topic) -> None:
-        """Store that this producer sends again, and only then let it; `DeliveryError` when that took too long. It then
-        sends all the same (an audit never stops records), and its promise is void."""
+        """Store that this producer sends again, and only then let it, whichever of its threads sends; `DeliveryError`
+        when that took too long. It then sends all the same (an audit never stops records), and its promise is void."""
         if not self._publishing.acquire(timeout=RESUME_S):
             state.quiet = False
             raise DeliveryError(f"audit events of {self._source.who.owner} could not be stored within {RESUME_S} s")
         try:
             if state.quiet:
-                state.quiet = False
+                state.resuming = True
                 self._publish_counts(final=False, heartbeat=True, timeout_s=min(RESUME_S, self._store_timeout_s))
         finally:
+            state.quiet = state.resuming = False
             self._publishing.release()
 
     def _run(self) -> None:
@@ -244,7 +246,7 @@ class KlammProducerAudit:
             for start, (acknowledged, size, attempted, attempted_size) in sorted(counts.items())
         )
         span, interval_ms = (topic.number, topic.number + 1), round(self._interval_s * 1000)
-        quiet = topic.quiet and not counts
+        quiet = topic.quiet and not topic.resuming and not counts
         return self._source.event((name, None), span, windows, final=final, quiet=quiet, interval_ms=interval_ms)
 
     def _settle(self, sent: list[_Taken], timeout_s: float) -> Exception | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +17,7 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import RangeCount, WindowCount
-from klamm.plugins.audit import broker_tier, compare, tiling
+from klamm.plugins.audit import broker_tier, compare, producer, tiling
 from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
@@ -285,6 +287,50 @@ def test_a_quiet_producer_tells_before_it_goes_on() -> None:
     counts.close()
 
 
+def one_thread_waiting(patch: pytest.MonkeyPatch) -> None:
+    """The flag falls before the event is stored."""
+    original = KlammProducerAudit._publish_counts
+
+    def publish(self: Any, **how: Any) -> None:
+        for state in self._topics.values():
+            state.quiet = state.quiet and not state.resuming
+        original(self, **how)
+
+    patch.setattr(KlammProducerAudit, "_publish_counts", publish)
+
+
+@guarantee("C11", "no thread of a quiet producer sends before it has said so", plant=one_thread_waiting)
+def test_all_threads_of_a_quiet_producer_wait_until_it_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer, "RESUME_S", 60.0)
+    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)  # nothing is told but by the threads below
+    topic = GatedTopic()
+    counts = producer_audit(topic)
+    counts.attempted("flights", 0, 1)
+    counts.acknowledged("flights", 0, 1)
+    counts.flush()
+    counts._send(final=False, heartbeat=True)
+    assert topic.events[-1].quiet
+    topic.gate.clear()
+    returned = threading.Event()
+    stored_first: list[bool] = []
+
+    def send() -> None:
+        counts.attempted("flights", 0, 1)
+        stored_first.append(topic.gate.is_set())
+        returned.set()
+
+    threads = [threading.Thread(target=send, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert topic.arrived.wait(30)
+    threads[1].start()
+    returned.wait(2)  # for one that does not wait
+    topic.gate.set()
+    for thread in threads:
+        thread.join(30)
+    assert stored_first == [True, True]
+    counts.close()
+
+
 def the_last_wins(patch: pytest.MonkeyPatch) -> None:
     def chosen(_: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iterator[AuditEvent]:
         return (versions[begin][-1] for begin in sorted(versions))
@@ -493,6 +539,22 @@ def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
 
 def named(producer: str) -> Headers:
     return (("klamm.host", b"host"), ("klamm.application", b"tests"), ("klamm.producer", producer.encode()))
+
+
+class GatedTopic(AuditTopic):
+    """Stores nothing while its gate is shut; `arrived`: somebody waits there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Event()
+
+    def __call__(self, key: bytes, value: bytes) -> Future[None]:
+        if not self.gate.is_set():
+            self.arrived.set()
+            assert self.gate.wait(60)
+        return super().__call__(key, value)
 
 
 def producer_audit(topic: AuditTopic) -> KlammProducerAudit:
