@@ -27,6 +27,7 @@ from klamm.core.seams.audit import NO_WINDOW
 from klamm.plugins.audit.event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
 from klamm.plugins.audit.tiling import (
     DEFAULT_LATENESS_MS,
+    PATIENCE,
     PRODUCERS,
     Kind,
     LogEnd,
@@ -175,6 +176,8 @@ def compare(
     the partitions of each topic ended before the events were read; None: nobody asked, and it is not compared. A topic
     with records of which nobody has told anything is one more."""
     logs = {} if logs is None else logs
+    events = list(events)
+    now_ms = told_now(events, now_ms)
     by_topic: dict[str, list[AuditEvent]] = {topic: [] for topic in topics}
     for event in events:
         by_topic.setdefault(event.topic, []).append(event)
@@ -185,6 +188,21 @@ def compare(
         _compare_topic(topic, by_topic[topic], now_ms, expect, lateness_ms, logs.get(topic, {}))
         for topic in sorted(by_topic)
     ]
+
+
+def told_now(events: Sequence[AuditEvent], now_ms: int) -> int:
+    """Now by the clock that stamps events, as far as it is known: the reader's own may be ahead, and would find every
+    producer silent. So it counts only beyond the silence that a live producer is allowed."""
+    stamps = [event.stored_ms for event in events if event.stored_ms >= 0]
+    if not stamps:
+        return now_ms
+    last: dict[tuple[str, str], AuditEvent] = {}
+    for event in events:
+        if event.tier == PRODUCER:
+            key = (event.topic, event.owner)
+            last[key] = max(last.get(key, event), event, key=lambda each: each.from_offset)
+    patience_ms = PATIENCE * max((event.interval_ms for event in last.values() if not event.final), default=0)
+    return max(max(stamps), now_ms - patience_ms)
 
 
 def _compare_topic(

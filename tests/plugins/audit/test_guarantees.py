@@ -376,6 +376,24 @@ def test_the_range_that_was_committed_wins_though_its_generation_is_lower() -> N
     assert audit.complete, audit.problems
 
 
+def by_the_readers_clock(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(compare, "told_now", lambda events, now_ms: now_ms)
+
+
+@guarantee("C11", "a report whose clock is wrong finds no live producer killed", plant=by_the_readers_clock)
+def test_the_clock_that_stamps_events_decides_who_lives() -> None:
+    stamped = {"final": False, "interval_ms": 10_000, "time_ms": 0}
+    begun = event("producer", "p", 0, 1, {0: 5}, stored_ms=WINDOW_MS, **stamped)
+    stored = event("broker", "b", 0, 5, {}, sources={"p": {0: 5}}, stored_ms=WINDOW_MS)
+    ahead_ms = WINDOW_MS + 5_000 + 30_000
+    audit = result([begun, stored], ahead_ms)
+    assert audit.live_producers == ("p",)
+    assert audit.complete
+    told = event("producer", "q", 0, 1, {}, stored_ms=WINDOW_MS + 31_000, **stamped)
+    assert result([begun, stored, told], 0).live_producers == ("q",), "and a clock behind lets no killed one live"
+    assert result([begun, stored], WINDOW_MS + 70_000).live_producers == ()
+
+
 def unsettled(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(compare, "_settled", lambda windows, settlements: (tuple(windows), ()))
 
