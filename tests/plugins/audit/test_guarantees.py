@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from klamm.core.client.cluster_client import EARLIEST
+from klamm.core.client.metadata import ClusterView, PartitionView, TopicView
+from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
 from klamm.core.records.encode import encode_batch
@@ -17,9 +21,10 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import RangeCount, WindowCount
-from klamm.plugins.audit import broker_tier, compare, producer, tiling
+from klamm.plugins.audit import broker_tier, compare, producer, question, tiling
 from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
+from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
 from klamm.plugins.audit.origins import origin, origins
 from klamm.plugins.audit.producer import KlammProducerAudit
@@ -154,6 +159,62 @@ def test_a_log_that_was_never_counted_is_reported() -> None:
     logs = {name: {Place(str(OLD), 0): LogEnd(10, end)} for name, end in (("empty", 10), ("flights", 11))}
     [audit] = compare.compare([], LATER_MS, logs=logs)
     assert (audit.topic, audit.complete, audit.watermark_ms) == ("flights", False, None)
+
+
+class AskedCluster:
+    """As much of `ClusterClient` as a report uses: an audit topic of these events, and two partitions of `flights`, of
+    which one is served and ends at 100."""
+
+    codecs = CODECS
+
+    def __init__(self, events: Sequence[AuditEvent]) -> None:
+        self._stored = [(0, *each.encode(), ()) for each in events]
+        self.asked: list[str] = []
+
+    def metadata(self) -> ClusterView:
+        topic = TopicView("flights", ErrorCode.none, dict.fromkeys((0, 1), PartitionView(0)), topic_id=OLD)
+        return ClusterView(topics={"flights": topic})
+
+    def list_served_offsets(
+        self, wanted: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
+        self.asked.append("logs")
+        return {p: 0 if at == EARLIEST else 100 for p, at in wanted.items() if p == FLIGHTS}, {}
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        return [TopicPartition(topic, 0)]
+
+    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        self.asked.append("events")
+        return {p: (0 if at == EARLIEST else len(self._stored), -1) for p, at in wanted.items()}
+
+    def by_leader(self, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        return {0: list(partitions)}
+
+    def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
+        batch = encode_batch(self._stored)
+        return {p: SimpleNamespace(error=ErrorCode.none, records=bytes(batch)) for p in offsets}
+
+
+@guarantee("C9", "a report asks where the logs end before it reads the events", plant=not_asking_the_logs)
+def test_a_report_compares_the_counts_with_the_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question, "REACH_S", 0.0)
+    monkeypatch.setattr(question, "is_behind", tiling.is_behind)
+    counted = [
+        event("producer", "p", 0, 1, {0: 50}),
+        event("broker", "b", 0, 50, {}, sources={"p": {0: 50}}, topic_id=str(OLD)),
+    ]
+    cluster: Any = AskedCluster(counted)
+    config = AuditConfig.model_validate({"broker.interval.ms": 10})
+    answer = question.ask(cluster, config, question.Question())
+    [audit] = answer.audits
+    assert not answer.complete
+    assert audit.watermark_ms is None
+    assert [problem.text for problem in audit.problems] == [
+        "partition 0: counted up to offset 50, and its log ends at 100",
+        "partition 1: not counted yet, and no broker says where its log ends",
+    ]
+    assert cluster.asked.index("events") > cluster.asked.index("logs")
 
 
 def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() -> None:
