@@ -271,7 +271,7 @@ class Consumer:
         with self._positions.changing():
             state = self._positions.state(partition)
             known = state.position is not None
-            state.move(offset)
+            state.move(offset, state.epoch_before(offset))
         if not known and self._audit.counts(partition):
             self._audit.start(partition, self._audit_from(partition, offset))
         self._audit.seek(partition, offset)

@@ -57,7 +57,8 @@ class PartitionState:
     of the first chunks are read by a take that is under way, and take no room any more.
 
     A position means something in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch
-    of the record before it (KIP-320), -1 when unknown. `check`: both are to be compared with the cluster before the
+    of the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
+    that was left for one that lies before it. `check`: both are to be compared with the cluster before the
     next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
     `suspect`: the broker has refused the position since."""
 
@@ -66,6 +67,7 @@ class PartitionState:
     epoch: int = -1
     position: int | None = None
     position_epoch: int = -1
+    furthest: tuple[int, int] = (-1, -1)
     confirmed: int | None = None
     confirmed_epoch: int = -1
     committed: int | None = None
@@ -89,6 +91,8 @@ class PartitionState:
 
     def move(self, offset: int | None, epoch: int = -1, *, reset: str = "") -> None:
         """To another position (None: to be found); what was fetched is dropped."""
+        if self.position is not None and self.position_epoch >= 0 and self.position >= self.furthest[0]:
+            self.furthest = self.position, self.position_epoch
         self.position, self.position_epoch = offset, epoch
         self.confirm()
         self.reset = reset
@@ -98,6 +102,21 @@ class PartitionState:
     def confirm(self) -> None:
         """The application is done with what lies before the position."""
         self.confirmed, self.confirmed_epoch = self.position, self.position_epoch
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before an offset up to which records were fetched, or a later one; -1 when
+        unknown.
+
+        A later one does as well: leader epochs never fall from record to record, and the cluster is asked where the
+        largest epoch up to this one ends. In a log that has the record, that is not before the offset; in one that was
+        cut below it, it is where the cut is, since what came after has a larger epoch than all that was lost."""
+        read = (self.confirmed, self.confirmed_epoch), (self.position, self.position_epoch), self.furthest
+        for known, epoch in read:
+            if known is not None and offset <= known and epoch >= 0:
+                return epoch
+        if self.has_data and self.fetch_from is not None and offset <= self.fetch_from:
+            return self.leader_epoch
+        return -1
 
     def refetch(self) -> None:
         """What was fetched is dropped, and fetched again."""
@@ -136,6 +155,7 @@ class Positions:
         self._failure: KlammError | None = None
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._former_ids: dict[TopicPartition, UUID] = {}
+        self._furthest: dict[TopicPartition, tuple[int, int]] = {}
         self._busy: dict[object, set[TopicPartition]] = {}
 
     @contextmanager
@@ -147,7 +167,8 @@ class Positions:
     def add(self, owned: Iterable[Owned]) -> None:
         with self.changing() as states:
             for one in owned:
-                states[one.partition] = PartitionState(one.partition, one.stream, one.epoch)
+                furthest = self._furthest.get(one.partition, (-1, -1))
+                states[one.partition] = PartitionState(one.partition, one.stream, one.epoch, furthest=furthest)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         with self.changing() as states:
@@ -156,6 +177,7 @@ class Positions:
                 if state is not None:
                     state.gone = True
                     state.move(None)
+                    self._furthest[partition] = state.furthest
                 for held in self._busy.values():
                     held.discard(partition)
 
@@ -233,21 +255,26 @@ class Positions:
             self._topic_ids[state.partition] = topic_id
 
     def named(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
-        """Offsets that an application chose, with the ids of the topics that they are of, and with leader epochs as far
-        as they are known."""
+        """Offsets that an application chose, with the ids of the topics that they are of, and with leader epochs, which
+        are unknown only where nothing was read up to the offset."""
         with self.lock:
             return {p: self._named(p, offset) for p, offset in offsets.items()}
 
     def _named(self, partition: TopicPartition, offset: int) -> CommittedOffset:
         state = self.states.get(partition)
-        if state is None:
-            return CommittedOffset(offset, topic_id=self._topic_ids.get(partition))
         topic_id = self._topic_ids.get(partition)
         former = self._former_ids.get(partition)
-        if former is not None and (state.position is None or offset > state.position):
+        if state is not None and former is not None and (state.position is None or offset > state.position):
             topic_id = former  # no record before it was handed out since the topic was created again
-        epochs = {state.position: state.position_epoch, state.confirmed: state.confirmed_epoch}
-        return CommittedOffset(offset, epochs.get(offset, -1), topic_id=topic_id)
+        return CommittedOffset(offset, self._epoch_before(partition, offset), topic_id=topic_id)
+
+    def _epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """As the state's, also of a partition that was taken away."""
+        state = self.states.get(partition)
+        if state is not None:
+            return state.epoch_before(offset)
+        furthest, epoch = self._furthest.get(partition, (-1, -1))
+        return epoch if offset <= furthest else -1
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
         with self.lock:

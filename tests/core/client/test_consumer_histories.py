@@ -19,6 +19,7 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import NoOffsetError
 from klamm.core.client.fetcher import Fetcher
 from klamm.core.client.metadata import TopicView
+from klamm.core.client.positions import Positions
 from klamm.core.errors import BrokerError, KlammError
 from klamm.core.groups.member import LostOwnershipError
 from klamm.core.protocol.apis import SERVED, ApiKey
@@ -323,6 +324,85 @@ def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
             member.poll(60.0)
         with klamm.Consumer(grouped, topics=["t"]) as member:
             assert read_all(member, 130) == list(range(70, 130))
+
+
+def exact_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Consumers that know the leader epoch of the position alone."""
+
+    def known(self: Positions, partition: TopicPartition, offset: int) -> int:
+        state = self.states.get(partition)
+        return state.position_epoch if state is not None and state.position == offset else -1
+
+    monkeypatch.setattr(Positions, "_epoch_before", known)
+
+
+@guarantee("A1", "an offset from within what was read is stored with a leader epoch", plant=exact_epochs_alone)
+@pytest.mark.parametrize(
+    ("door", "when"),
+    [
+        ("registry", "while it reads"),
+        ("classic", "while it reads"),
+        ("by hand", "while it reads"),
+        ("by hand", "after a seek"),
+        ("by hand", "of what is cut by then"),
+    ],
+)
+def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, door: str, when: str) -> None:
+    """70 records are in the backup, 120 were read and 111 committed; 60 others take the place of the 50 lost."""
+    partition = TopicPartition("t", 0)
+    with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
+        protocol = {} if door == "by hand" else {"group_protocol": door}
+        config = client_config(broker, group_id="g", enable_auto_commit=False, **protocol)
+        produce(config, "t", {0: [b"kept"] * 70})
+        broker.stop()
+        shutil.copytree(broker.folder / "data", tmp_path / "backup")
+        broker.start()
+        produce(config, "t", {0: [b"lost"] * 50})
+
+        def restore() -> None:
+            broker.stop()
+            shutil.rmtree(broker.folder / "data")
+            shutil.copytree(tmp_path / "backup", broker.folder / "data")
+            broker.start()
+            produce(config, "t", {0: [b"new"] * 60})
+
+        with open_as(config, partition, door) as consumer:
+            assert len(read(consumer, 120)) == 120
+            if when == "after a seek":
+                consumer.seek(partition, 50)
+            if when == "of what is cut by then":
+                restore()
+                wait_until(lambda: position(consumer, partition) == 70, "the cut is noticed")
+            consumer.commit({partition: 111})
+            assert consumer.committed([partition])[partition].leader_epoch >= 0
+        if when != "of what is cut by then":
+            restore()
+        with open_as(config, partition, door) as consumer:
+            assert read_all(consumer, 130) == list(range(70, 130))
+
+
+def open_as(config: dict[str, Any], partition: TopicPartition, door: str) -> klamm.Consumer:
+    if door != "by hand":
+        return klamm.Consumer(config, topics=[partition.topic])
+    consumer = klamm.Consumer(config)
+    consumer.assign([partition])
+    return consumer
+
+
+def position(consumer: klamm.Consumer, partition: TopicPartition) -> int | None:
+    """Nothing is handed out."""
+    return consumer._positions.states[partition].position
+
+
+def test_an_offset_that_nothing_was_read_up_to_has_no_epoch(broker: RunningBroker, topic: str) -> None:
+    config = client_config(broker, group_id=f"group-{topic}", enable_auto_commit=False)
+    partition = TopicPartition(topic, 0)
+    produce(config, topic, {0: [b"old"] * 10})
+    with klamm.Consumer(config) as consumer:
+        consumer.assign([partition])
+        assert len(read(consumer, 10)) == 10
+        consumer.commit({partition: 11})
+        assert consumer.committed([partition])[partition].leader_epoch == -1
 
 
 def buffers_kept(monkeypatch: pytest.MonkeyPatch) -> None:
