@@ -29,7 +29,7 @@ class GroupKeeper:
         self._store = store if isinstance(store, GroupStore) else None
         self._workers = workers
         self._on_failed = on_failed
-        self._saving = TurnsByKey[ErrorCode]()
+        self._saving = TurnsByKey()
 
     @property
     def keeps(self) -> bool:

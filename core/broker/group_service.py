@@ -10,13 +10,15 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from klamm.core.broker.group_keeper import GroupKeeper
+from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.turns_by_key import TurnsByKey
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
@@ -24,7 +26,7 @@ from klamm.core.cluster.image import NO_LEADER, ClusterImage
 from klamm.core.config.broker import BrokerConfig
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.classic import GroupCoordinator
-from klamm.core.groups.doors import ClassicDoors, Door, door_of, look_inside
+from klamm.core.groups.doors import ClassicDoors, Door, door_of, hold_still, let_go, look_inside
 from klamm.core.groups.group_view import read_view
 from klamm.core.groups.requests import GroupLimits, JoinRequest, JoinResult, SyncRequest, SyncResult
 from klamm.core.groups.topic_ids import TopicIds, commit_current, is_of
@@ -35,7 +37,6 @@ from klamm.core.seams.coordination import (
     Coordination,
     CoordinationUnavailableError,
     NoNodeError,
-    SessionEvent,
 )
 from klamm.core.seams.offsets import CommittedOffset, OffsetStore, PartitionedStore
 
@@ -67,7 +68,7 @@ class Committer(NamedTuple):
 
 
 class GroupService:
-    """Belongs to the event loop. `image` gives the cluster as it is now."""
+    """Belongs to the event loop. `image` gives the cluster as it is now; `clock` seconds, monotonic."""
 
     def __init__(
         self,
@@ -76,15 +77,15 @@ class GroupService:
         offsets: OffsetStore,
         workers: Workers,
         image: Callable[[], ClusterImage],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._broker_id = config.broker_id
         self._coordination = coordination
         self._offsets = offsets
         self._workers = workers
         self._image = image
-        self.coordinator = GroupCoordinator(
-            limits_of(config), time.monotonic, on_empty=self._emptied, on_settled=self._settled
-        )
+        self._clock = clock
+        self.coordinator = GroupCoordinator(limits_of(config), clock, on_empty=self._emptied, on_settled=self._settled)
         self._keeper = GroupKeeper(offsets, workers, self.coordinator.unsettle)
         self._unready: ErrorCode | None = ErrorCode.coordinator_load_in_progress if self._keeper.keeps else None
         self._loader: asyncio.Task[None] | None = None
@@ -92,13 +93,14 @@ class GroupService:
         self._offsets_retention_ms = config.offsets_retention_minutes * 60_000
         self._populated_ms: dict[str, int] = {}
         self._topics = TopicIds(coordination)
-        self._commits = TurnsByKey[dict[TopicPartition, ErrorCode]]()
-        self._away = False
-        coordination.on_session(self._session_changed)
+        self._commits = TurnsByKey()
+        self._session = SessionContact(clock)
+        coordination.on_session(self._session.event)
         self._ticker: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
+        self._session.start(self._coordination.session_timeout_s)
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
         if self._keeper.keeps:
             self._loader = asyncio.get_running_loop().create_task(self._load())
@@ -209,17 +211,24 @@ class GroupService:
         return result if stored is ErrorCode.none else SyncResult(stored)
 
     async def delete(self, group: str) -> ErrorCode:
-        """Forget an empty group and its offsets."""
+        """Forget an empty group and its offsets; between two commits."""
+        return await asyncio.shield(self._commits.begin(group, self._delete(group)))
+
+    async def _delete(self, group: str) -> ErrorCode:
         refused = self.not_mine(group)
         if refused is not None:
             return refused
         try:
-            if await self._workers.coordination(door_of, self._coordination, group) is Door.REGISTRY:
-                return ErrorCode.non_empty_group
-            stored = await self._stored(group, None)
-            code = self.coordinator.delete(group, has_offsets=bool(stored))
-            if code is ErrorCode.none:
-                await self._workers.offsets(self._offsets.delete, group)
+            async with self._holding_still(group) as (door, guards):
+                if door is Door.REGISTRY:
+                    return ErrorCode.non_empty_group
+                stored = await self._stored(group, None)
+                code = self.coordinator.delete(group, has_offsets=bool(stored))
+                if code is ErrorCode.none:
+                    await self._workers.offsets(self._offsets.delete, group, None, guards)
+        except (BadVersionError, NoNodeError) as error:
+            log.info("group %s is not deleted: %s", group, error)
+            return ErrorCode.not_coordinator
         except KlammError as error:
             return error.code
         return code
@@ -228,7 +237,12 @@ class GroupService:
         self, group: str, names: Collection[TopicPartition]
     ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         """Forget some offsets of a group (KIP-496): a code for each, `group_subscribed_to_topic` where a member reads
-        the topic; or one code where the group as a whole is refused."""
+        the topic; or one code where the group as a whole is refused. Between two commits."""
+        return await asyncio.shield(self._commits.begin(group, self._delete_offsets(group, names)))
+
+    async def _delete_offsets(
+        self, group: str, names: Collection[TopicPartition]
+    ) -> ErrorCode | dict[TopicPartition, ErrorCode]:
         refused = self.not_mine(group)
         if refused is not None:
             return refused
@@ -246,7 +260,11 @@ class GroupService:
                     return code
             chosen = [name for name, code in codes.items() if code is ErrorCode.none]
             if chosen:
-                await self._workers.offsets(self._offsets.delete, group, chosen)
+                guards = [Check(paths.broker(self._broker_id))]
+                await self._workers.offsets(self._offsets.delete, group, chosen, guards)
+        except (BadVersionError, NoNodeError) as error:
+            log.info("offsets of group %s are not deleted: %s", group, error)
+            return ErrorCode.not_coordinator
         except KlammError as error:
             return error.code
         return codes
@@ -270,6 +288,8 @@ class GroupService:
     async def _commit(
         self, group: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, ErrorCode]:
+        if self._session.expired:  # somebody else has the group by now, or may
+            return dict.fromkeys(offsets, ErrorCode.not_coordinator)
         try:
             self._check_store()
             guards = await self._guards(group, committer)
@@ -293,24 +313,44 @@ class GroupService:
         code = self.coordinator.commit_error(group, committer.member_id, committer.generation, committer.instance_id)
         if code is not ErrorCode.none:
             return code
-        guards = [Check(paths.broker(self._broker_id))]
         if self.coordinator.populated(group):
             entered = self._doors.guard(group)
             if entered is None:
                 self._taken_over(group, "its door is not open")
                 return ErrorCode.not_coordinator
-            return [*guards, entered]
+            return [Check(paths.broker(self._broker_id)), entered]
         door, unchanged = await self._workers.coordination(look_inside, self._coordination, group)
-        return ErrorCode.inconsistent_group_protocol if door is Door.REGISTRY else guards + unchanged
+        guards = [Check(paths.broker(self._broker_id)), *unchanged]
+        return ErrorCode.inconsistent_group_protocol if door is Door.REGISTRY else guards
+
+    @asynccontextmanager
+    async def _holding_still(self, group: str) -> AsyncIterator[tuple[Door | None, list[Check]]]:
+        """Who is in the group, and what holds until somebody enters it, or this broker is not registered any more."""
+        door, unchanged = await self._workers.coordination(hold_still, self._coordination, group)
+        try:
+            yield door, [Check(paths.broker(self._broker_id)), *unchanged]
+        finally:
+            await self._workers.coordination(let_go, self._coordination, group)
 
     def _store(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: list[Check]
     ) -> set[TopicPartition]:
         """The offsets whose topic is gone; the others are stored. Blocking."""
-        if self._away:  # the store needs no coordination, and goes on without one as partitions do
+        if self._session.away:  # the store needs no coordination, and goes on without one as partitions do
+            self._check_session()
             self._offsets.commit(group, offsets)
+            self._check_session()
             return set()
-        return commit_current(self._offsets, self._topics, group, offsets, guards)
+        asked_s = self._clock()
+        gone = commit_current(self._offsets, self._topics, group, offsets, guards)
+        if len(gone) < len(offsets):
+            self._session.heard(asked_s)
+        return gone
+
+    def _check_session(self) -> None:
+        """Nobody else can have the group while this broker's session lives."""
+        if not self._session.certain:
+            raise CoordinationUnavailableError("the coordination is away, and this broker's session may be over")
 
     async def _look_at_door(self, group: str) -> None:
         """A guard has failed: perhaps somebody else has the group by now."""
@@ -327,12 +367,9 @@ class GroupService:
         self.coordinator.evict(group)
         self._emptied(group)
 
-    def _session_changed(self, event: SessionEvent) -> None:
-        self._away = event is not SessionEvent.CONNECTED
-
     def _check_store(self) -> None:
         """A call would wait for its time-out, and hold up the heartbeats of its connection."""
-        if self._away and self._offsets.needs_coordination:
+        if self._offsets.needs_coordination and (self._session.away or self._session.expired):
             raise CoordinationUnavailableError("the coordination is away, and the offsets with it")
 
     async def fetch(self, group: str, names: Iterable[TopicPartition] | None) -> dict[TopicPartition, CommittedOffset]:
@@ -372,16 +409,16 @@ class GroupService:
         for group in await self.with_offsets():
             await asyncio.shield(self._commits.begin(group, self._forget_topics(group, deleted)))
 
-    async def _forget_topics(self, group: str, deleted: Mapping[UUID, str]) -> dict[TopicPartition, ErrorCode]:
+    async def _forget_topics(self, group: str, deleted: Mapping[UUID, str]) -> None:
         names = set(deleted.values())
-        gone = [
-            name
+        gone = {
+            name: found
             for name, found in (await self._stored(group, None)).items()
             if name.topic in names and (found.topic_id is None or found.topic_id in deleted)
-        ]
+        }
         if gone:
-            await self._workers.offsets(self._offsets.delete, group, gone)
-        return dict.fromkeys(gone, ErrorCode.none)
+            # A registry member may have committed to the new topic of that name meanwhile.
+            await self._workers.offsets(self._offsets.delete, group, gone, seen=gone)
 
     async def expire_offsets(self, now_ms: int) -> None:
         """Forget the offsets of groups that have had no member and no commit for `offsets.retention.minutes`. A name
@@ -396,26 +433,35 @@ class GroupService:
             if state.changed_ms < oldest:
                 await asyncio.shield(self._commits.begin(group, self._expire_group(group)))
 
-    async def _expire_offsets(self, group: str, oldest_ms: int) -> dict[TopicPartition, ErrorCode]:
+    async def _expire_offsets(self, group: str, oldest_ms: int) -> None:
         """Between two commits: one before it counts, and one after it is stored after it."""
         if not self._deserted(group) or self._populated_ms.get(group, 0) > oldest_ms:
-            return {}
-        if await self._workers.coordination(door_of, self._coordination, group) is not None:
-            return {}
-        stored = await self._stored(group, None)
-        expired = bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
-        if not expired or not self._deserted(group):
-            return {}
-        await self._workers.offsets(self._offsets.delete, group)
-        self._populated_ms.pop(group, None)
-        log.info("the offsets of group %s have expired", group)
-        return dict.fromkeys(stored, ErrorCode.none)
+            return
+        async with self._holding_still(group) as (door, guards):
+            if door is not None:
+                return
+            stored = await self._stored(group, None)
+            expired = bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
+            if expired and self._deserted(group) and await self._forget_group(group, guards, stored):
+                self._populated_ms.pop(group, None)
+                log.info("the offsets of group %s have expired", group)
 
-    async def _expire_group(self, group: str) -> dict[TopicPartition, ErrorCode]:
+    async def _expire_group(self, group: str) -> None:
         """Forget what is stored of a group that has neither member nor offset; between two commits."""
-        if not await self._stored(group, None) and self._deserted(group):
-            await self._workers.offsets(self._offsets.delete, group)
-        return {}
+        async with self._holding_still(group) as (door, guards):
+            if door is None and not await self._stored(group, None) and self._deserted(group):
+                await self._forget_group(group, guards, {})
+
+    async def _forget_group(
+        self, group: str, guards: list[Check], seen: Mapping[TopicPartition, CommittedOffset]
+    ) -> bool:
+        """Unless somebody has entered it; what was committed since it was `seen` stays."""
+        try:
+            await self._workers.offsets(self._offsets.delete, group, None, guards, seen=seen)
+        except (BadVersionError, NoNodeError) as error:
+            log.info("the offsets of group %s stay: %s", group, error)
+            return False
+        return True
 
     def _deserted(self, group: str) -> bool:
         """It is coordinated here, and has no members."""
@@ -426,8 +472,9 @@ class GroupService:
     async def _tick(self) -> None:
         while True:
             due = self.coordinator.next_deadline()
-            left = _LONGEST_TICK_S if due is None else due - time.monotonic()
+            left = _LONGEST_TICK_S if due is None else due - self._clock()
             await asyncio.sleep(min(max(left, _SHORTEST_TICK_S), _LONGEST_TICK_S))
+            self._session.look()
             self.coordinator.tick()
 
     def _settled(self, group: str) -> None:

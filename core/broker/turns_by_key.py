@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class TurnsByKey(Generic[T]):
+class TurnsByKey:
     """Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._last: dict[str, asyncio.Task[T]] = {}
+        self._last: dict[str, asyncio.Task[Any]] = {}
 
     def begin(self, key: str, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs `call` once those asked for before it have ended. Await it through `asyncio.shield`."""
@@ -26,7 +26,7 @@ class TurnsByKey(Generic[T]):
         task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
-    def last(self, key: str) -> asyncio.Task[T] | None:
+    def last(self, key: str) -> asyncio.Task[Any] | None:
         """The call that was asked for last, unless it has ended."""
         return self._last.get(key)
 
@@ -38,14 +38,14 @@ class TurnsByKey(Generic[T]):
         for task in tasks:
             task.cancel()
 
-    def _ended(self, key: str, task: asyncio.Task[T]) -> None:
+    def _ended(self, key: str, task: asyncio.Task[Any]) -> None:
         if self._last.get(key) is task:
             del self._last[key]
         if not task.cancelled():
             task.exception()  # who asked may have gone, and nobody else looks at it
 
 
-async def _after(former: asyncio.Task[T] | None, call: Coroutine[Any, Any, T]) -> T:
+async def _after(former: asyncio.Task[Any] | None, call: Coroutine[Any, Any, T]) -> T:
     try:
         if former is not None:
             await asyncio.wait([former])

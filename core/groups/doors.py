@@ -132,6 +132,18 @@ def look_inside(coordination: Coordination, group: str) -> tuple[Door | None, li
     return _door_of(root, raw) if inside else None, unchanged
 
 
+def hold_still(coordination: Coordination, group: str) -> tuple[Door | None, list[Check]]:
+    """`look_inside`, for a group that nobody has ever entered too: its path is made, until `let_go`."""
+    _make(coordination, paths.group(group))
+    return look_inside(coordination, group)
+
+
+def let_go(coordination: Coordination, group: str) -> None:
+    """Remove the path of a group that nobody has ever entered; it holds nothing, so it may stay as well."""
+    with suppress(CoordinationError):  # not empty, as a rule: whoever has entered once leaves `ids`
+        coordination.delete(paths.group(group))
+
+
 def _door_of(path: str, raw: bytes) -> Door | None:
     """None for a group that only has offsets."""
     if not raw:

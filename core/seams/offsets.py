@@ -78,9 +78,17 @@ class OffsetStore(Protocol):
         """Those stored; `None` means every partition of the group. A partition without an offset is left out."""
         ...
 
-    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+    def delete(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        guards: Sequence[Check] = (),
+        *,
+        seen: Mapping[TopicPartition, CommittedOffset] | None = None,
+    ) -> None:
         """Forget them; `None`: the whole group, and what a `GroupStore` keeps of it. What is not there is no
-        error."""
+        error. `guards` as for a commit. `seen`: only those whose offset is still the one in it, for somebody may have
+        committed since; a group that keeps an offset is kept whole."""
         ...
 
     def groups(self) -> list[str]:

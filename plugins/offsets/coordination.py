@@ -1,7 +1,8 @@
 """The `coordination` offset store: the paper's tree, `/consumers/<group>/offsets/<topic>/<partition>`.
 
-Rules. All partitions of one commit, and its guards, are one transaction. The paths above are made before it, outside
-of it: they hold nothing. Which paths are there is remembered, and looked up again when a transaction says otherwise.
+Rules. All partitions of one commit, and its guards, are one transaction; so are those of a deletion, a thousand at a
+time. The paths above are made before it, outside of it: they hold nothing. Which paths are there is remembered, and
+looked up again when a transaction says otherwise.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from klamm.core.cluster import paths
 from klamm.core.errors import CoordinationError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.coordination import (
+    ANY_VERSION,
+    BadVersionError,
     Check,
     Coordination,
     CoordinationUnavailableError,
     Create,
+    Delete,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -32,6 +36,8 @@ from klamm.core.seams.provider import NoConfig
 
 _ATTEMPTS = 5
 _REMEMBERED_PATHS = 100_000
+_DELETED_AT_ONCE = 1_000
+"""A request to ZooKeeper has 1 MB at most."""
 
 
 class _StoredOffset(BaseModel):
@@ -88,17 +94,48 @@ class CoordinationOffsetStore:
             found[tp] = _decode(path, data)
         return found
 
-    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+    def delete(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        guards: Sequence[Check] = (),
+        *,
+        seen: Mapping[TopicPartition, CommittedOffset] | None = None,
+    ) -> None:
         chosen = list(self._stored(group) if partitions is None else partitions)
-        chosen_paths = [paths.partition_offset(group, *tp) for tp in chosen]
+        chosen_paths = {paths.partition_offset(group, *tp): tp for tp in chosen}
         self._forget(chosen_paths)
-        for path in chosen_paths:
-            self._remove(path)
+        for _ in range(_ATTEMPTS):
+            doomed = [Delete(path, version) for path, version in self._doomed(chosen_paths, seen)]
+            try:
+                self._check_guards(guards)
+                for at in range(0, len(doomed), _DELETED_AT_ONCE):
+                    self._coordination.transaction([*guards, *doomed[at : at + _DELETED_AT_ONCE]])
+            except (NoNodeError, BadVersionError):
+                self._check_guards(guards)  # a guard that fails is the caller's; else an offset changed
+                continue
+            break
+        else:
+            raise CoordinationUnavailableError(f"offsets of group {group!r} kept changing while they were deleted")
         for topic in {tp.topic for tp in chosen}:
             self._remove(paths.topic_offsets(group, topic))
         self._remove(paths.group_offsets(group))
         # The group's own path is a registry group's too, whose members' paths keep it from being removed.
         self._remove(paths.group(group))
+
+    def _doomed(
+        self, chosen: Mapping[str, TopicPartition], seen: Mapping[TopicPartition, CommittedOffset] | None
+    ) -> Iterable[tuple[str, int]]:
+        """Paths that are there and, with `seen`, as they were then; each at the version that was looked at."""
+        for path, tp in chosen.items():
+            try:
+                data, stat = self._coordination.get(path)
+            except NoNodeError:
+                continue
+            if seen is None:
+                yield path, ANY_VERSION
+            elif tp in seen and _decode(path, data) == seen[tp]:
+                yield path, stat.version
 
     def groups(self) -> list[str]:
         names = [paths.group_id(part) for part in self._children(paths.CONSUMERS)]

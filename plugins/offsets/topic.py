@@ -8,6 +8,7 @@ Who the members of classic groups are is kept in the same partitions, as in Kafk
 Guards are paths of the coordination, and no transaction spans it and a log. They are checked right before the append
 and, once it is stored, again: a commit whose guard had gone meanwhile is refused to its caller though it was stored.
 What a lost owner had processed by then is all it can store, so the next owner may read records twice, never miss one.
+A deletion looks at its guards, and at what is stored now, right before it appends.
 """
 
 from __future__ import annotations
@@ -82,7 +83,14 @@ class TopicOffsetStore:
             stored = self._look(partition_for(group, count)).offsets(group, self._end(group, count))
         return stored if partitions is None else {tp: stored[tp] for tp in partitions if tp in stored}
 
-    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+    def delete(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        guards: Sequence[Check] = (),
+        *,
+        seen: Mapping[TopicPartition, CommittedOffset] | None = None,
+    ) -> None:
         with self._reaching():
             count = self._partitions()
             if not count:
@@ -90,10 +98,13 @@ class TopicOffsetStore:
             number = partition_for(group, count)
             view, end = self._look(number), self._appended.get(number, 0)
             stored = view.offsets(group, end)
-            chosen = stored if partitions is None else [tp for tp in partitions if tp in stored]
-            gone = [encode_key(OffsetKey(group, tp)) for tp in chosen]
-            if partitions is None and group in view.states(end):
+            doomed = set(stored if partitions is None else partitions) & stored.keys()
+            if seen is not None:
+                doomed = {tp for tp in doomed if stored[tp] == seen.get(tp)}
+            gone = [encode_key(OffsetKey(group, tp)) for tp in sorted(doomed)]
+            if partitions is None and doomed == stored.keys() and group in view.states(end):
                 gone.append(encode_key(GroupKey(group)))
+            self._check(guards)
             if gone:
                 self._append(number, [(key, None) for key in gone])
 

@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
@@ -120,6 +122,33 @@ def test_delete_some_and_all(store: OffsetStore) -> None:
     assert store.fetch("g") == {A0: CommittedOffset(1)}
 
 
+def test_a_deletion_with_a_guard_that_fails_deletes_nothing(store: OffsetStore, coordination: Coordination) -> None:
+    owner = paths.partition_owner("g", "a", 0)
+    coordination.create(owner, b"me", make_parents=True)
+    store.commit("g", {A0: FULL, A1: FULL, B0: FULL})
+    store.delete("g", [A1], [Check(owner, 0)])
+    coordination.set(owner, b"somebody else")
+    with pytest.raises(BadVersionError, match=owner):
+        store.delete("g", [A0], [Check(owner, 0)])
+    coordination.delete(owner)
+    with pytest.raises(NoNodeError, match=owner):
+        store.delete("g", None, [Check(owner)])
+    assert set(store.fetch("g")) == {A0, B0}
+
+
+def test_a_deletion_of_what_was_seen_leaves_what_was_committed_since(store: OffsetStore) -> None:
+    store.commit("g", {A0: FULL, A1: FULL, B0: FULL})
+    seen = store.fetch("g", [A0, A1])
+    newer = replace(FULL, topic_id=uuid4())
+    store.commit("g", {A0: newer})
+    store.delete("g", [A0], seen=seen)
+    assert store.fetch("g") == {A0: newer, A1: FULL, B0: FULL}
+    store.delete("g", seen=seen)
+    assert store.fetch("g") == {A0: newer, B0: FULL}
+    store.delete("g", seen=store.fetch("g"))
+    assert store.groups() == []
+
+
 def test_another_process_may_have_deleted_what_this_one_remembers(
     coordination_case: CoordinationCase, make_store: MakeStore
 ) -> None:
@@ -199,6 +228,9 @@ def test_groups_members_are_kept_where_the_store_keeps_them(
     assert one.groups() == []
     one.commit("g", {A0: FULL})
     one.delete("g", [A0])
+    assert set(other.load_groups()) == {"g", "größe"}
+    one.commit("g", {A0: FULL})
+    one.delete("g", seen={})
     assert set(other.load_groups()) == {"g", "größe"}
     one.delete("g")
     assert other.load_groups() == {"größe": states["größe"]}

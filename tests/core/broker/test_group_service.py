@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ import pytest
 
 from klamm.core.broker import group_service, turns_by_key
 from klamm.core.broker.group_service import Committer, GroupService
+from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
 from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
@@ -24,12 +26,14 @@ from klamm.core.errors import ErrorCode
 from klamm.core.groups.requests import JoinRequest, SyncRequest
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Check, Coordination
+from klamm.core.seams.coordination import Check, Coordination, SessionEvent
 from klamm.core.seams.offsets import CommittedOffset, GroupStore, OffsetStore
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klamm.plugins.offsets.coordination import CoordinationOffsetStore
+from klamm.plugins.offsets.topic import TopicOffsetStore
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
-from klammtest.members import WAIT_S, delete_topic, write_topic
+from klammtest.members import WAIT_S, delete_topic, wait_until, write_topic
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 BOTH = pytest.mark.parametrize("plugin", ["coordination", "topic"])
@@ -64,6 +68,13 @@ class Cluster:
     def offset(self, partition: TopicPartition, offset: int) -> dict[TopicPartition, CommittedOffset]:
         return {partition: CommittedOffset(offset, topic_id=self.id_of(partition.topic))}
 
+    def end_session(self, session_id: int) -> None:
+        """As another process does once its heartbeats are late."""
+        tree = self._opened[0]._tree
+        assert tree is not None
+        with tree.write(self.own.session_id) as transaction:
+            transaction.end_session(session_id)
+
     def close(self) -> None:
         for store in self._stores:
             store.close()
@@ -92,7 +103,10 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]
 
 @asynccontextmanager
 async def coordinator(
-    cluster: Cluster, broker_id: int, wrap: Callable[[OffsetStore], OffsetStore] = lambda store: store
+    cluster: Cluster,
+    broker_id: int,
+    wrap: Callable[[OffsetStore], OffsetStore] = lambda store: store,
+    clock: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[GroupService]:
     """A broker's groups; in its image it is alone, so every group is its own."""
     coordination = cluster.open()
@@ -101,7 +115,7 @@ async def coordinator(
     image = ClusterImage("c", broker_id, {broker_id: BrokerNode(broker_id, "127.0.0.1", 1, 0)}, {})
     config = BrokerConfig(broker_id=broker_id, group_initial_rebalance_delay_ms=0)
     workers, store = Workers(1), wrap(cluster.store(coordination))
-    service = GroupService(config, coordination, store, workers, lambda: image)
+    service = GroupService(config, coordination, store, workers, lambda: image, clock)
     service.start()
     while service.not_mine("g") is not None:
         await asyncio.sleep(0.01)
@@ -168,6 +182,62 @@ def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(clu
             late = await paused.commit("g", Committer(), cluster.offset(T0, 2))
             assert (await paused.fetch("g", [T0]))[T0].offset == 1
             assert late == {T0: ErrorCode.not_coordinator}
+
+    run(test())
+
+
+def expired_is_away(patch: pytest.MonkeyPatch) -> None:
+    """As it was: a coordinator whose session is over goes on as one whose coordination does not answer."""
+    patch.setattr(SessionContact, "expired", property(lambda _: False))
+    patch.setattr(SessionContact, "away", property(lambda contact: contact._event is not SessionEvent.CONNECTED))
+    patch.setattr(SessionContact, "certain", property(lambda _: True))
+
+
+@guarantee("B8", "a coordinator that knows its session to be over stores nothing", plant=expired_is_away)
+@BOTH
+def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, plugin: str) -> None:
+    async def test() -> None:
+        async with coordinator(cluster, 5) as paused, coordinator(cluster, 6) as successor:
+            mine = await stable_member(paused)
+            assert await paused.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            cluster.end_session(paused._coordination.session_id)
+            other = await stable_member(successor)
+            assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+            ended = lambda: paused._session._event is SessionEvent.EXPIRED  # noqa: E731
+            await asyncio.to_thread(wait_until, ended, "the coordinator is told that its session is over")
+            late = await paused.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert late == {T0: ErrorCode.not_coordinator}
+            # A new session does not bring the group back.
+            await asyncio.to_thread(paused._coordination.restart)
+            assert await paused.commit("g", mine, cluster.offset(T0, 121)) == {T0: ErrorCode.not_coordinator}
+            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+
+    run(test())
+
+
+def away_for_any_time(patch: pytest.MonkeyPatch) -> None:
+    """As it was: commits are taken without guards until the coordination answers."""
+    patch.setattr(SessionContact, "certain", property(lambda _: True))
+
+
+@guarantee("B8", "without the coordination commits are taken for a session time-out at most", plant=away_for_any_time)
+@pytest.mark.parametrize("plugin", ["topic"])
+def test_commits_without_the_coordination_are_bounded(cluster: Cluster, plugin: str) -> None:
+    now = [1000.0]
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, clock=lambda: now[0]) as cut_off, coordinator(cluster, 6) as successor:
+            mine = await stable_member(cut_off)
+            assert await cut_off.commit("g", mine, cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            cut_off._session.event(SessionEvent.SUSPENDED)
+            assert await cut_off.commit("g", mine, cluster.offset(T0, 110)) == {T0: ErrorCode.none}
+            now[0] += cut_off._coordination.session_timeout_s + 1.0
+            other = await stable_member(successor)
+            assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+            late = await cut_off.commit("g", mine, cluster.offset(T0, 120))
+            assert (await successor.fetch("g", [T0]))[T0].offset == 150
+            assert late == {T0: ErrorCode.coordinator_not_available}
 
     run(test())
 
@@ -263,7 +333,8 @@ class SlowlyReadStore:
 
 
 def expired_at_any_time(patch: pytest.MonkeyPatch) -> None:
-    """As it was: offsets expire beside the commits of their group."""
+    """As it was: offsets expire beside the commits of their group, whatever was committed since they were read."""
+    deletes_whatever_is_there(patch)
     begin = turns_by_key.TurnsByKey.begin
 
     def beside(self: Any, key: str, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -296,6 +367,69 @@ def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin:
             await expiry
             assert await new == {T0: ErrorCode.none}
             assert (await service.fetch("g", [T0]))[T0].offset == 2
+
+    run(test())
+
+
+def deletes_whatever_is_there(patch: pytest.MonkeyPatch) -> None:
+    """As it was: a deletion has no condition."""
+    for store in (CoordinationOffsetStore, TopicOffsetStore):
+
+        def delete(
+            self: Any, group: str, partitions: Any = None, *_: Any, delete: Any = store.delete, **__: object
+        ) -> None:
+            delete(self, group, partitions)
+
+        patch.setattr(store, "delete", delete)
+
+
+@guarantee("A3", "a deletion leaves what the new topic has by then", plant=deletes_whatever_is_there)
+@BOTH
+def test_a_registry_commit_during_a_deletions_second_step_stays(cluster: Cluster, plugin: str) -> None:
+    stores: list[SlowlyReadStore] = []
+
+    def slow(store: OffsetStore) -> Any:
+        stores.append(SlowlyReadStore(store))
+        return stores[0]
+
+    async def test() -> None:
+        members = cluster.store(cluster.own)
+        old_id = cluster.id_of("t")
+        members.commit("g", {**cluster.offset(T0, 1500), **cluster.offset(U0, 7)})
+        delete_topic(cluster.own, "t")
+        write_topic(cluster.own, "t", 1)
+        async with coordinator(cluster, 5, slow) as service:
+            forgetting = asyncio.create_task(service.forget_topics({old_id: "t"}))
+            await asyncio.to_thread(wait_until, stores[0].was_read.is_set, "the deletion has read the offsets")
+            await asyncio.to_thread(members.commit, "g", cluster.offset(T0, 2))
+            stores[0].go_on.set()
+            await forgetting
+            assert {name: found.offset for name, found in members.fetch("g").items()} == {T0: 2, U0: 7}
+
+    run(test())
+
+
+@guarantee("B8", "a paused coordinator expires nothing of its successor's groups", plant=deletes_whatever_is_there)
+@pytest.mark.parametrize("commits", [True, False])
+@BOTH
+def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, commits: bool) -> None:
+    stores: list[SlowlyReadStore] = []
+
+    def slow(store: OffsetStore) -> Any:
+        stores.append(SlowlyReadStore(store))
+        return stores[0]
+
+    async def test() -> None:
+        async with coordinator(cluster, 5, slow) as paused, coordinator(cluster, 6) as successor:
+            assert await paused.commit("g", Committer(), cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            expiry = asyncio.create_task(paused.expire_offsets(2**53))
+            await asyncio.to_thread(wait_until, stores[0].was_read.is_set, "the expiry has read the offsets")
+            other = await stable_member(successor)
+            if commits:
+                assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
+            stores[0].go_on.set()
+            await expiry
+            assert (await successor.fetch("g", [T0]))[T0].offset == (150 if commits else 100)
 
     run(test())
 

@@ -24,6 +24,8 @@ OFFSETS = {TopicPartition("t", 0): CommittedOffset(1)}
 class Sessions:
     """As much of a coordination as says when its session changes."""
 
+    session_timeout_s = 60.0
+
     def on_session(self, callback: Callable[[SessionEvent], None]) -> None:
         self.tell = callback
 
@@ -57,21 +59,29 @@ def test_a_store_that_needs_no_coordination_goes_on() -> None:
     assert asyncio.run(_calls(Store(needs_coordination=False), SessionEvent.SUSPENDED)) == (4, 0)
 
 
+def test_no_commit_is_taken_once_the_session_is_over() -> None:
+    """Whoever fetches may do so: the store answers."""
+    assert asyncio.run(_calls(Store(needs_coordination=False), SessionEvent.EXPIRED)) == (3, 1)
+
+
 async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
     """Calls that reached the store, and calls refused: two during the event, two after it."""
     sessions: Any = Sessions()
     workers = Workers(1)
     service = GroupService(BrokerConfig(), sessions, store, workers, lambda: EMPTY_IMAGE)
+    service.start()
     refused = 0
     try:
         for now in (event, SessionEvent.CONNECTED):
             sessions.tell(now)
             codes = await service.commit("g", Committer(), OFFSETS)
-            refused += list(codes.values()) == [ErrorCode.coordinator_not_available]
+            refusal = ErrorCode.not_coordinator if now is SessionEvent.EXPIRED else ErrorCode.coordinator_not_available
+            refused += list(codes.values()) == [refusal]
             try:
                 await service.fetch("g", None)
             except CoordinationUnavailableError:
                 refused += 1
     finally:
+        await service.stop()
         workers.close()
     return store.calls, refused

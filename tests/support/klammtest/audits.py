@@ -76,7 +76,14 @@ class MemoryOffsets:
     ) -> dict[TopicPartition, CommittedOffset]:
         return dict(self.offsets)
 
-    def delete(self, group: str, partitions: Iterable[TopicPartition] | None = None) -> None:
+    def delete(
+        self,
+        group: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        guards: Sequence[Check] = (),
+        *,
+        seen: Mapping[TopicPartition, CommittedOffset] | None = None,
+    ) -> None:
         self.offsets.clear()
 
     def groups(self) -> list[str]:

@@ -1,0 +1,61 @@
+"""For how long a broker's session is certain to be alive: asked while the coordination does not answer.
+
+A session ends one time-out after its last word to the coordination, and others may take over what it had. A connected
+session's last word is two thirds of the time-out old at most, so the session lives for another third of it. A process
+that stood still for longer than that (SIGSTOP, a frozen container) may have outslept its session without knowing it:
+then only a new connection, or a transaction that was made since, says that it lives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from klamm.core.seams.coordination import SessionEvent
+
+
+class SessionContact:
+    """`event` may be called on any thread, as may `heard`; `look` several times in a third of the time-out."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._timeout_s = 0.0
+        self._event = SessionEvent.CONNECTED
+        self._looked = self._lives_until = clock()
+
+    def start(self, session_timeout_s: float) -> None:
+        """The session is connected now."""
+        self._timeout_s = session_timeout_s
+        self.heard(self._clock() - session_timeout_s * 2 / 3)
+
+    @property
+    def expired(self) -> bool:
+        """The session is over, and there is no new one."""
+        return self._event is SessionEvent.EXPIRED
+
+    @property
+    def away(self) -> bool:
+        """Nobody answers now; the session may live."""
+        return self._event is SessionEvent.SUSPENDED
+
+    @property
+    def certain(self) -> bool:
+        """Whether the session cannot have ended yet."""
+        return not self.expired and self._clock() <= self._lives_until
+
+    def event(self, event: SessionEvent) -> None:
+        self._event = event
+        if event is SessionEvent.CONNECTED:
+            self._looked = self._clock()
+            self.look()
+
+    def look(self) -> None:
+        now = self._clock()
+        third_s = self._timeout_s / 3
+        if self._event is SessionEvent.CONNECTED and now - self._looked <= third_s:
+            self._looked = now
+            self._lives_until = max(self._lives_until, now + third_s)
+
+    def heard(self, asked_s: float) -> None:
+        """The session's transaction that was begun then has been made."""
+        self._looked = max(self._looked, asked_s)
+        self._lives_until = max(self._lives_until, asked_s + self._timeout_s)
