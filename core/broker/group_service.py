@@ -437,12 +437,14 @@ class GroupService:
         """Between two commits: one before it counts, and one after it is stored after it."""
         if not self._deserted(group) or self._populated_ms.get(group, 0) > oldest_ms:
             return
+        if not _older(await self._stored(group, None), oldest_ms):  # most are not, and are left in peace
+            return
         async with self._holding_still(group) as (door, guards):
             if door is not None:
                 return
             stored = await self._stored(group, None)
-            expired = bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
-            if expired and self._deserted(group) and await self._forget_group(group, guards, stored):
+            expired = _older(stored, oldest_ms) and self._deserted(group)
+            if expired and await self._forget_group(group, guards, stored):
                 self._populated_ms.pop(group, None)
                 log.info("the offsets of group %s have expired", group)
 
@@ -498,6 +500,11 @@ class GroupService:
             await retrying(self._workers.coordination, self._doors.leave, group)
         except KlammError as error:
             log.warning("the door of group %s stays open until the session ends: %s", group, error)
+
+
+def _older(stored: Mapping[TopicPartition, CommittedOffset], oldest_ms: int) -> bool:
+    """Whether there are offsets, all of them committed before that time."""
+    return bool(stored) and max(offset.commit_timestamp_ms for offset in stored.values()) < oldest_ms
 
 
 def _completing(done: asyncio.Future[R]) -> Callable[[R], None]:

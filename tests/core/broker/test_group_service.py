@@ -313,17 +313,22 @@ def test_a_slow_commit_of_a_client_that_has_gone_is_not_stored_after_a_newer_one
 
 
 class SlowlyReadStore:
-    """The store, whose first fetch of group "g" is returned when `go_on` is set."""
+    """The store, one of whose fetches of group "g", the first unless others are passed, is returned when `go_on` is
+    set."""
 
-    def __init__(self, store: OffsetStore) -> None:
+    def __init__(self, store: OffsetStore, passed: int = 0) -> None:
         self._store = store
+        self._passed = passed
         self.was_read, self.go_on = threading.Event(), threading.Event()
 
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         found = self._store.fetch(group, partitions)
-        if group == "g" and not self.was_read.is_set():
+        if group != "g":
+            return found
+        self._passed -= 1
+        if self._passed < 0 and not self.was_read.is_set():
             self.was_read.set()
             assert self.go_on.wait(WAIT_S)
         return found
@@ -351,7 +356,7 @@ def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin:
     stores: list[SlowlyReadStore] = []
 
     def slow(store: OffsetStore) -> OffsetStore:
-        stores.append(SlowlyReadStore(store))
+        stores.append(SlowlyReadStore(store, passed=1))
         return stores[0]
 
     async def test() -> None:
@@ -416,7 +421,7 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
     stores: list[SlowlyReadStore] = []
 
     def slow(store: OffsetStore) -> Any:
-        stores.append(SlowlyReadStore(store))
+        stores.append(SlowlyReadStore(store, passed=1))
         return stores[0]
 
     async def test() -> None:
