@@ -30,6 +30,7 @@ from klamm.core.groups.member import GroupMember, Owned
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
 from klamm.core.seams.offsets import CommittedOffset
+from klamm.core.seams.sink import LogCut
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -319,6 +320,18 @@ class Consumer:
         if not self._streaming:
             self._delivery.come_back()
         self._commits.commit_all()
+
+    def tell_cuts(self) -> None:
+        """From now on, to be called before anything is read: where a log is found to be cut below the position, nothing
+        of the partition is handed out or committed by `commit()` until the application says that it knows."""
+        self._positions.tells_cuts = True
+
+    def cuts(self) -> list[LogCut]:
+        """Those that wait for `cut_known`."""
+        return self._positions.cuts()
+
+    def cut_known(self, cut: LogCut) -> None:
+        self._positions.cut_known(cut)
 
     def metrics(self) -> dict[str, int]:
         """Counts since the consumer was made; `lag` is what its partitions hold and it has not been handed."""

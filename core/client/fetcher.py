@@ -137,8 +137,15 @@ class Fetcher:
             start = replace(start, topic_id=ids.get(partition.topic))
             self._start_at(state, versions[partition], start, start.offset if partition in stored else None)
 
-    def _start_at(self, state: PartitionState, version: int, start: CommittedOffset, committed: int | None) -> None:
-        """Unless the partition was moved or taken away meanwhile."""
+    def _start_at(
+        self,
+        state: PartitionState,
+        version: int,
+        start: CommittedOffset,
+        committed: int | None,
+        lost_epoch: int | None = None,
+    ) -> None:
+        """Unless the partition was moved or taken away meanwhile. `lost_epoch`: the log was cut there."""
         with self._positions.lock:
             if state.gone or state.version != version:
                 return
@@ -146,6 +153,8 @@ class Fetcher:
         with self._positions.changing():
             if not state.gone and state.version == version:
                 state.move(start.offset, start.leader_epoch)
+                if lost_epoch is not None:
+                    self._positions.note_cut(state, start.offset, lost_epoch)
                 self._positions.read_in(state, start.topic_id)
                 state.committed = committed
                 state.leader_epoch = -1
@@ -263,7 +272,7 @@ class Fetcher:
                     one.state.move(None, reset=words)
         else:
             start = CommittedOffset(end.end_offset, end.leader_epoch, topic_id=one.state.topic_id)
-            self._start_at(one.state, one.version, start, one.state.committed)
+            self._start_at(one.state, one.version, start, one.state.committed, one.epoch)
 
     def _unchanged(self, one: _Check, topic: TopicView | None) -> None:
         state = one.state

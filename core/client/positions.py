@@ -22,6 +22,7 @@ from klamm.core.groups.member import Owned
 from klamm.core.records.decode import Columns
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.offsets import CommittedOffset
+from klamm.core.seams.sink import LogCut
 
 MAX_CHUNKS = 2
 """Answers buffered for one partition: one being handed out, one in reserve."""
@@ -60,7 +61,8 @@ class PartitionState:
     of the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
     that was left for one that lies before it. `check`: both are to be compared with the cluster before the
     next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
-    `suspect`: the broker has refused the position since."""
+    `suspect`: the broker has refused the position since. `cut`: of a consumer whose application asks for cuts, one that
+    it does not know of yet; until it does, nothing is handed out or committed."""
 
     partition: TopicPartition
     stream: int = 0
@@ -83,6 +85,7 @@ class PartitionState:
     leader_epoch: int = -1
     watched_at: float = 0.0
     suspect: bool = False
+    cut: LogCut | None = None
     paused: bool = False
     revoking: bool = False
     gone: bool = False
@@ -137,7 +140,7 @@ class PartitionState:
 
     @property
     def deliverable(self) -> bool:
-        return self.has_data and not (self.paused or self.revoking or self.gone)
+        return self.has_data and self.cut is None and not (self.paused or self.revoking or self.gone)
 
     @property
     def fetchable(self) -> bool:
@@ -152,6 +155,7 @@ class Positions:
         self.lock = threading.Condition()
         self.states: dict[TopicPartition, PartitionState] = {}
         self.closed = False
+        self.tells_cuts = False
         self._failure: KlammError | None = None
         self._topic_ids: dict[TopicPartition, UUID] = {}
         self._former_ids: dict[TopicPartition, UUID] = {}
@@ -241,8 +245,31 @@ class Positions:
             return {
                 p: CommittedOffset(state.confirmed, state.confirmed_epoch, topic_id=state.topic_id)
                 for p in chosen
-                if (state := self.states.get(p)) and state.confirmed is not None and state.confirmed != state.committed
+                if (state := self.states.get(p))
+                and state.confirmed is not None
+                and state.confirmed != state.committed
+                and state.cut is None
             }
+
+    # Logs that lost their ends
+
+    def note_cut(self, state: PartitionState, offset: int, lost_epoch: int) -> None:
+        """Under the lock."""
+        if not self.tells_cuts:
+            return
+        if state.cut is not None:
+            offset, lost_epoch = min(offset, state.cut.offset), max(lost_epoch, state.cut.lost_epoch)
+        state.cut = LogCut(state.partition, offset, lost_epoch)
+
+    def cuts(self) -> list[LogCut]:
+        with self.lock:
+            return [state.cut for state in self.states.values() if state.cut is not None]
+
+    def cut_known(self, cut: LogCut) -> None:
+        with self.changing() as states:
+            state = states.get(cut.partition)
+            if state is not None and state.cut == cut:
+                state.cut = None
 
     def read_in(self, state: PartitionState, topic_id: UUID | None) -> None:
         """Under the lock: the position is one in this topic from now on; None when the brokers give no ids."""

@@ -7,6 +7,8 @@ Rules:
 - Topic ids are asked for before the group is joined, and before each flush again. While they are the same, every record
   in between is of that topic. When a topic was deleted and created again, what was not flushed may be of either: it is
   dropped with the sink, and the task starts again, which delivers the new topic's records again.
+- Where a log lost its end (a restored backup), what was written of it is flushed and the sink is told, before anything
+  is handed out or committed that came after.
 - What cannot be read (`on.bad.record`) ends the run, or the position is moved past it, which the next commit stores;
   set aside, if asked for, before that. A batch whose CRC does not match always ends it: another copy may be good.
 - Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
@@ -36,7 +38,7 @@ from klamm.core.records.decode import decode_batch
 from klamm.core.records.header import crc_matches, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import BadRecords, QuarantineSink, Sink, TopicIdSink
+from klamm.core.seams.sink import BadRecords, HistorySink, QuarantineSink, Sink, TopicIdSink
 
 HANDOVER_S = 10.0
 POLL_S = 0.2
@@ -110,8 +112,11 @@ class SinkRunner:
         try:
             if self._ids and isinstance(self._sink, TopicIdSink):
                 self._sink.topic_ids(self._ids)
-            with Consumer(self._settings, topics=self._options.topics, listener=self._handover) as consumer:
+            with Consumer(self._settings, listener=self._handover) as consumer:
+                if isinstance(self._sink, HistorySink):
+                    consumer.tell_cuts()
                 try:
+                    consumer.subscribe(self._options.topics)
                     complete = once and not targets
                     while not stop.is_set() and not complete:
                         idle = self._round(client, consumer)
@@ -132,11 +137,26 @@ class SinkRunner:
             self._write(records)
         if bad is not None:
             self._pass_over(client, consumer, bad)
+        cut = self._tell_cuts(client, consumer)
         if self._unflushed and (handover or self._is_due()):
             self._flush_or_wait(client, consumer)
         if handover:
             self._handover.done()
-        return not records and bad is None
+        return not records and bad is None and not cut
+
+    def _tell_cuts(self, client: ClusterClient, consumer: Consumer) -> bool:
+        """After what was polled is written: it was read before the cuts that are told now, if any."""
+        cuts = consumer.cuts()
+        if not cuts or not isinstance(self._sink, HistorySink):
+            return False
+        if self._unflushed:
+            self._flush_or_wait(client, consumer)
+        if not self._unflushed:
+            for cut in cuts:
+                self._sink.log_cut(cut)
+                consumer.cut_known(cut)
+            self._commit(consumer)
+        return True
 
     def _poll(self, consumer: Consumer) -> tuple[list[ConsumerRecord], _Unreadable | None]:
         try:
@@ -187,6 +207,10 @@ class SinkRunner:
             fault_point("sink.flushed")
             self._unflushed = 0
             self.progress.flushes += 1
+        self._commit(consumer)
+
+    @staticmethod
+    def _commit(consumer: Consumer) -> None:
         try:
             consumer.commit()
         except LostOwnershipError as error:  # another member has them, and writes from the last commit on

@@ -7,6 +7,8 @@ More protocols are a sink's to implement or not:
 - `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
   means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
   topic that was deleted and created again.
+- `HistorySink`, for such a sink too: an offset means something in one history of its topic only. A log that was
+  restored from an older backup ends below what the sink has, and other records take the place of those that were lost.
 - `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
 - `CheckedSink`, for a sink that takes only some of what its section may say.
 """
@@ -34,6 +36,17 @@ class BadRecords:
     key: bytes | None = None
     value: bytes | None = None
     is_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """The records of a partition from `offset` on that were read are no longer in its log; those of them had leader
+    epochs up to `lost_epoch`, and what takes their place has larger ones. A cut that is told again is equal to what it
+    was, unless other commits were made meanwhile."""
+
+    partition: TopicPartition
+    offset: int
+    lost_epoch: int
 
 
 class Sink(Protocol):
@@ -66,6 +79,18 @@ class TopicIdSink(Sink, Protocol):
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
         """Called once, between `open` and the first `write`: the ids of the sink's topics. Not called where the brokers
         give none."""
+        ...
+
+
+@runtime_checkable
+class HistorySink(Sink, Protocol):
+    """A sink that keeps positions of its own, and is told where a log lost its end."""
+
+    def log_cut(self, cut: LogCut) -> None:
+        """Called after a `flush` and before the first record that was written after the cut: what the sink has of the
+        partition from `cut.offset` on is of the lost history, and its position there is at most `cut.offset`. Durable
+        when it returns; called again with the same cut, unless its position was committed, and then changes
+        nothing."""
         ...
 
 

@@ -9,9 +9,15 @@ Offsets mean something in one topic only. `<path>/<topic>/.topic_id` holds the i
 belong to, the first one that the sink was told of; files of a topic that was created again under the same name have its
 id in theirs: `<first offset>-<last offset>.<topic id>.jsonl[.gz]`.
 
+They mean something in one history of a topic only. Where a log lost its end (a restored backup), the records that took
+the place of the lost ones are written too, in files with the number of the cut in their names; the files with the lost
+ones stay as they are: `<first offset>-<last offset>[.<topic id>].cut<number>.jsonl[.gz]`. A line for each cut is in
+
+    <path>/<topic>/<partition>/.cuts[.<topic id>]
+
 With `on.bad.record: quarantine` what cannot be read is set aside, each record or batch in a file with the reason:
 
-    <path>/<topic>/_bad/<partition>/<first offset>-<last offset>[.<topic id>].json
+    <path>/<topic>/_bad/<partition>/<first offset>-<last offset>[.<topic id>][.cut<number>].json
 """
 
 from __future__ import annotations
@@ -34,10 +40,11 @@ from klamm.core.config.section import ConfigPath, Section, key
 from klamm.core.errors import StorageError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import BadRecords
+from klamm.core.seams.sink import BadRecords, LogCut
 
-_NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?\.jsonl(\.gz)?")
+_NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?(?:\.cut(\d+))?\.jsonl(\.gz)?")
 _TOPIC_ID = ".topic_id"
+_CUTS = ".cuts"
 
 
 class FilesConfig(Section):
@@ -56,6 +63,7 @@ class FilesSink:
         self._next: dict[TopicPartition, int] = {}
         self._ids: Mapping[str, UUID] = {}
         self._marks: dict[str, str | None] = {}
+        self._cuts: dict[TopicPartition, list[tuple[int, int]]] = {}
 
     def open(self) -> None:
         try:
@@ -66,6 +74,18 @@ class FilesSink:
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
         self._ids = dict(ids)
         self._marks.clear()
+        self._cuts.clear()
+
+    def log_cut(self, cut: LogCut) -> None:
+        self._next.pop(cut.partition, None)
+        self._cuts.pop(cut.partition, None)  # another member may have been told since
+        known = self._read_cuts(cut.partition)
+        if (cut.offset, cut.lost_epoch) in known[-1:]:
+            return
+        known.append((cut.offset, cut.lost_epoch))
+        lines = [json.dumps({"offset": offset, "lost_epoch": epoch}) + "\n" for offset, epoch in known]
+        with _writing(self._folder(cut.partition)):
+            _replace(self._cuts_path(cut.partition), "".join(lines).encode())
 
     def write(self, records: Sequence[ConsumerRecord]) -> None:
         for record in records:
@@ -80,9 +100,10 @@ class FilesSink:
             records = [record for record in waiting if record.offset >= stored]
             if records:
                 with _writing(self._folder(tp)):
-                    self._publish(self._folder(tp), records, self._mark(tp.topic))
+                    self._publish(self._folder(tp), records, self._suffix(tp))
         self._waiting.clear()
         self._next.clear()  # another member may have written a partition before it comes back here
+        self._cuts.clear()
 
     def quarantine(self, bad: BadRecords) -> None:
         topic, number = bad.partition
@@ -96,8 +117,7 @@ class FilesSink:
             "value": None if bad.value is None else {"base64": base64.b64encode(bad.value).decode()},
         }
         with _writing(folder):
-            mark = self._mark(topic)
-            name = f"{bad.from_offset:020}-{bad.to_offset - 1:020}{f'.{mark}' if mark else ''}.json"
+            name = f"{bad.from_offset:020}-{bad.to_offset - 1:020}{self._suffix(bad.partition)}.json"
             _replace(folder / name, (json.dumps(said, default=_plain, ensure_ascii=False) + "\n").encode())
 
     def close(self) -> None:
@@ -113,10 +133,37 @@ class FilesSink:
         return self._next[tp]
 
     def _stored(self, tp: TopicPartition) -> int:
-        """The offset after the last one in the partition's files, those of this topic id."""
-        mark = self._mark(tp.topic)
+        """The offset after the last one in the partition's files, those of this topic id and of what is left of its
+        histories."""
+        mark, cuts = self._mark(tp.topic), self._read_cuts(tp)
         names = [_NAME.fullmatch(path.name) for path in self._folder(tp).glob("*.jsonl*")]
-        return max((int(name[2]) + 1 for name in names if name and name[3] == mark), default=0)
+        ends = [(int(name[2]) + 1, int(name[4] or 0)) for name in names if name and name[3] == mark]
+        # A file of before a cut counts up to there, and so for each cut since.
+        return max((min([end, *(offset for offset, _ in cuts[since:])]) for end, since in ends), default=0)
+
+    def _cuts_path(self, tp: TopicPartition) -> Path:
+        mark = self._mark(tp.topic)
+        return self._folder(tp) / (f"{_CUTS}.{mark}" if mark else _CUTS)
+
+    def _read_cuts(self, tp: TopicPartition) -> list[tuple[int, int]]:
+        """Offset and last lost leader epoch of each, in the order in which they were told."""
+        if tp not in self._cuts:
+            path = self._cuts_path(tp)
+            try:
+                said = [json.loads(line) for line in path.read_text().splitlines()]
+                self._cuts[tp] = [(int(one["offset"]), int(one["lost_epoch"])) for one in said]
+            except FileNotFoundError:
+                self._cuts[tp] = []
+            except OSError as error:
+                raise StorageError(f"{path} cannot be read: {error.strerror}") from error
+            except (ValueError, KeyError, TypeError) as error:
+                raise StorageError(f"{path} is damaged: each line says offset and lost_epoch of a cut") from error
+        return self._cuts[tp]
+
+    def _suffix(self, tp: TopicPartition) -> str:
+        """In the names of files that are written now."""
+        mark, cuts = self._mark(tp.topic), len(self._read_cuts(tp))
+        return (f".{mark}" if mark else "") + (f".cut{cuts}" if cuts else "")
 
     def _mark(self, topic: str) -> str | None:
         """What names the files of this topic id; None: nothing, as the files of the first id, and without ids."""
@@ -129,10 +176,10 @@ class FilesSink:
                 self._marks[topic] = None if _claim(folder / _TOPIC_ID, mine) == mine else mine
         return self._marks[topic]
 
-    def _publish(self, folder: Path, records: Sequence[ConsumerRecord], mark: str | None) -> None:
+    def _publish(self, folder: Path, records: Sequence[ConsumerRecord], suffix: str) -> None:
         packed = self._config.compression == "gzip"
         offsets = f"{records[0].offset:020}-{records[-1].offset:020}"
-        name = f"{offsets}{f'.{mark}' if mark else ''}.jsonl{'.gz' if packed else ''}"
+        name = f"{offsets}{suffix}.jsonl{'.gz' if packed else ''}"
         data = "".join(as_json(record) + "\n" for record in records).encode()
         _replace(folder / name, gzip.compress(data, mtime=0) if packed else data)
 

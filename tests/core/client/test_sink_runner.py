@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import signal
 import subprocess
 import threading
@@ -80,12 +81,7 @@ def test_a_sink_that_fails_commits_nothing_and_a_rerun_doubles_nothing(broker: R
     produce(broker, "crash")
     settings = load_settings(broker.config_path)
     runner = SinkRunner(settings, "crash")
-
-    def die(point: str) -> None:
-        if point == "sink.flushed":
-            raise StorageError("the process dies between flush and commit")
-
-    with fault_hook(die), pytest.raises(StorageError):
+    with fault_hook(die_when_flushed), pytest.raises(StorageError):
         runner.run(threading.Event(), once=True)
     assert sum(written(broker.folder / "crash").values()) > 0
     assert run_once(settings, "crash") == RECORDS
@@ -192,6 +188,55 @@ def test_a_topic_may_be_created_again_under_a_running_sink(broker: RunningBroker
         thread.join(60)
     create_again(broker, "live")
     assert written(tmp_path) == expected() + expected(RECORDS * 2)
+
+
+def forget_cuts(patch: pytest.MonkeyPatch) -> None:
+    """As before: sinks are told of topic ids alone."""
+    patch.setattr(FilesSink, "log_cut", lambda *_: None)
+
+
+@guarantee("A4", "a sink writes what took the place of the lost end of a restored log", plant=forget_cuts)
+@pytest.mark.parametrize("killed", [False, True], ids=["", "and is killed before it commits"])
+def test_a_log_from_an_older_backup_is_written_from_the_cut(tmp_path: Path, *, killed: bool) -> None:
+    """50 records are in the backup, 120 were written; 100 others take the place of the 70 lost, and so once more."""
+    with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as running:
+        text = running.config_path.read_text() + "\nsinks:\n  s: {plugin: files, topics: [t], path: ./out}\n"
+        for section in ("producer", "consumer"):
+            text += f"{section}: {{bootstrap.servers: '{running.bootstrap}'}}\n"
+        running.config_path.write_text(text)
+        settings, out, data = load_settings(running.config_path), running.folder / "out", running.folder / "data"
+
+        def send(word: str, count: int) -> list[str]:
+            with Producer(running.config_path) as producer:
+                for n in range(count):
+                    producer.send("t", f"{word}{n}".encode())
+            return [f"{word}{n}" for n in range(count)]
+
+        all_of_them = send("old", 50)
+        running.stop()
+        shutil.copytree(data, tmp_path / "backup")
+        running.start()
+        all_of_them += send("lost", 70)
+        run_once(settings, "s")
+        for word in ("new", "newer"):
+            running.stop()
+            shutil.rmtree(data)
+            shutil.copytree(tmp_path / "backup", data)
+            running.start()
+            all_of_them += send(word, 100)
+            if killed:
+                with fault_hook(die_when_flushed), pytest.raises(StorageError):
+                    run_once(settings, "s")
+            run_once(settings, "s")
+            assert written(out) == Counter(all_of_them)
+        names = sorted(path.name for path in out.rglob("*.jsonl"))
+        assert [name for name in names if ".cut" not in name][-1].split("-")[1] == f"{119:020}.jsonl"
+        assert names.count(f"{50:020}-{149:020}.cut1.jsonl") == names.count(f"{50:020}-{149:020}.cut2.jsonl") == 1
+
+
+def die_when_flushed(point: str) -> None:
+    if point == "sink.flushed":
+        raise StorageError("the process dies between flush and commit")
 
 
 def spoil(broker: RunningBroker, topic: str) -> bytes:
