@@ -113,8 +113,7 @@ class SinkRunner:
             if self._ids and isinstance(self._sink, TopicIdSink):
                 self._sink.topic_ids(self._ids)
             with Consumer(self._settings, listener=self._handover) as consumer:
-                if isinstance(self._sink, HistorySink):
-                    consumer.tell_cuts()
+                consumer.tell_cuts()
                 try:
                     consumer.subscribe(self._options.topics)
                     complete = once and not targets
@@ -147,13 +146,14 @@ class SinkRunner:
     def _tell_cuts(self, client: ClusterClient, consumer: Consumer) -> bool:
         """After what was polled is written: it was read before the cuts that are told now, if any."""
         cuts = consumer.cuts()
-        if not cuts or not isinstance(self._sink, HistorySink):
+        if not cuts:
             return False
         if self._unflushed:
             self._flush_or_wait(client, consumer)
         if not self._unflushed:
             for cut in cuts:
-                self._sink.log_cut(cut)
+                if isinstance(self._sink, HistorySink):
+                    self._sink.log_cut(cut)
                 consumer.cut_known(cut)
             self._commit(consumer)
         return True
@@ -239,7 +239,17 @@ class SinkRunner:
         if self._unflushed:
             self._flush_or_wait(client, consumer)
         stored = consumer.committed(targets)
-        return all(tp in stored and stored[tp].offset >= end for tp, end in targets.items())
+        if not all(tp in stored and stored[tp].offset >= end for tp, end in targets.items()):
+            return False
+        # Where the log was cut below what is stored, the member that owns the partition finds out, and commits the cut.
+        epochs = {tp: stored[tp].leader_epoch for tp in targets if stored[tp].leader_epoch >= 0}
+        try:
+            ends = client.leader_epoch_ends(epochs) if epochs else {}
+        except BrokerError as error:
+            if error.code is not ErrorCode.unsupported_version:
+                raise
+            return True
+        return not any(0 <= ends[tp].end_offset < stored[tp].offset for tp in ends)
 
 
 def read_again(client: ClusterClient, error: _Unreadable) -> BadRecords:
