@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,11 @@ import pytest
 from klammtest.broker import SPAWNED
 
 pytest_plugins = ["klammtest.zookeeper", "klammtest.hdfs", "klammtest.guarantees", "klammtest.scheduling", "pytester"]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
