@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,20 +13,45 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
+from klamm.hadoop.report import Status
 from klamm.hadoop.session import require_java
 from klamm.hadoop.sinks import choose
 
+if TYPE_CHECKING:
+    from klamm.hadoop.report import RunReport, TopicReport
+
+EMPTY = 99
+"""The exit status of a run with nothing new, where `--fail-if-empty` asks for one: Airflow's BashOperator takes it for
+"skipped" (`skip_on_exit_code`)."""
+
 SinkName = Annotated[str | None, typer.Argument(metavar="SINK", help="The sink's name, if there are several.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
+Json = Annotated[bool, typer.Option("--json", help="Say what was loaded as one JSON object.")]
+FailIfEmpty = Annotated[bool, typer.Option("--fail-if-empty", help="Exit status 99 when no topic has anything new.")]
 
 
-def load(sink: SinkName = None, config: ConfigFile = DEFAULT_CONFIG, topic: Topics = None) -> None:
-    """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic."""
-    run_loads(config, sink, topic or [])
+def load(
+    sink: SinkName = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    topic: Topics = None,
+    as_json: Json = False,
+    fail_if_empty: FailIfEmpty = False,
+) -> None:
+    """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic.
+
+    Exit status 0: all topics are loaded, or have nothing new. 1: a topic failed; the others are loaded. 2: the command
+    or the file is wrong. 99: nothing is new, with --fail-if-empty.
+    """
+    report = run_loads(config, sink, topic or [], as_json=as_json)
+    if (failure := report.failure()) is not None:
+        raise KlammError(failure)
+    if fail_if_empty and report.status is Status.EMPTY:
+        raise typer.Exit(EMPTY)
 
 
-def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
-    """All topics; one that fails does not keep the others from being loaded. `KlammError` after the last if any did."""
+def run_loads(config: Path, sink: str | None, only: list[str], *, as_json: bool = False) -> RunReport:
+    """One run over all topics, or `only` some. Each topic's lines are written when it is done, what went wrong to
+    stderr. `KlammError` where no topic could be tried."""
     settings = load_settings(config)
     of_command(settings.log)
     name, chosen = choose(settings, sink)
@@ -36,16 +61,19 @@ def run_loads(config: Path, sink: str | None, only: list[str]) -> None:
     from klamm.hadoop.run import Loader
 
     errors = Console(stderr=True)
-    failed: list[str] = []
+
+    def tell(report: TopicReport) -> None:
+        for line in () if as_json else report.lines():
+            typer.echo(line)
+        if report.error is not None:
+            said = f"klamm: load of {report.topic}: {report.error}"
+            errors.print(said, highlight=False, markup=False, soft_wrap=True)
+
     with Loader(settings, name, errors) as loader:
-        for each in topics:
-            try:
-                typer.echo(loader.load(each))
-            except KlammError as error:
-                failed.append(each)
-                errors.print(f"klamm: load of {each}: {error}", highlight=False, markup=False, soft_wrap=True)
-    if failed:
-        raise KlammError(f"{len(failed)} of {len(topics)} topics not loaded: {', '.join(failed)}")
+        report = loader.run(topics, tell)
+    if as_json:
+        typer.echo(report.to_json())
+    return report
 
 
 def _wanted(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> list[str]:

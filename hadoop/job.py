@@ -91,7 +91,7 @@ class LoadSpec:
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that
-    were deleted before they could be loaded."""
+    were deleted before they could be loaded; `quarantined` records and batches are in `_bad`."""
 
     topic: str
     load: int
@@ -101,6 +101,7 @@ class LoadResult:
     ranges: tuple[OffsetRange, ...]
     seconds: float
     lost: tuple[OffsetRange, ...] = ()
+    quarantined: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +215,8 @@ class LoadJob:
             )
         covered = tuple(p.covered for p in plan.partitions if p.covered.size)
         seconds = self._now_s() - started
-        return LoadResult(topic, number, manifest.rows, manifest.files, size, covered, seconds, lost)
+        quarantined = counts.bad + len(counts.unopened)
+        return LoadResult(topic, number, manifest.rows, manifest.files, size, covered, seconds, lost, quarantined)
 
     def _plan(self, layout: TopicLayout, last: Manifest | None) -> _Plan:
         topic = layout.topic
@@ -286,7 +288,7 @@ class LoadJob:
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
         if not ranges:
-            return Counts([], {}, [])  # all that is new is deleted
+            return Counts([], {}, [], 0)  # all that is new is deleted
         format_ = self._topics.format(topic)
         try:
             with self._progress.watch(self._session, f"load {topic}"):

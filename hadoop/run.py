@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
 from klamm.core.config.settings import Settings
-from klamm.core.errors import ConfigError
+from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
-from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
-from klamm.hadoop.session import SparkSettings, hadoop_jvm, start_session
+from klamm.hadoop.report import RunReport, TopicReport
+from klamm.hadoop.session import SparkSettings, hadoop_jvm, reason_of, start_session
 from klamm.hadoop.source import connect
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.topics import ClusterTopics
@@ -27,12 +30,23 @@ from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 class Loader:
     """Loads topics of one sink; a context manager. Spark is left running: its session may be the caller's."""
 
-    def __init__(self, settings: Settings, sink: str, console: Console) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        sink: str,
+        console: Console,
+        *,
+        now_s: Callable[[], float] = time.time,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         config = settings.sink(sink).choice.config
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
         settings.check_sink(sink)
         bad = settings.sink(sink).on_bad_record
+        self._sink = sink
+        self._now_s = now_s
+        self._monotonic_s = monotonic_s
         self._interrupt = interrupt = Interrupt()
         spark_settings = SparkSettings(
             f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
@@ -68,24 +82,34 @@ class Loader:
         self._interrupt.remove()
         self._topics.close()
 
-    def load(self, topic: str) -> str:
-        """One load; its line."""
+    def loads(self, topic: str) -> Iterator[LoadResult]:
+        """The loads of one topic in one run, each when it is published; none when there is nothing new."""
         result = self._job.run(topic)
-        return f"load topic={topic} rows=0: nothing new" if result is None else line(result)
+        if result is not None:
+            yield result
 
+    def load(self, topic: str) -> TopicReport:
+        """One topic in one run. What goes wrong is in the report."""
+        started = self._monotonic_s()
+        published: list[LoadResult] = []
+        error: str | None = None
+        try:
+            published.extend(self.loads(topic))
+        except KlammError as failed:
+            error = str(failed)
+        except (PySparkException, Py4JError) as failed:  # Spark's JVM itself, as when it is gone
+            error = reason_of(failed)
+        return TopicReport(topic, tuple(published), self._monotonic_s() - started, error)
 
-def line(result: LoadResult) -> str:
-    """`load topic=flights load=3 rows=… files=… offsets=0:10-20,1:5-9 …`."""
-    offsets = _spans(result.ranges)
-    lost = f" lost={_spans(result.lost)}" if result.lost else ""
-    return (
-        f"load topic={result.topic} load={result.load} rows={result.rows} files={result.files} "
-        f"bytes={result.bytes} offsets={offsets}{lost} seconds={result.seconds:.1f}"
-    )
-
-
-def _spans(ranges: Iterable[OffsetRange]) -> str:
-    return ",".join(f"{r.partition.partition}:{r.start}-{r.end}" for r in ranges)
+    def run(self, topics: Iterable[str], tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
+        """One topic after another; one that fails does not keep the others from being loaded. `tell` is called after
+        each."""
+        started, before = self._now_s(), self._monotonic_s()
+        reports = []
+        for topic in topics:
+            reports.append(report := self.load(topic))
+            tell(report)
+        return RunReport(self._sink, started, self._monotonic_s() - before, tuple(reports))
 
 
 def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:

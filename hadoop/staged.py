@@ -91,12 +91,13 @@ def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was written: the records of each range, the first offset of each partition that has any, and the batches
-    that could not be opened, which are no records."""
+    """What was written: the records of each range, the first offset of each partition that has any, the batches that
+    could not be opened, which are no records, and how many of the records are set aside."""
 
     ranges: list[RangeCount]
     first: dict[int, int]
     unopened: list[UnopenedBatch]
+    bad: int
 
 
 def count(
@@ -110,11 +111,14 @@ def count(
     columns = ("_partition", "_offset", "_timestamp", "_size")
     rows = reader.load(path).select(*columns)
     unopened: list[UnopenedBatch] = []
+    records_aside = 0
     if has_bad:
         bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
         set_aside = bad.load(f"{path}/{BAD}")
-        rows = rows.union(set_aside.where("_end_offset is null").select(*columns))
+        bad_records = set_aside.where("_end_offset is null")
+        rows = rows.union(bad_records.select(*columns))
         unopened = _unopened(set_aside)
+        records_aside = bad_records.count()
     millis = sf.unix_millis("_timestamp")
     window = sf.when(millis >= 0, millis - millis % window_ms).otherwise(NO_WINDOW)
     grouped = rows.groupBy("_partition", window.alias("window")).agg(
@@ -124,7 +128,8 @@ def count(
         sf.max("_offset").alias("last"),
         sf.count_distinct("_offset").alias("offsets"),
     )
-    return _by_range(grouped.toArrow(), ranges, path, unopened)
+    counts, first = _by_range(grouped.toArrow(), ranges, path)
+    return Counts(counts, first, unopened, records_aside)
 
 
 def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
@@ -138,7 +143,7 @@ def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
     return sorted(batches, key=lambda batch: (batch.partition, batch.start))
 
 
-def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str, unopened: list[UnopenedBatch]) -> Counts:
+def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> tuple[list[RangeCount], dict[int, int]]:
     found: dict[int, list[dict[str, int]]] = {}
     for row in table.to_pylist():
         found.setdefault(row["_partition"], []).append(row)
@@ -155,7 +160,7 @@ def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str, unopene
         counts.append(RangeCount(r.partition, r.start, r.end, tuple(WindowCount(*w) for w in windows)))
     if found:
         raise LakeError(f"{path} holds rows of partitions that were not read: {sorted(found)}")
-    return Counts(counts, first, unopened)
+    return counts, first
 
 
 def total_rows(counts: Iterable[RangeCount]) -> int:

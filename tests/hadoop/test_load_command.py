@@ -20,7 +20,7 @@ from rich.console import Console
 from klamm.core.client.producer import Producer
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import KlammError
-from klamm.hadoop.cli import run_loads
+from klamm.hadoop.cli import load
 from klamm.hadoop.run import Loader
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
@@ -115,7 +115,8 @@ def test_increments_and_their_audit_events(broker: RunningBroker, spark: SparkSe
     """After the test above: two loads of trips, whose counts are in the audit topic."""
     send(broker, "trips", range(100, 130))
     with Loader(load_settings(broker.config_path), "lake", Console(stderr=True)) as loader:
-        assert loader.load("trips").startswith("load topic=trips load=2 rows=30 ")
+        (line,) = loader.load("trips").lines()
+    assert line.startswith("load topic=trips load=2 rows=30 ")
     assert ids(spark, broker, "lake", "trips") == list(range(130))
     assert sorted(os.listdir(broker.folder / "lake" / "trips" / "_audited")) == ["000001", "000002"]  # noqa: PTH208
     shown = subprocess.run(
@@ -219,7 +220,7 @@ def test_a_topic_that_cannot_be_loaded_does_not_keep_the_others(
     changed = broker.folder / "third.yaml"
     changed.write_text(yaml.safe_dump(config))
     with pytest.raises(KlammError, match="1 of 2 topics not loaded: nowhere"):
-        run_loads(changed, None, [])
+        load(config=changed)
     said = capsys.readouterr()
     assert said.out.startswith("load topic=raw load=1 rows=10 ")
     assert said.err.startswith("klamm: load of nowhere: UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'nowhere'")

@@ -15,6 +15,7 @@ from klamm.core.config.settings import load_settings
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.report import TopicReport
 from klamm.hadoop.run import Loader
 from klammtest.inprocess import broker_thread
 
@@ -41,7 +42,7 @@ class Served:
         sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{self.folder}/lake", **options}
         settings = load_settings({"consumer": {"bootstrap.servers": self.bootstrap}, "sinks": {"lake": sink}})
         with self.warnings.open("a") as said, Loader(settings, "lake", Console(file=said, width=500)) as loader:
-            return loader.load("t")
+            return "\n".join(TopicReport("t", tuple(loader.loads("t")), 0.0).lines())
 
     def manifest(self, load: int) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self._path(load, "_offsets.json").read_text())

@@ -1,0 +1,74 @@
+"""`--json` and the exit statuses: what an orchestrator is told of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+from pyspark.sql import SparkSession
+
+from klamm.core.errors import KlammError
+from klamm.hadoop.cli import EMPTY, load
+from klammtest.batches import unopenable
+from klammtest.served import T0, Served, served
+
+UNOPENABLE = unopenable([(1_000_000, None, b"lost", ())] * 4)
+
+
+@pytest.fixture
+def at(spark: SparkSession, tmp_path: Path) -> Iterator[Served]:
+    with served(tmp_path) as found:
+        yield found
+
+
+def config(at: Served, *topics: str, **options: Any) -> Path:
+    sink = {"plugin": "hadoop", "topics": [*topics], "path": f"{at.folder}/lake", **options}
+    path = at.folder / "klamm.yaml"
+    path.write_text(yaml.safe_dump({"consumer": {"bootstrap.servers": at.bootstrap}, "sinks": {"lake": sink}}))
+    return path
+
+
+def object_of(text: str) -> dict[str, Any]:
+    """Stdout holds this object and nothing else; without the times."""
+    (line,) = text.splitlines()
+    said: dict[str, Any] = json.loads(line)
+    for part in (said, *said["topics"]):
+        assert part.pop("seconds") >= 0
+    assert said.pop("started").endswith("+00:00")
+    return said
+
+
+def test_a_run_is_one_object_and_one_exit_status(at: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    at.produce(range(100))
+    at.client.delete_records({T0: 60})
+    at.client.produce({T0: UNOPENABLE})
+    options = {"on.bad.record": "quarantine", "starting.offsets": "earliest"}
+    with pytest.raises(KlammError, match="1 of 2 topics not loaded: nowhere"):
+        load(config=config(at, "nowhere", "t", **options), as_json=True, fail_if_empty=True)
+    said = object_of(capsys.readouterr().out)
+    failed, loaded = said.pop("topics")
+    assert said == {"sink": "lake", "status": "failed", "error": "1 of 2 topics not loaded: nowhere"}
+    assert failed.pop("error").startswith("UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'nowhere'")
+    assert failed == {
+        "topic": "nowhere", "status": "failed", "load": None, "records": 0, "bytes": 0, "files": 0,
+        "quarantined": 0, "partitions": [], "gap": [],
+    }  # fmt: skip
+    assert loaded.pop("bytes") > 0
+    assert loaded == {
+        "topic": "t", "status": "loaded", "load": 1, "records": 40, "files": 2, "quarantined": 1,
+        "partitions": [{"partition": 0, "from": 0, "to": 104}], "gap": [{"partition": 0, "from": 0, "to": 60}],
+        "error": None,
+    }  # fmt: skip
+
+    load(config=config(at, "t", **options), as_json=True)
+    empty = object_of(capsys.readouterr().out)
+    assert (empty["status"], empty["error"], empty["topics"][0]["status"]) == ("empty", None, "empty")
+    with pytest.raises(typer.Exit) as ended:
+        load(config=config(at, "t", **options), fail_if_empty=True)
+    assert ended.value.exit_code == EMPTY
+    assert capsys.readouterr().out == "load topic=t rows=0: nothing new\n"
