@@ -6,6 +6,7 @@
     verify    that the topic and its history are still those of the plan
     publish   `_offsets.json`, `_audit.json`, `_SUCCESS`, then one rename to `load=<number>/`
     audit     the event, after the rename; a run that finds one missing sends it
+    commit    the offsets, to a consumer group; a run that finds others there commits them
 
 A crash before the rename leaves nothing that a reader sees, and one after it leaves all: the next run begins where the
 newest load ends. Fault points: `load.planned`, `load.written`, `load.staged`, `load.published`.
@@ -70,6 +71,16 @@ class Topics(TopicHistory, Protocol):
 
     def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
         """The columns of the `klamm` source, of exactly these ranges."""
+        ...
+
+
+class Committer(Protocol):
+    """Shows where a load ends to those who do not read manifests. `klamm.hadoop.group_offsets` is a consumer group."""
+
+    group: str
+
+    def commit(self, manifest: Manifest) -> None:
+        """Does nothing when this was done before."""
         ...
 
 
@@ -156,6 +167,7 @@ class LoadJob:
         spec: LoadSpec,
         *,
         auditor: LoadAuditor | None = None,
+        committer: Committer | None = None,
         progress: Progress | None = None,
         warn: Callable[[str], None] = _log.warning,
         check: Callable[[], None] = lambda: None,
@@ -168,6 +180,7 @@ class LoadJob:
         self._spec = spec
         self._history = HistoryCheck(topics)
         self._auditor = auditor
+        self._committer = committer
         self._progress = progress or Progress()
         self._warn = warn
         self._check = check
@@ -187,6 +200,8 @@ class LoadJob:
         sweep(self._publisher, layout, self._spec.staging_retention_s)
         self._send_audit(layout)
         plan = self._plan(layout, last := last_manifest(self._publisher, layout))
+        if last is not None:
+            self._commit(last)
         if not plan.has_news:
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
@@ -205,6 +220,7 @@ class LoadJob:
             staging.publish(number)
             fault_point("load.published")
         self._send_audit(layout)
+        self._commit(manifest)
         lost = tuple(p.lost for p in plan.partitions if p.lost.size)
         for gap in lost:
             self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} were deleted before they could be loaded")
@@ -337,3 +353,15 @@ class LoadJob:
             self._auditor.send_missing(layout)
         except Exception as error:
             self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
+
+    def _commit(self, manifest: Manifest) -> None:
+        """A commit that fails never fails a load: where the next one begins is said by the manifest."""
+        if self._committer is None:
+            return
+        try:
+            self._committer.commit(manifest)
+        except Exception as error:
+            self._warn(
+                f"{manifest.topic}: the offsets of load {manifest.load} are not committed to the group "
+                f"{self._committer.group} ({error}); the next run commits them"
+            )

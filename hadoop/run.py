@@ -14,6 +14,7 @@ from rich.console import Console
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import LoadAuditor
+from klamm.hadoop.group_offsets import GroupOffsets
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
 from klamm.hadoop.progress import BarProgress, Progress
@@ -43,7 +44,7 @@ class Loader:
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
         settings.check_sink(sink)
-        bad = settings.sink(sink).on_bad_record
+        group, bad = settings.sink(sink).group_id, settings.sink(sink).on_bad_record
         self._sink = sink
         self._now_s = now_s
         self._monotonic_s = monotonic_s
@@ -71,8 +72,9 @@ class Loader:
             console.print(f"klamm: {text}", highlight=False, markup=False, soft_wrap=True)
 
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
-        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, progress=progress, warn=warn,
-                            check=interrupt.check)  # fmt: skip
+        committer = GroupOffsets(self._topics.client, group) if group else None
+        self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, committer=committer,
+                            progress=progress, warn=warn, check=interrupt.check)  # fmt: skip
 
     def __enter__(self) -> Loader:
         self._interrupt.install()

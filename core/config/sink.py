@@ -20,7 +20,7 @@ class SinkSettings(Section):
     """A sink. Keys that are not here are the plugin's own, validated by its model."""
 
     topics: Annotated[Names, AfterValidator(_some)] = key(..., "The topics whose records go in.")
-    group_id: str = key("", "The consumer group; `sink-NAME` when not set.")
+    group_id: str = key("", "The consumer group; `sink-NAME` when not set. A load commits to it what it has published.")
     flush_records: Int = key(10_000, "Records after which the sink is flushed and offsets are committed.", ge=1)
     flush_interval_ms: Int = key(10_000, "Time after which they are, in ms.", ge=1)
     on_bad_record: Literal["fail", "skip", "quarantine"] = key(
