@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 from uuid import UUID
 
 from py4j.protocol import Py4JJavaError
@@ -44,6 +44,7 @@ from klamm.hadoop.session import SparkFailedError, reason_of
 from klamm.hadoop.staged import Counts, FileFormat, count, decoded, load_session, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
 
+Reset = Literal["fail", "earliest", "latest"]
 DEFAULT_WINDOW_MS: Final = 600_000
 _log = logging.getLogger(__name__)
 
@@ -92,17 +93,16 @@ class LoadSpec:
     files: FileFormat
     owner: str
     max_offsets: int | None = None
-    fail_on_data_loss: bool = True
-    from_earliest: bool = False
-    """Whether a partition's first load may begin above offset 0 all the same."""
+    reset: Reset = "fail"
+    """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
     staging_retention_s: float = 3600.0
     window_ms: int = DEFAULT_WINDOW_MS
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that
-    were deleted before they could be loaded; `quarantined` records and batches are in `_bad`."""
+    """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that it
+    left out, as they were deleted, or `latest` was asked for; `quarantined` records and batches are in `_bad`."""
 
     topic: str
     load: int
@@ -117,7 +117,7 @@ class LoadResult:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """One partition: `reads` begins at `begin`, where the last load ended, or above it where offsets are deleted."""
+    """One partition: `reads` begins at `begin`, where the last load ended, or above it by `auto.offset.reset`."""
 
     begin: int
     reads: OffsetRange
@@ -138,6 +138,7 @@ class _Plan:
     topic_id: UUID | None
     partitions: tuple[_Planned, ...]
     batches: Mapping[TopicPartition, BatchMark]
+    reset: Reset
 
     @property
     def reads(self) -> list[OffsetRange]:
@@ -151,9 +152,9 @@ class _Plan:
         return Loaded(self.topic_id, {p.reads.partition.partition: self._range(p) for p in self.partitions})
 
     def _range(self, planned: _Planned) -> PartitionRange:
-        lost_to = planned.lost.end if planned.lost.size else None
+        gap = (planned.lost.end, self.reset) if planned.lost.size else None
         end = max(planned.begin, planned.reads.end)
-        return PartitionRange.of(planned.begin, end, lost_to, self.batches.get(planned.reads.partition))
+        return PartitionRange.of(planned.begin, end, gap, self.batches.get(planned.reads.partition))
 
 
 class LoadJob:
@@ -202,7 +203,8 @@ class LoadJob:
         plan = self._plan(layout, last := last_manifest(self._publisher, layout))
         if last is not None:
             self._commit(last)
-        if not plan.has_news:
+        starts_at_end = last is None and self._spec.reset == "latest"
+        if not plan.has_news and not starts_at_end:  # where it starts is to be known to the next one
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
         fault_point("load.planned")
@@ -222,8 +224,11 @@ class LoadJob:
         self._send_audit(layout)
         self._commit(manifest)
         lost = tuple(p.lost for p in plan.partitions if p.lost.size)
+        why = "are not loaded: auto.offset.reset is latest"
+        if self._spec.reset != "latest":
+            why = "were deleted before they could be loaded"
         for gap in lost:
-            self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} were deleted before they could be loaded")
+            self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} {why}")
         for bad in counts.unopened:
             self._warn(
                 f"{TopicPartition(topic, bad.partition)}: the batch of the offsets {bad.start} to {bad.end} cannot be "
@@ -241,7 +246,10 @@ class LoadJob:
         if last is not None:
             self._verify(layout, last, cluster_id, ends)
         known = {} if last is None else last.partitions
-        found = [self._partition(TopicPartition(topic, n), log, known.get(n)) for n, log in sorted(ends.items())]
+        found = [
+            self._partition(TopicPartition(topic, n), log, known.get(n), last is None)
+            for n, log in sorted(ends.items())
+        ]
         reads = capped([p.reads for p in found], self._spec.max_offsets)
         partitions = tuple(replace(p, reads=r) for p, r in zip(found, reads, strict=True))
         wanted = {p.reads.partition: max(p.begin, p.reads.end) for p in partitions}
@@ -251,7 +259,7 @@ class LoadJob:
             for tp, end in wanted.items()
             if (before := known.get(tp.partition)) and before.end == end and (mark := before.batch) is not None
         }
-        return _Plan(topic_id, partitions, kept | batches)
+        return _Plan(topic_id, partitions, kept | batches, self._spec.reset)
 
     def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
         """That the last load's offsets still mean what they meant."""
@@ -271,24 +279,30 @@ class LoadJob:
                 )
         self._history.verify(layout, Loaded(last.topic_id, last.partitions))
 
-    def _partition(self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None) -> _Planned:
-        begin = 0 if loaded is None else loaded.end
-        if begin < log.earliest and self._spec.fail_on_data_loss:
+    def _partition(
+        self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None, first: bool
+    ) -> _Planned:
+        """`first`: no load of the topic is published yet. A partition that was added later begins at offset 0 with
+        `latest`, too: unlike a consumer's, its first records are not passed over."""
+        begin, reset = 0 if loaded is None else loaded.end, self._spec.reset
+        deleted = begin < log.earliest
+        if deleted and reset == "fail":
             if loaded is not None:
                 raise DataLossError(
                     f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted "
-                    "what lies between; fail.on.data.loss: false goes on without it"
+                    "what lies between; auto.offset.reset: earliest goes on without it"
                 )
-            if not self._spec.from_earliest:
-                raise DataLossError(
-                    f"{partition}: the log begins at offset {log.earliest}: what was below it is deleted and was never "
-                    "loaded; starting.offsets: earliest begins a partition's first load at what is left"
-                )
-        return _Planned(begin, OffsetRange(partition, max(begin, log.earliest), log.latest))
+            raise DataLossError(
+                f"{partition}: the log begins at offset {log.earliest}: what was below it is deleted and was never "
+                "loaded; auto.offset.reset: earliest begins at what is left"
+            )
+        at_end = reset == "latest" and (deleted or first)
+        start = log.latest if at_end else max(begin, log.earliest)
+        return _Planned(begin, OffsetRange(partition, start, log.latest))
 
     def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts) -> _Plan:
         """The plan, and what retention deleted after it, before a task could read it."""
-        if self._spec.fail_on_data_loss:
+        if self._spec.reset == "fail":
             return plan  # the task has failed
         ends = self._topics.ends(topic)
 

@@ -35,19 +35,25 @@ class BatchMark(BaseModel):
 
 
 class PartitionRange(BaseModel):
-    """Offsets [from, to) of one partition. `lost_to`: [from, lost_to) was deleted before it could be loaded. `batch`
-    holds the last offset below `to`; None when that was gone, or nothing was loaded yet."""
+    """Offsets [from, to) of one partition. `lost_to`: the load does not hold [from, lost_to), of which at least a part
+    was deleted before it, or which its first load passed over; `reset` is the `auto.offset.reset` that it went on by.
+    `batch` holds the last offset below `to`; None when that was gone, or nothing was loaded yet."""
 
     model_config = ConfigDict(frozen=True)
 
     start: int = Field(alias="from", ge=0)
     end: int = Field(alias="to", ge=0)
     lost_to: int | None = None
+    reset: str | None = None
     batch: BatchMark | None = None
 
     @classmethod
-    def of(cls, start: int, end: int, lost_to: int | None = None, batch: BatchMark | None = None) -> PartitionRange:
-        return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "batch": batch})
+    def of(
+        cls, start: int, end: int, gap: tuple[int, str] | None = None, batch: BatchMark | None = None
+    ) -> PartitionRange:
+        """`gap`: `lost_to` and `reset`."""
+        lost_to, reset = gap or (None, None)
+        return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "reset": reset, "batch": batch})
 
 
 class UnopenedBatch(BaseModel):

@@ -120,8 +120,7 @@ def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
         files=FileFormat(config.format, config.partition_by, config.target_file_size),
         owner=sink,
         max_offsets=config.max_offsets_per_load,
-        fail_on_data_loss=config.fail_on_data_loss,
-        from_earliest=config.starting_offsets == "earliest",
+        reset=config.auto_offset_reset,
         staging_retention_s=config.staging_retention_minutes * 60,
         window_ms=window_ms,
     )

@@ -129,7 +129,7 @@ class ClusterTopics:
             "startingOffsets": _json(ranges, "start"),
             "endingOffsets": _json(ranges, "end"),
             "maxRecordsPerPartition": str(self._config.max_offsets_per_task),
-            "failOnDataLoss": str(self._config.fail_on_data_loss).lower(),
+            "failOnDataLoss": str(self._config.auto_offset_reset == "fail").lower(),
             "onBadRecord": "quarantine" if self._quarantine else "fail",
             "klamm.plugins": ",".join(self._settings.plugins),
         }

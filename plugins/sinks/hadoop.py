@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo
+from pydantic import AfterValidator, BeforeValidator, ValidationInfo, model_validator
 
-from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, key
+from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, key, wrong_key
 from klamm.core.errors import ConfigError
 from klamm.core.records.record import ConsumerRecord
 
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
+_RENAMED = {
+    "fail.on.data.loss": "auto.offset.reset says what becomes of deleted offsets (fail, earliest or latest)",
+    "starting.offsets": "auto.offset.reset: earliest begins at what is left",
+}
 PARTITIONINGS = (("dt",), ("dt", "hr"))
 LOCAL_SCHEMES: Final = ("", "file")
 HDFS_SCHEME: Final = "hdfs"
@@ -109,18 +113,23 @@ class HadoopSinkConfig(Section):
     )
     max_offsets_per_load: Long | None = key(None, "At most so many offsets of a topic in one load.", ge=1)
     max_offsets_per_task: Long = key(500_000, "At most so many offsets in one Spark task.", ge=1)
-    fail_on_data_loss: bool = key(
-        True,
-        "Whether offsets that were deleted before they were loaded end the load; otherwise it records them as lost.",
-    )
-    starting_offsets: Literal["earliest"] | None = key(
-        None,
-        "Where a partition's first load begins: at offset 0, which must be there; with `earliest` at what is left.",
+    auto_offset_reset: Literal["fail", "earliest", "latest"] = key(
+        "fail",
+        "What a load does where the offset that it is to begin at is deleted: refuse, go on at what is left, or at the "
+        "end. With latest a topic's first load begins at the end, too. What it leaves out is recorded as a gap.",
     )
     staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
     spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")
     spark_config: dict[str, str] = key({}, "More of Spark's own configuration, by its names.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, given: Any) -> Any:
+        for name, instead in _RENAMED.items():
+            if isinstance(given, Mapping) and name in given:
+                raise wrong_key(name, f"is no key any more: {instead}")
+        return given
 
 
 class HadoopSink:

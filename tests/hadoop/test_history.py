@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck
@@ -109,7 +111,7 @@ def test_a_manifest_of_version_1_goes_on_and_the_next_one_has_what_it_lacks(
 def ignore_gap(patch: pytest.MonkeyPatch) -> None:
     """As before: a first load begins where the log does."""
 
-    def partition(self: LoadJob, tp: TopicPartition, log: object, loaded: object) -> _Planned:
+    def partition(self: LoadJob, tp: TopicPartition, log: object, loaded: object, first: bool) -> _Planned:
         begin = loaded.end if loaded is not None else log.earliest  # type: ignore[attr-defined]
         return _Planned(begin, OffsetRange(tp, begin, log.latest))  # type: ignore[attr-defined]
 
@@ -121,21 +123,21 @@ def test_a_gap_before_the_first_load_is_refused(spark: SparkSession, tmp_path: P
     with served(tmp_path) as at:
         at.produce(range(100))
         at.client.delete_records({T0: 60})
-        with pytest.raises(DataLossError, match=r"t-0: the log begins at offset 60: .* starting.offsets: earliest"):
+        with pytest.raises(DataLossError, match=r"t-0: the log begins at offset 60: .* auto.offset.reset: earliest"):
             at.load()
 
 
 @guarantee("C12", "a gap before the first load is in its manifest and its audit", plant=ignore_gap)
-@pytest.mark.parametrize("option", [{"fail.on.data.loss": False}, {"starting.offsets": "earliest"}])
-def test_a_gap_that_is_accepted_is_recorded(spark: SparkSession, tmp_path: Path, option: dict[str, object]) -> None:
+def test_a_gap_that_is_accepted_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
     with served(tmp_path) as at:
         at.produce(range(100))
         at.client.delete_records({T0: 60})
-        line = at.load(**option)
+        line = at.load(**{"auto.offset.reset": "earliest"})
         assert " rows=40 " in line
         assert " offsets=0:0-100 lost=0:0-60 " in line
         assert at.warnings.read_text() == "klamm: t-0: offsets 0 to 60 were deleted before they could be loaded\n"
-        assert at.manifest(1)["partitions"]["0"]["lost_to"] == 60
+        span = at.manifest(1)["partitions"]["0"]
+        assert (span["lost_to"], span["reset"]) == (60, "earliest")
         lost, held = at.audit(1)
         assert (lost["from"], lost["to"], lost["lost"], lost["windows"]) == (0, 60, True, [])
         assert (held["from"], held["to"], held["lost"]) == (60, 100, False)
@@ -150,10 +152,46 @@ def test_all_that_is_new_may_be_lost(spark: SparkSession, tmp_path: Path) -> Non
         at.produce(range(10, 30))
         at.client.delete_records({T0: 30})
         with pytest.raises(DataLossError, match="retention deleted what lies between"):
-            at.load(**{"starting.offsets": "earliest"})
-        assert " rows=0 files=0 bytes=0 offsets=0:10-30 lost=0:10-30 " in at.load(**{"fail.on.data.loss": False})
+            at.load()
+        assert " rows=0 files=0 bytes=0 offsets=0:10-30 lost=0:10-30 " in at.load(**{"auto.offset.reset": "earliest"})
         at.produce(range(30, 40))
         assert " rows=10 " in at.load()
+
+
+def test_latest_goes_on_at_the_end_and_records_what_it_leaves_out(spark: SparkSession, tmp_path: Path) -> None:
+    latest = {"auto.offset.reset": "latest"}
+    with served(tmp_path) as at:
+        at.produce(range(20))
+        assert " load=1 rows=0 files=0 bytes=0 offsets=0:0-20 lost=0:0-20 " in at.load(**latest)
+        at.produce(range(20, 40))
+        assert " load=2 rows=20 files=1 " in at.load(**latest)
+        at.produce(range(40, 60))
+        at.client.delete_records({T0: 50})
+        assert " load=3 rows=0 files=0 bytes=0 offsets=0:40-60 lost=0:40-60 " in at.load(**latest)
+        span = at.manifest(3)["partitions"]["0"]
+        assert (span["from"], span["lost_to"], span["to"], span["reset"]) == (40, 60, 60, "latest")
+        assert [(r["from"], r["to"], r["lost"]) for r in at.audit(3)] == [(40, 60, True)]
+        assert at.warnings.read_text().endswith("t-0: offsets 40 to 60 are not loaded: auto.offset.reset is latest\n")
+
+
+def test_latest_of_an_empty_topic_passes_nothing_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither what comes after the first run, nor the first records of a partition that is added later."""
+    topics = MemoryTopics(partitions=1)
+    load = job(spark, topics, str(tmp_path), reset="latest")
+    assert load.run(TOPIC) is not None
+    assert load.run(TOPIC) is None
+    topics.add(0, flight(0))
+    topics.partitions = 2
+    topics.add(1, flight(1))
+    assert load.run(TOPIC) is not None
+    assert coordinates(spark, str(tmp_path)) == [(0, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("old", ["fail.on.data.loss", "starting.offsets"])
+def test_the_keys_that_auto_offset_reset_replaces_are_refused(tmp_path: Path, old: str) -> None:
+    sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{tmp_path}", old: "false"}
+    with pytest.raises(ConfigError, match=rf"sinks.lake.{old}: is no key any more: auto.offset.reset"):
+        load_settings({"sinks": {"lake": sink}})
 
 
 def test_what_retention_deletes_while_tasks_read_is_recorded(spark: SparkSession, tmp_path: Path) -> None:
@@ -168,7 +206,7 @@ def test_what_retention_deletes_while_tasks_read_is_recorded(spark: SparkSession
         return plain(session, ranges)
 
     topics.read = read  # type: ignore[method-assign, assignment]
-    result = job(spark, topics, str(tmp_path), fail_on_data_loss=False).run(TOPIC)
+    result = job(spark, topics, str(tmp_path), reset="earliest").run(TOPIC)
     assert result is not None
     assert [(r.start, r.end) for r in result.lost] == [(0, 4)]
     assert coordinates(spark, str(tmp_path)) == [(0, n) for n in range(4, 10)]
@@ -188,7 +226,7 @@ def test_leader_epochs_decide_where_the_batch_is_gone(
     topics = MemoryTopics(partitions=1, epochs={0: [(0, 0), (2, 4)]})
     for number in range(6):
         topics.add(0, flight(number))
-    load = job(spark, topics, str(tmp_path), fail_on_data_loss=False)
+    load = job(spark, topics, str(tmp_path), reset="earliest")
     load.run(TOPIC)
     topics.started = {0: 6}
     topics.add(0, flight(6))

@@ -279,7 +279,7 @@ def test_offsets_that_are_gone_can_be_passed_over(spark: SparkSession, tmp_path:
     job(spark, topics, str(tmp_path)).run(TOPIC)
     topics.started = {0: 5}
     topics.add(0, flight(5))
-    result = job(spark, topics, str(tmp_path), fail_on_data_loss=False).run(TOPIC)
+    result = job(spark, topics, str(tmp_path), reset="earliest").run(TOPIC)
     assert result is not None
     assert [(r.start, r.end) for r in result.ranges] == [(1, 6)]
     assert coordinates(spark, str(tmp_path)) == [(0, 0), (0, 5)]

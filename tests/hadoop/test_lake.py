@@ -43,7 +43,7 @@ def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
     root = tmp_path_factory.mktemp("original")
     topics = MemoryTopics()
     topics.configure(quarantine=True)
-    load = job(spark, topics, str(root), fail_on_data_loss=False, target_size=1 << 20)
+    load = job(spark, topics, str(root), reset="earliest", target_size=1 << 20)
     for n in range(40):
         topics.add(n % 2, flight(n), ts_ms=n % 3 * DAY_MS + n)
     assert load.run(TOPIC) is not None

@@ -47,7 +47,7 @@ def test_a_run_is_one_object_and_one_exit_status(at: Served, capsys: pytest.Capt
     at.produce(range(100))
     at.client.delete_records({T0: 60})
     at.client.produce({T0: UNOPENABLE})
-    options = {"on.bad.record": "quarantine", "starting.offsets": "earliest"}
+    options = {"on.bad.record": "quarantine", "auto.offset.reset": "earliest"}
     with pytest.raises(KlammError, match="1 of 2 topics not loaded: nowhere"):
         load(config=config(at, "nowhere", "t", **options), as_json=True, fail_if_empty=True)
     said = object_of(capsys.readouterr().out)
