@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -51,11 +52,11 @@ def load(
 
 def run_loads(config: Path, sink: str | None, only: list[str], *, as_json: bool = False) -> RunReport:
     """One run over all topics, or `only` some. Each topic's lines are written when it is done, what went wrong to
-    stderr. `KlammError` where no topic could be tried."""
+    stderr."""
     settings = load_settings(config)
     of_command(settings.log)
     name, chosen = choose(settings, sink)
-    topics = _wanted(settings, name, chosen, only)
+    _check_topics(settings, name, chosen, only)
     require_java()
     # Not before all that can be wrong without Spark has been looked at: importing it takes a second.
     from klamm.hadoop.run import Loader
@@ -70,15 +71,17 @@ def run_loads(config: Path, sink: str | None, only: list[str], *, as_json: bool 
             errors.print(said, highlight=False, markup=False, soft_wrap=True)
 
     with Loader(settings, name, errors) as loader:
-        report = loader.run(topics, tell)
+        report = loader.run(only, tell)
     if as_json:
         typer.echo(report.to_json())
     return report
 
 
-def _wanted(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> list[str]:
+def _check_topics(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> None:
     for topic in only:
-        if topic not in chosen.topics:
+        if chosen.topics_regex is not None:
+            if not re.fullmatch(chosen.topics_regex, topic):
+                raise ConfigError(f"{settings.source}: sinks.{name}.topics.regex: {topic!r} does not match it")
+        elif topic not in chosen.topics:
             known = ", ".join(chosen.topics)
             raise ConfigError(f"{settings.source}: sinks.{name}.topics: there is no {topic!r} (there are: {known})")
-    return only or list(chosen.topics)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 
 from py4j.protocol import Py4JError
@@ -44,7 +44,8 @@ class Loader:
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
         settings.check_sink(sink)
-        group, bad = settings.sink(sink).group_id, settings.sink(sink).on_bad_record
+        self._chosen = settings.sink(sink)
+        group, bad = self._chosen.group_id, self._chosen.on_bad_record
         self._sink = sink
         self._now_s = now_s
         self._monotonic_s = monotonic_s
@@ -99,19 +100,32 @@ class Loader:
             published.extend(self.loads(topic))
         except KlammError as failed:
             error = str(failed)
-        except (PySparkException, Py4JError) as failed:  # Spark's JVM itself, as when it is gone
+        except (PySparkException, Py4JError, OSError) as failed:  # Spark's JVM itself, as when it is gone
             error = reason_of(failed)
         return TopicReport(topic, tuple(published), self._monotonic_s() - started, error)
 
-    def run(self, topics: Iterable[str], tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
-        """One topic after another; one that fails does not keep the others from being loaded. `tell` is called after
-        each."""
+    def topics(self) -> list[str]:
+        """Those of the sink; by a pattern, those that are there now. `KlammError` when there is none."""
+        if self._chosen.topics_regex is None:
+            return list(self._chosen.topics)
+        found = self._topics.matching(self._chosen.topics_regex)
+        if not found:
+            raise KlammError(f"sinks.{self._sink}.topics.regex: no topic matches {self._chosen.topics_regex!r}")
+        return found
+
+    def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
+        """One topic after another, all or `only` some; one that fails does not keep the others from being loaded.
+        `tell` is called after each."""
         started, before = self._now_s(), self._monotonic_s()
-        reports = []
-        for topic in topics:
-            reports.append(report := self.load(topic))
-            tell(report)
-        return RunReport(self._sink, started, self._monotonic_s() - before, tuple(reports))
+        reports: list[TopicReport] = []
+        error = None
+        try:
+            for topic in only or self.topics():
+                reports.append(report := self.load(topic))
+                tell(report)
+        except KlammError as failed:
+            error = str(failed)
+        return RunReport(self._sink, started, self._monotonic_s() - before, tuple(reports), error)
 
 
 def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:

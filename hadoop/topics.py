@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -56,6 +57,12 @@ class ClusterTopics:
 
     def cluster_id(self) -> str:
         return self._client.metadata([]).cluster_id or ""
+
+    def matching(self, pattern: str) -> list[str]:
+        """Topics whose whole name matches, without internal ones (with _ in front); sorted."""
+        wanted = re.compile(pattern)
+        names = self._client.metadata().topics
+        return sorted(name for name in names if not name.startswith("_") and wanted.fullmatch(name))
 
     def ends(self, topic: str) -> dict[int, LogEnds]:
         partitions = self._client.partitions(topic)

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator, model_validator
 
 from klamm.core.config.choice import PluginChoice
-from klamm.core.config.section import Int, Names, Section, key
+from klamm.core.config.section import Int, Names, Section, key, wrong_key
 
 
-def _some(value: tuple[str, ...]) -> tuple[str, ...]:
-    if not value:
-        raise ValueError("expected the name of at least one topic")
+def _pattern(value: Any) -> Any:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"is no regular expression: {error}") from error
+    except TypeError:
+        raise ValueError("expected a regular expression") from None
     return value
 
 
 class SinkSettings(Section):
     """A sink. Keys that are not here are the plugin's own, validated by its model."""
 
-    topics: Annotated[Names, AfterValidator(_some)] = key(..., "The topics whose records go in.")
+    topics: Names = key((), "The topics whose records go in; this or topics.regex is required.")
+    topics_regex: Annotated[str, BeforeValidator(_pattern)] | None = key(
+        None,
+        "A load takes all topics whose whole name matches, without internal ones (with _ in front). Python's syntax.",
+    )
     group_id: str = key("", "The consumer group; `sink-NAME` when not set. A load commits to it what it has published.")
     flush_records: Int = key(10_000, "Records after which the sink is flushed and offsets are committed.", ge=1)
     flush_interval_ms: Int = key(10_000, "Time after which they are, in ms.", ge=1)
@@ -29,6 +38,16 @@ class SinkSettings(Section):
         "plugin has a place for it. A load takes fail and quarantine.",
     )
     choice: PluginChoice = key(PluginChoice(""), "The plugin, and its own keys.", exclude=True)
+
+    @model_validator(mode="after")
+    def _what(self) -> SinkSettings:
+        if self.topics_regex is None and not self.topics:
+            given = "topics" in self.model_fields_set
+            message = "expected the name of at least one topic" if given else "is required and missing"
+            raise wrong_key("topics", message)
+        if self.topics_regex is not None and self.topics:
+            raise wrong_key("topics.regex", "stands beside topics; give one of them")
+        return self
 
 
 def own_keys() -> set[str]:
