@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, Protocol
@@ -36,7 +36,7 @@ from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
 from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
-from klamm.hadoop.plan import OffsetRange, capped
+from klamm.hadoop.plan import Densities, Limits, OffsetRange, capped, capped_bytes
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat
@@ -46,6 +46,7 @@ from klamm.hadoop.staging import Staging, sweep
 
 Reset = Literal["fail", "earliest", "latest"]
 DEFAULT_WINDOW_MS: Final = 600_000
+_NO_LIMITS: Final = Limits()
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +71,10 @@ class Topics(TopicHistory, Protocol):
         """How the topic's values are read, with every schema that is registered now."""
         ...
 
+    def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
+        """How large the log is, by samples."""
+        ...
+
     def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
         """The columns of the `klamm` source, of exactly these ranges."""
         ...
@@ -87,12 +92,11 @@ class Committer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadSpec:
-    """The lake `root`, its `files`, and the limits: `max_offsets` per load, staging retention in seconds."""
+    """The lake `root`, its `files`, and staging retention in seconds."""
 
     root: str
     files: FileFormat
     owner: str
-    max_offsets: int | None = None
     reset: Reset = "fail"
     """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
     staging_retention_s: float = 3600.0
@@ -102,7 +106,9 @@ class LoadSpec:
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that it
-    left out, as they were deleted, or `latest` was asked for; `quarantined` records and batches are in `_bad`."""
+    left out, as they were deleted, or `latest` was asked for; `quarantined` records and batches are in `_bad`.
+    `left`: offsets that the limits left to a later load. `log_bytes` of the topic's log were taken, where that was
+    limited."""
 
     topic: str
     load: int
@@ -113,6 +119,13 @@ class LoadResult:
     seconds: float
     lost: tuple[OffsetRange, ...] = ()
     quarantined: int = 0
+    left: int = 0
+    log_bytes: int = 0
+
+    @property
+    def offsets(self) -> int:
+        """How many were read; at least as many as there were records."""
+        return sum(r.size for r in self.ranges) - sum(r.size for r in self.lost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +152,8 @@ class _Plan:
     partitions: tuple[_Planned, ...]
     batches: Mapping[TopicPartition, BatchMark]
     reset: Reset
+    left: int = 0
+    log_bytes: int = 0
 
     @property
     def reads(self) -> list[OffsetRange]:
@@ -194,13 +209,13 @@ class LoadJob:
         lake = self._publisher.spark_settings(self._spec.root)
         return load_session(self._spark(), self._spec.files.target_size, lake)
 
-    def run(self, topic: str) -> LoadResult | None:
+    def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first."""
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
         self._send_audit(layout)
-        plan = self._plan(layout, last := last_manifest(self._publisher, layout))
+        plan = self._plan(layout, last := last_manifest(self._publisher, layout), limits)
         if last is not None:
             self._commit(last)
         starts_at_end = last is None and self._spec.reset == "latest"
@@ -237,9 +252,17 @@ class LoadJob:
         covered = tuple(p.covered for p in plan.partitions if p.covered.size)
         seconds = self._now_s() - started
         quarantined = counts.bad + len(counts.unopened)
-        return LoadResult(topic, number, manifest.rows, manifest.files, size, covered, seconds, lost, quarantined)
+        return LoadResult(
+            topic, number, manifest.rows, manifest.files, size, covered, seconds, lost, quarantined, plan.left,
+            plan.log_bytes,
+        )  # fmt: skip
 
-    def _plan(self, layout: TopicLayout, last: Manifest | None) -> _Plan:
+    def last_load_ms(self, topic: str) -> int:
+        """When the newest load of a topic was made, since the epoch; 0 without one."""
+        last = last_manifest(self._publisher, TopicLayout(self._spec.root, topic))
+        return 0 if last is None else last.created_ms
+
+    def _plan(self, layout: TopicLayout, last: Manifest | None, limits: Limits) -> _Plan:
         topic = layout.topic
         topic_id, cluster_id = self._topics.topic_id(topic), self._topics.cluster_id()
         ends = self._topics.ends(topic)
@@ -250,7 +273,10 @@ class LoadJob:
             self._partition(TopicPartition(topic, n), log, known.get(n), last is None)
             for n, log in sorted(ends.items())
         ]
-        reads = capped([p.reads for p in found], self._spec.max_offsets)
+        reads, log_bytes = capped([p.reads for p in found], limits.records), 0
+        if limits.bytes is not None:
+            reads, log_bytes = capped_bytes(reads, self._topics.densities(reads), limits.bytes)
+        left = sum(p.reads.size for p in found) - sum(r.size for r in reads)
         partitions = tuple(replace(p, reads=r) for p, r in zip(found, reads, strict=True))
         wanted = {p.reads.partition: max(p.begin, p.reads.end) for p in partitions}
         batches = self._topics.last_batches(wanted)
@@ -259,7 +285,7 @@ class LoadJob:
             for tp, end in wanted.items()
             if (before := known.get(tp.partition)) and before.end == end and (mark := before.batch) is not None
         }
-        return _Plan(topic_id, partitions, kept | batches, self._spec.reset)
+        return _Plan(topic_id, partitions, kept | batches, self._spec.reset, left, log_bytes)
 
     def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
         """That the last load's offsets still mean what they meant."""

@@ -19,32 +19,40 @@ if TYPE_CHECKING:  # what it imports takes a second
 
 
 class Status(StrEnum):
-    """Of a topic or of a run. A run has failed if one topic has, and is empty if all are."""
+    """Of a topic or of a run. A run has failed if one topic has, and is empty if all are. A topic is postponed when the
+    run's time was over before its turn."""
 
     LOADED = "loaded"
     EMPTY = "empty"
+    POSTPONED = "postponed"
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicReport:
-    """One topic in one run: its loads in their order, and the line that says why it failed."""
+    """One topic in one run: its loads in their order, and the line that says why it failed. `postponed`: the run's time
+    was over before its turn."""
 
     topic: str
     loads: tuple[LoadResult, ...]
     seconds: float
     error: str | None = None
+    postponed: bool = False
 
     @property
     def status(self) -> Status:
         if self.error is not None:
             return Status.FAILED
+        if self.postponed:
+            return Status.POSTPONED
         return Status.LOADED if self.loads else Status.EMPTY
 
     def lines(self) -> list[str]:
         """`load topic=flights load=3 rows=… files=… bytes=… offsets=0:10-20,1:5-9 seconds=…` for each load."""
         if self.status is Status.EMPTY:
             return [f"load topic={self.topic} rows=0: nothing new"]
+        if self.postponed:
+            return [f"load topic={self.topic} rows=0: the time was over, the next run begins with it"]
         return [_line(load) for load in self.loads]
 
     def to_json(self) -> dict[str, Any]:
@@ -53,6 +61,7 @@ class TopicReport:
             "topic": self.topic,
             "status": self.status.value,
             "load": loads[-1].load if loads else None,
+            "loads": len(loads),
             "records": sum(load.rows for load in loads),
             "bytes": sum(load.bytes for load in loads),
             "files": sum(load.files for load in loads),
@@ -60,6 +69,7 @@ class TopicReport:
             "seconds": round(self.seconds, 3),
             "partitions": _spans_json(_joined(load.ranges for load in loads)),
             "gap": _spans_json(span for load in loads for span in load.lost),
+            "more": self.postponed or bool(loads and loads[-1].left),
             "error": self.error,
         }
 
@@ -79,7 +89,7 @@ class RunReport:
         found = {topic.status for topic in self.topics}
         if self.error is not None or Status.FAILED in found:
             return Status.FAILED
-        return Status.LOADED if Status.LOADED in found else Status.EMPTY
+        return next((s for s in (Status.LOADED, Status.POSTPONED) if s in found), Status.EMPTY)
 
     def failure(self) -> str | None:
         """One line; None when no topic failed."""
@@ -105,9 +115,10 @@ class RunReport:
 def _line(load: LoadResult) -> str:
     lost = f" lost={_spans(load.lost)}" if load.lost else ""
     quarantined = f" quarantined={load.quarantined}" if load.quarantined else ""
+    left = f" left={load.left}" if load.left else ""
     return (
         f"load topic={load.topic} load={load.load} rows={load.rows} files={load.files} "
-        f"bytes={load.bytes} offsets={_spans(load.ranges)}{lost}{quarantined} seconds={load.seconds:.1f}"
+        f"bytes={load.bytes} offsets={_spans(load.ranges)}{lost}{quarantined}{left} seconds={load.seconds:.1f}"
     )
 
 

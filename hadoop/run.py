@@ -17,6 +17,8 @@ from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.group_offsets import GroupOffsets
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
+from klamm.hadoop.pace import Pace
+from klamm.hadoop.plan import Limits
 from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
@@ -49,6 +51,9 @@ class Loader:
         self._sink = sink
         self._now_s = now_s
         self._monotonic_s = monotonic_s
+        self._limits = Limits(config.max_records, config.max_bytes)
+        self._first = config.max_offsets_per_task
+        self._duration_s = None if config.max_duration_ms is None else config.max_duration_ms / 1000
         self._interrupt = interrupt = Interrupt()
         spark_settings = SparkSettings(
             f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
@@ -85,19 +90,34 @@ class Loader:
         self._interrupt.remove()
         self._topics.close()
 
-    def loads(self, topic: str) -> Iterator[LoadResult]:
-        """The loads of one topic in one run, each when it is published; none when there is nothing new."""
-        result = self._job.run(topic)
-        if result is not None:
+    def loads(self, topic: str, until_s: float | None = None) -> Iterator[LoadResult]:
+        """The loads of one topic in one run, each when it is published; none when there is nothing new. Without a time
+        limit there is one at most. `until_s`: when the topic's share of the run ends, if that is not the whole."""
+        limits = self._limits
+        if until_s is None and self._duration_s is not None:
+            until_s = self._monotonic_s() + self._duration_s
+        pace = None if until_s is None else Pace(until_s, self._first, self._monotonic_s)
+        while True:
+            fits = None if pace is None else pace.next()
+            if pace is not None and fits is None:
+                return
+            began = self._monotonic_s()
+            result = self._job.run(topic, limits if fits is None else limits.records_at_most(fits))
+            if result is None:
+                return
             yield result
+            limits = limits.without(result.offsets, result.log_bytes)
+            if pace is None or not result.left or limits.exhausted:
+                return
+            pace.took(result.offsets, self._monotonic_s() - began)
 
-    def load(self, topic: str) -> TopicReport:
+    def load(self, topic: str, until_s: float | None = None) -> TopicReport:
         """One topic in one run. What goes wrong is in the report."""
         started = self._monotonic_s()
         published: list[LoadResult] = []
         error: str | None = None
         try:
-            published.extend(self.loads(topic))
+            published.extend(self.loads(topic, until_s))
         except KlammError as failed:
             error = str(failed)
         except (PySparkException, Py4JError, OSError) as failed:  # Spark's JVM itself, as when it is gone
@@ -115,17 +135,36 @@ class Loader:
 
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
         """One topic after another, all or `only` some; one that fails does not keep the others from being loaded.
-        `tell` is called after each."""
+        `tell` is called after each. With a time limit each topic has an even share of what is left, and the one whose
+        last load is the oldest comes first."""
         started, before = self._now_s(), self._monotonic_s()
         reports: list[TopicReport] = []
         error = None
         try:
-            for topic in only or self.topics():
-                reports.append(report := self.load(topic))
+            topics = only or self.topics()
+            if self._duration_s is not None:
+                topics = sorted(topics, key=self._last_load_ms)
+            for index, topic in enumerate(topics):
+                reports.append(report := self._in_time(topic, before, len(topics) - index))
                 tell(report)
         except KlammError as failed:
             error = str(failed)
         return RunReport(self._sink, started, self._monotonic_s() - before, tuple(reports), error)
+
+    def _in_time(self, topic: str, began_s: float, topics_left: int) -> TopicReport:
+        if self._duration_s is None:
+            return self.load(topic)
+        now = self._monotonic_s()
+        left_s = began_s + self._duration_s - now
+        if left_s <= 0:
+            return TopicReport(topic, (), 0.0, postponed=True)
+        return self.load(topic, now + left_s / topics_left)
+
+    def _last_load_ms(self, topic: str) -> int:
+        try:
+            return self._job.last_load_ms(topic)
+        except KlammError:  # its own load will say so
+            return 0
 
 
 def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
@@ -133,7 +172,6 @@ def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
         root=config.path,
         files=FileFormat(config.format, config.partition_by, config.target_file_size),
         owner=sink,
-        max_offsets=config.max_offsets_per_load,
         reset=config.auto_offset_reset,
         staging_retention_s=config.staging_retention_minutes * 60,
         window_ms=window_ms,

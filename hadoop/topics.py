@@ -14,12 +14,12 @@ from pyspark.sql import DataFrame, SparkSession
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, ErrorCode, SchemaError
-from klamm.core.records.header import iter_headers
+from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LogEnds
 from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.plan import Densities, OffsetRange
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.source import KlammDataSource, connect, edges
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
@@ -31,6 +31,8 @@ AVRO: Final = "avro"
 _MICROS: Final = 1_000_000
 _MARK_BYTES: Final = 64 * 1024
 """Of a batch only the header is wanted; a larger batch comes whole when its partition is the answer's first."""
+_SAMPLES: Final = 8
+"""Places of a range at which the size of batches is looked at."""
 
 
 @dataclass(frozen=True)
@@ -80,25 +82,36 @@ class ClusterTopics:
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
         wanted = {tp: end - 1 for tp, end in ends.items() if end > 0}
-        found = self._client.to_leaders(wanted, lambda node_id, share, _: self._marks(node_id, share))
-        return {tp: mark for tp, mark in found.items() if mark is not None}
+        found = self._client.to_leaders(wanted, lambda node_id, share, _: self._headers(node_id, share))
+        marks = {tp: _mark(headers, wanted[tp]) for tp, headers in found.items()}
+        return {tp: mark for tp, mark in marks.items() if mark is not None}
 
-    def _marks(
+    def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
+        found: dict[TopicPartition, list[float | None]] = {r.partition: [] for r in ranges if r.size}
+        for place in range(_SAMPLES):
+            at = {r.partition: r.start + r.size * place // _SAMPLES for r in ranges if r.size}
+            headers = self._client.to_leaders(at, lambda node_id, share, _: self._headers(node_id, share))
+            for tp, sample in headers.items():
+                found[tp].append(_density(sample))
+        return found
+
+    def _headers(
         self, node_id: int, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, BatchMark | ErrorCode | None]:
-        """None: deleted. An answer holds at least one partition's batch, but perhaps not all of them."""
-        found: dict[TopicPartition, BatchMark | ErrorCode | None] = {}
+    ) -> dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode]:
+        """Of the batch that holds the offset, or comes after it, and of some behind it; none where it is deleted. An
+        answer holds at least one partition's batch, but perhaps not all of them."""
+        found: dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode] = {}
         while left := {tp: offset for tp, offset in offsets.items() if tp not in found}:
             answers = self._client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
             for tp, answer in answers.items():
                 if answer.error is ErrorCode.offset_out_of_range:
-                    found[tp] = None
+                    found[tp] = ()
                 elif answer.error is not ErrorCode.none:
                     found[tp] = answer.error
-                elif (mark := _mark(answer.records, left[tp])) is not None:
-                    found[tp] = mark
+                elif headers := tuple(h for _, h in iter_headers(answer.records) if h.next_offset > left[tp]):
+                    found[tp] = headers
             if not left.keys() & found.keys():
-                found |= dict.fromkeys(left, None)
+                found |= dict.fromkeys(left, ())
         return found
 
     def format(self, topic: str) -> RowFormat:
@@ -147,14 +160,20 @@ class ClusterTopics:
         return self._client
 
 
-def _mark(records: bytes, offset: int) -> BatchMark | None:
-    """Of the batch that holds `offset`, or of the one after a hole there; None when it is not among these bytes."""
-    header = next((h for _, h in iter_headers(records) if h.next_offset > offset), None)
-    if header is None:
+def _mark(headers: Sequence[BatchHeader], offset: int) -> BatchMark | None:
+    """Of the batch that holds `offset`, or of the one after a hole there; None without any."""
+    if not headers:
         return None
+    header = headers[0]
     if header.base_offset > offset:
         return BatchMark(leader_epoch=header.leader_epoch)
     return BatchMark(leader_epoch=header.leader_epoch, base_offset=header.base_offset, crc=header.crc)
+
+
+def _density(headers: Sequence[BatchHeader]) -> float | None:
+    if not headers:
+        return None
+    return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
 
 
 def _json(ranges: Sequence[OffsetRange], edge: str | None) -> str:

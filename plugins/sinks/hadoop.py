@@ -19,6 +19,7 @@ _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _RENAMED = {
     "fail.on.data.loss": "auto.offset.reset says what becomes of deleted offsets (fail, earliest or latest)",
+    "max.offsets.per.load": "max.records is the limit, of a topic in one run",
     "starting.offsets": "auto.offset.reset: earliest begins at what is left",
 }
 PARTITIONINGS = (("dt",), ("dt", "hr"))
@@ -111,7 +112,11 @@ class HadoopSinkConfig(Section):
     timestamp_max: Instant = key(
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "Records with a later timestamp go to dt=__invalid__."
     )
-    max_offsets_per_load: Long | None = key(None, "At most so many offsets of a topic in one load.", ge=1)
+    max_records: Long | None = key(None, "A run takes at most so many records (by offsets) of each topic.", ge=1)
+    max_bytes: Size | None = key(None, "A run takes about so many bytes at most of each topic's log.", ge=1)
+    max_duration_ms: Long | None = key(
+        None, "A run begins no further load after this time, and cuts loads so that they fit into it.", ge=1
+    )
     max_offsets_per_task: Long = key(500_000, "At most so many offsets in one Spark task.", ge=1)
     auto_offset_reset: Literal["fail", "earliest", "latest"] = key(
         "fail",

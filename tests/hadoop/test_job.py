@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from klamm.core.errors import SchemaError
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.fetch import DataLossError
+from klamm.hadoop.plan import Limits
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.session import SparkFailedError
 from klammtest.lake import DAY_MS, FLIGHT, TOPIC, MemoryTopics, coordinates, everything, flight, job, payload
@@ -89,11 +90,11 @@ def test_a_load_takes_no_more_offsets_than_its_limit(spark: SparkSession, tmp_pa
     topics = MemoryTopics()
     for number in range(10):
         topics.add(number % 2, flight(number))
-    load = job(spark, topics, str(tmp_path), max_offsets=4)
+    load = job(spark, topics, str(tmp_path))
     loads = []
-    while (result := load.run(TOPIC)) is not None:
-        loads.append(result.rows)
-    assert loads == [4, 4, 2]
+    while (result := load.run(TOPIC, Limits(records=4))) is not None:
+        loads.append((result.rows, result.left))
+    assert loads == [(4, 6), (4, 2), (2, 0)]
     assert coordinates(spark, str(tmp_path)) == everything(topics)
 
 

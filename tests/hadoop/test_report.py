@@ -68,14 +68,14 @@ def test_a_run_is_one_object_and_one_exit_status(at: Served, capsys: pytest.Capt
     assert said == {"sink": "lake", "status": "failed", "error": "1 of 2 topics not loaded: nowhere"}
     assert failed.pop("error").startswith("UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'nowhere'")
     assert failed == {
-        "topic": "nowhere", "status": "failed", "load": None, "records": 0, "bytes": 0, "files": 0,
-        "quarantined": 0, "partitions": [], "gap": [],
+        "topic": "nowhere", "status": "failed", "load": None, "loads": 0, "records": 0, "bytes": 0, "files": 0,
+        "more": False, "quarantined": 0, "partitions": [], "gap": [],
     }  # fmt: skip
     assert loaded.pop("bytes") > 0
     assert loaded == {
-        "topic": "t", "status": "loaded", "load": 1, "records": 40, "files": 2, "quarantined": 1,
+        "topic": "t", "status": "loaded", "load": 1, "loads": 1, "records": 40, "files": 2, "quarantined": 1,
         "partitions": [{"partition": 0, "from": 0, "to": 104}], "gap": [{"partition": 0, "from": 0, "to": 60}],
-        "error": None,
+        "more": False, "error": None,
     }  # fmt: skip
 
     load(config=config(at, "t", **options), as_json=True)

@@ -19,7 +19,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
 from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop.plan import Densities, OffsetRange
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.rows import TIMESTAMP, RowFormat
 from klamm.hadoop.staged import FileFormat
@@ -116,6 +116,14 @@ class MemoryTopics:
             if epoch > max(e for e, _ in known):
                 ends[tp] = EpochEnd(-1, -1)
         return ends
+
+    def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
+        sizes = {(r["partition"], r["offset"]): len(r["value"] or b"") for r in self.records}
+        return {
+            r.partition: [sizes.get((r.partition.partition, n)) for n in range(r.start, r.end)]
+            for r in ranges
+            if r.size
+        }
 
     def is_compacted(self, topic: str) -> bool:
         return self.compacted

@@ -1,0 +1,37 @@
+"""How much one load of a run may take, so that the run ends in its time (`max.duration.ms`).
+
+A Spark job cannot be stopped half-way with the first half kept. So a run with a time limit publishes several loads of a
+topic: a first one of a fixed size, and then as much as half of the time left is likely to be enough for, by the speed
+of the load before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+_LEAST: Final = 8
+"""A further load is begun only if an eighth of the first one's size fits: each costs seconds, and makes files."""
+
+
+class Pace:
+    """One topic's share of a run: until `until_s` on the clock. `first`: offsets of the first load."""
+
+    def __init__(self, until_s: float, first: int, clock_s: Callable[[], float]) -> None:
+        self._until_s = until_s
+        self._first = first
+        self._clock_s = clock_s
+        self._speed: float | None = None
+
+    def next(self) -> int | None:
+        """Offsets of the next load, at most; None: no further load is to be begun."""
+        left_s = self._until_s - self._clock_s()
+        if left_s <= 0:
+            return None
+        if self._speed is None:
+            return self._first
+        fits = int(self._speed * left_s / 2)
+        return fits if fits * _LEAST >= self._first else None
+
+    def took(self, offsets: int, seconds: float) -> None:
+        self._speed = offsets / max(seconds, 0.001)
