@@ -80,6 +80,10 @@ class Topics(TopicHistory, Protocol):
         ...
 
 
+class TooManyBadError(KlammError):
+    """More records than `max.bad.share` allows cannot be read; nothing of the load is published."""
+
+
 class Committer(Protocol):
     """Shows where a load ends to those who do not read manifests. `klamm.hadoop.group_offsets` is a consumer group."""
 
@@ -99,6 +103,8 @@ class LoadSpec:
     owner: str
     reset: Reset = "fail"
     """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
+    max_bad_share: float = 1.0
+    """Of the records of a load, so many may be set aside: from 0 to 1."""
     staging_retention_s: float = 3600.0
     window_ms: int = DEFAULT_WINDOW_MS
 
@@ -227,6 +233,7 @@ class LoadJob:
             counts = self._write(topic, staging.path, plan.reads)
             self._check()
             fault_point("load.written")
+            self._check_bad(topic, counts)
             plan = self._with_late_losses(topic, plan, counts)
             self._history.verify(layout, plan.loaded())
             manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
@@ -344,7 +351,7 @@ class LoadJob:
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
         if not ranges:
-            return Counts([], {}, [], 0)  # all that is new is deleted
+            return Counts([], {}, [])  # all that is new is deleted
         format_ = self._topics.format(topic)
         try:
             with self._progress.watch(self._session, f"load {topic}"):
@@ -357,6 +364,14 @@ class LoadJob:
             raise
         except (PySparkException, Py4JJavaError) as error:
             raise SparkFailedError(reason_of(error)) from error
+
+    def _check_bad(self, topic: str, counts: Counts) -> None:
+        bad, of = counts.bad_share
+        if bad and bad > self._spec.max_bad_share * of:
+            raise TooManyBadError(
+                f"topic {topic}: {bad} of {of} records cannot be read, which is more than max.bad.share: "
+                f"{self._spec.max_bad_share:g} allows; the first is in partition {counts.first_bad}; nothing is loaded"
+            )
 
     def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:
         files = [name for name, _ in self._publisher.files(path) if is_data(name)]
@@ -371,6 +386,7 @@ class LoadJob:
             rows=total_rows(counts.ranges),
             files=len(files),
             partitions=dict(loaded.partitions),
+            quarantined=counts.bad,
             unopened=counts.unopened,
         )
 

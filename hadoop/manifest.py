@@ -72,7 +72,8 @@ class UnopenedBatch(BaseModel):
 
 
 class Manifest(BaseModel):
-    """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published."""
+    """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of the rows are
+    records that could not be read."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -86,6 +87,7 @@ class Manifest(BaseModel):
     rows: int
     files: int
     partitions: dict[int, PartitionRange]
+    quarantined: int = 0
     unopened: list[UnopenedBatch] = []
 
     def to_bytes(self) -> bytes:

@@ -173,6 +173,7 @@ def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
         files=FileFormat(config.format, config.partition_by, config.target_file_size),
         owner=sink,
         reset=config.auto_offset_reset,
+        max_bad_share=config.max_bad_share,
         staging_retention_s=config.staging_retention_minutes * 60,
         window_ms=window_ms,
     )

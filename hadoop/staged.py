@@ -92,12 +92,19 @@ def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
 @dataclass(frozen=True, slots=True)
 class Counts:
     """What was written: the records of each range, the first offset of each partition that has any, the batches that
-    could not be opened, which are no records, and how many of the records are set aside."""
+    could not be opened, which are no records, how many of the records are set aside, and the first thing that is."""
 
     ranges: list[RangeCount]
     first: dict[int, int]
     unopened: list[UnopenedBatch]
-    bad: int
+    bad: int = 0
+    first_bad: str | None = None
+
+    @property
+    def bad_share(self) -> tuple[int, int]:
+        """So many of so many records could not be read; a batch that could not be opened counts by its offsets."""
+        unopened = sum(batch.end - batch.start for batch in self.unopened)
+        return self.bad + unopened, total_rows(self.ranges) + unopened
 
 
 def count(
@@ -111,14 +118,14 @@ def count(
     columns = ("_partition", "_offset", "_timestamp", "_size")
     rows = reader.load(path).select(*columns)
     unopened: list[UnopenedBatch] = []
-    records_aside = 0
+    records_aside, first_bad = 0, None
     if has_bad:
         bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
         set_aside = bad.load(f"{path}/{BAD}")
         bad_records = set_aside.where("_end_offset is null")
         rows = rows.union(bad_records.select(*columns))
         unopened = _unopened(set_aside)
-        records_aside = bad_records.count()
+        records_aside, first_bad = _set_aside(set_aside)
     millis = sf.unix_millis("_timestamp")
     window = sf.when(millis >= 0, millis - millis % window_ms).otherwise(NO_WINDOW)
     grouped = rows.groupBy("_partition", window.alias("window")).agg(
@@ -129,7 +136,17 @@ def count(
         sf.count_distinct("_offset").alias("offsets"),
     )
     counts, first = _by_range(grouped.toArrow(), ranges, path)
-    return Counts(counts, first, unopened, records_aside)
+    return Counts(counts, first, unopened, records_aside, first_bad)
+
+
+def _set_aside(rows: DataFrame) -> tuple[int, str | None]:
+    """How many are records, and the first of all, as `0 offset 17: why`."""
+    place = sf.struct("_partition", "_offset", "_error")
+    (found,) = rows.agg(
+        sf.count_if(sf.col("_end_offset").isNull()).alias("bad"), sf.min(place).alias("first")
+    ).collect()
+    first = found["first"]
+    return found["bad"], f"{first[0]} offset {first[1]}: {first[2]}" if first is not None else None
 
 
 def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:

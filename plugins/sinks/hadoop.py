@@ -123,6 +123,9 @@ class HadoopSinkConfig(Section):
         "What a load does where the offset that it is to begin at is deleted: refuse, go on at what is left, or at the "
         "end. With latest a topic's first load begins at the end, too. What it leaves out is recorded as a gap.",
     )
+    max_bad_share: float = key(
+        1.0, "With on.bad.record: quarantine, a load with a larger share of records to set aside fails.", ge=0, le=1
+    )
     staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
     spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from klamm.core.errors import SchemaError
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.fetch import DataLossError
+from klamm.hadoop.job import TooManyBadError
 from klamm.hadoop.plan import Limits
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.session import SparkFailedError
@@ -247,6 +248,29 @@ def test_bad_values_can_be_set_aside_with_the_reason(spark: SparkSession, tmp_pa
         (0, 1, b"\0\0\0\0\x09bad", b"k"), (1, 0, flight(2)[:-1], None)
     ]  # fmt: skip
     assert "id 9" in bad[0]["_error"]
+
+
+def test_more_bad_values_than_their_share_end_the_load(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that cannot be opened counts by its offsets."""
+    topics = MemoryTopics()
+    topics.configure(quarantine=True)
+    for number in range(8):
+        topics.add(0, flight(number))
+    topics.add(1, b"\0\0\0\0\x09bad")
+    topics.add(1, b"bytes of a batch")
+    topics.records[-1] |= {"error": "it does not decompress", "endOffset": 4}
+    with pytest.raises(TooManyBadError) as caught:
+        job(spark, topics, str(tmp_path), max_bad_share=0.33).run(TOPIC)
+    assert str(caught.value) == (
+        "topic flights: 4 of 12 records cannot be read, which is more than max.bad.share: 0.33 allows; the first is in "
+        "partition 1 offset 0: no schema is registered as id 9; nothing is loaded"
+    )
+    assert names(tmp_path / TOPIC) == ["_staging"]
+    result = job(spark, topics, str(tmp_path), max_bad_share=0.34).run(TOPIC)
+    assert result is not None
+    assert (result.rows, result.quarantined) == (9, 2)
+    manifest = json.loads((tmp_path / TOPIC / "load=000001" / "_offsets.json").read_text())
+    assert (manifest["quarantined"], len(manifest["unopened"])) == (1, 1)
 
 
 def test_a_field_that_the_lake_has_itself_is_refused(spark: SparkSession, tmp_path: Path) -> None:
