@@ -101,6 +101,8 @@ class LoadSpec:
     root: str
     files: FileFormat
     owner: str
+    timezone: str = "UTC"
+    """Of the directories; all loads of a topic have the same."""
     reset: Reset = "fail"
     """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
     max_bad_share: float = 1.0
@@ -301,6 +303,11 @@ class LoadJob:
                 f"{layout.base} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
                 "give each cluster a lake of its own"
             )
+        if last.timezone != self._spec.timezone:
+            raise LakeError(
+                f"{layout.base} was loaded with timezone: {last.timezone}, it is {self._spec.timezone} now: a day "
+                "would mean two things; keep it, or load into another path"
+            )
         self._history.verify_topic(layout, last.topic_id)
         for number, loaded in sorted(last.partitions.items()):
             log, partition = ends.get(number), TopicPartition(layout.topic, number)
@@ -387,6 +394,7 @@ class LoadJob:
             files=len(files),
             partitions=dict(loaded.partitions),
             quarantined=counts.bad,
+            timezone=self._spec.timezone,
             unopened=counts.unopened,
         )
 

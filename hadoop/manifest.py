@@ -12,6 +12,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from klamm.core.config.section import TimeZone
 from klamm.hadoop.layout import OFFSETS, TopicLayout, load_number
 from klamm.hadoop.publishing.seam import LakeError, LakeReader
 
@@ -73,7 +74,7 @@ class UnopenedBatch(BaseModel):
 
 class Manifest(BaseModel):
     """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of the rows are
-    records that could not be read."""
+    records that could not be read. `timezone`: of `dt` and `hr`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -88,6 +89,7 @@ class Manifest(BaseModel):
     files: int
     partitions: dict[int, PartitionRange]
     quarantined: int = 0
+    timezone: TimeZone = "UTC"
     unopened: list[UnopenedBatch] = []
 
     def to_bytes(self) -> bytes:

@@ -1,8 +1,8 @@
 """From the columns of the source to the rows of the lake; runs in Spark's Python workers, on Arrow batches.
 
 A row is the columns of the Avro record, then `_key`, `_partition`, `_offset`, `_timestamp` and `_size` (key plus value,
-in bytes, as the audit counts them), then the directory: `dt` and, if asked for, `hr`, in UTC from the record's
-timestamp. A record without a value (a tombstone) has nulls for the record's columns.
+in bytes, as the audit counts them), then the directory: `dt` and, if asked for, `hr`, from the record's timestamp in
+the format's time zone. A record without a value (a tombstone) has nulls for the record's columns.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class RowFormat:
     min_us: int
     max_us: int
     quarantine: bool
+    timezone: str = "UTC"
 
     def fields(self) -> tuple[pa.Field, ...]:
         """The columns of the values. `SchemaError` when one of them is a column of the lake's own."""
@@ -188,11 +189,13 @@ class _Worker:
         ]
 
     def _directories(self, timestamps: pa.Array) -> list[pa.Array]:
-        """UTC, whatever zone the worker is in. The hour of an invalid record is null: Hive's default partition."""
+        """In the format's time zone, whatever the worker is in: an hour that comes twice, when clocks are set back, is
+        one directory. The hour of an invalid record is null: Hive's default partition."""
         instants = timestamps.cast(pa.int64())
         inside = pc.and_(pc.greater_equal(instants, self._format.min_us), pc.less_equal(instants, self._format.max_us))
         valid = pc.fill_null(inside, False)
-        times = pc.if_else(valid, instants, pa.scalar(None, pa.int64())).cast(pa.timestamp("us"))
+        kept = pc.if_else(valid, instants, pa.scalar(None, pa.int64()))
+        times = pc.local_timestamp(kept.cast(pa.timestamp("us", tz=self._format.timezone)))
         columns = {
             "dt": lambda: pc.fill_null(pc.strftime(times, "%Y-%m-%d"), INVALID),
             "hr": lambda: pc.strftime(times, "%H"),

@@ -172,6 +172,7 @@ def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
         root=config.path,
         files=FileFormat(config.format, config.partition_by, config.target_file_size),
         owner=sink,
+        timezone=config.timezone,
         reset=config.auto_offset_reset,
         max_bad_share=config.max_bad_share,
         staging_retention_s=config.staging_retention_minutes * 60,

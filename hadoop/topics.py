@@ -127,6 +127,7 @@ class ClusterTopics:
             min_us=int(self._config.timestamp_min.timestamp() * _MICROS),
             max_us=int(self._config.timestamp_max.timestamp() * _MICROS),
             quarantine=self._quarantine,
+            timezone=self._config.timezone,
         )
 
     def _schemas(self, topic: str) -> TopicSchemas | None:

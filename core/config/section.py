@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from annotated_types import Ge, Gt, Le
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
@@ -56,10 +57,20 @@ def _path(value: Any, info: ValidationInfo) -> Any:
     return Path(base, Path(value).expanduser()).resolve()
 
 
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ValueError, OSError, ZoneInfoNotFoundError):
+        raise ValueError(f"expected a time zone such as Europe/Berlin, got {name!r}") from None
+    return name
+
+
 Int = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**31), le=INT_MAX), ConfigType.INT]
 Long = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**63), le=LONG_MAX), ConfigType.LONG]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), ConfigType.LIST]
 """A YAML list, or Kafka's form: one string with commas."""
+TimeZone = Annotated[str, AfterValidator(_time_zone), ConfigType.STRING]
+"""A name of the IANA time zone database."""
 ConfigPath = Annotated[Path, BeforeValidator(_path), ConfigType.STRING]
 
 

@@ -29,6 +29,8 @@ from typing import Final
 from uuid import UUID
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from klamm.core.errors import ConfigError
 from klamm.core.seams.audit import NO_WINDOW
@@ -54,6 +56,8 @@ from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999 UTC; what no calendar has cannot be converted."""
 _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _OWN: Final = frozenset({OFFSETS, AUDIT, SUCCESS, OWNER})
@@ -318,7 +322,7 @@ class _Load:
         if manifest is not None:
             self._in_ranges(name, rows, manifest.partitions)
         if folder != BAD:
-            self._in_directory(name, folder, rows)
+            self._in_directory(name, folder, rows, "UTC" if manifest is None else manifest.timezone)
         held.add(rows)
         return True
 
@@ -332,7 +336,7 @@ class _Load:
             examples = _examples(rows.partition[outside], rows.offset[outside])
             self._find("rows", f"{name}: {int(outside.sum())} rows are not of this load's offsets: {examples}")
 
-    def _in_directory(self, name: str, folder: str, rows: Rows) -> None:
+    def _in_directory(self, name: str, folder: str, rows: Rows, timezone: str) -> None:
         match = _DIRECTORY.match(folder)
         if match is None:  # pragma: no cover - only such are read
             return
@@ -345,7 +349,8 @@ class _Load:
             wrong = np.ones(rows.number, np.bool_) if hour not in (None, _NO_HOUR) else valid
         else:
             start, length = _directory_span(day, hour)
-            wrong = ~(there & (rows.timestamp >= start) & (rows.timestamp < start + length))
+            local = _local(rows.timestamp, timezone)
+            wrong = ~(there & (local >= start) & (local < start + length))
         if wrong.any():
             examples = _examples(rows.partition[wrong], rows.offset[wrong])
             self._find("files", f"{name}: {int(wrong.sum())} rows have a timestamp of another directory: {examples}")
@@ -459,7 +464,8 @@ def _held_from(span: PartitionRange) -> int:
 
 
 def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
-    """Where a directory's time begins, and its length, in microseconds. A day that does not exist has no time."""
+    """Where a directory's time begins, and its length, in microseconds of its time zone's clocks. A day that does not
+    exist has no time."""
     try:
         start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
     except ValueError:
@@ -469,6 +475,14 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
     if hour == _NO_HOUR:
         return start, 0
     return start + int(hour) * _HOUR_US, _HOUR_US
+
+
+def _local(timestamps: Longs, timezone: str) -> Longs:
+    """What the clocks of the time zone show, in microseconds; an hour that they show twice is one."""
+    if timezone == "UTC":
+        return timestamps
+    instants = pa.array(np.clip(timestamps, 0, _LAST_US)).cast(pa.timestamp("us", tz=timezone))
+    return np.asarray(pc.local_timestamp(instants).cast(pa.int64()), np.int64)
 
 
 def _between(offsets: Longs, start: int, end: int) -> slice:

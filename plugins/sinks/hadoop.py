@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo, model_validator
 
-from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, key, wrong_key
+from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, TimeZone, key, wrong_key
 from klamm.core.errors import ConfigError
 from klamm.core.records.record import ConsumerRecord
 
@@ -100,8 +100,9 @@ class HadoopSinkConfig(Section):
         "Where `klamm lake` reads a lake on hdfs: if not at port 9870 of the NameNode; several are divided by `;`.",
     )
     partition_by: Annotated[Names, AfterValidator(_directories)] = key(
-        ("dt",), "The directories below a load: dt, or dt,hr; in UTC, from the record's timestamp."
+        ("dt",), "The directories below a load: dt, or dt,hr; from the record's timestamp."
     )
+    timezone: TimeZone = key("UTC", "The time zone of dt and hr.")
     format: Literal["parquet", "orc", "avro"] = key(
         "parquet", "The files' format; avro needs Spark's own Avro package on the session."
     )
