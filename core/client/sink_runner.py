@@ -74,10 +74,6 @@ class SinkRunner:
         """`ConfigError` when the file has no such sink, or one that cannot do what its section says."""
         self._name = name
         self._options = settings.sink(name)
-        if self._options.topics_regex is not None:
-            raise ConfigError(
-                f"{settings.source}: sinks.{name}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics"
-            )
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
         settings.check_sink(name)
         self._sink: Sink = settings.make_sink(name)

@@ -86,6 +86,8 @@ class Settings:
         nothing."""
         said, sink = self.sink(name), self.make_sink(name)
         where = f"{self.source}: sinks.{name}"
+        if said.topics_regex is not None and not isinstance(sink, CheckedSink):
+            raise ConfigError(f"{where}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics")
         if isinstance(sink, CheckedSink):
             try:
                 sink.check(said.on_bad_record)

@@ -106,5 +106,6 @@ def test_topics_by_a_pattern_with_one_that_fails(at: Served, capsys: pytest.Capt
     assert "no load wrote it" in topics[1]["error"]
     with pytest.raises(ConfigError, match=r"sinks.lake.topics.regex: 'xt' does not match it"):
         load(config=by_pattern(at, "t.*"), topic=["xt"])
-    with pytest.raises(ConfigError, match="`klamm load` takes a pattern"):
-        SinkRunner(load_settings(by_pattern(at, "t.*")), "lake")
+    sink = {"plugin": "files", "topics.regex": "t.*", "path": f"{at.folder}/files"}
+    with pytest.raises(ConfigError, match=r"sinks.f.topics.regex: `klamm load` takes a pattern"):
+        SinkRunner(load_settings({"sinks": {"f": sink}}), "f")
