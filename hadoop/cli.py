@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
 from klamm.hadoop.report import Status
+from klamm.hadoop.schedule import Schedule, interval_s, stop_on_sigterm
 from klamm.hadoop.session import require_java
 from klamm.hadoop.sinks import choose
 
@@ -31,28 +34,67 @@ Json = Annotated[bool, typer.Option("--json", help="Say what was loaded as one J
 FailIfEmpty = Annotated[bool, typer.Option("--fail-if-empty", help="Exit status 99 when no topic has anything new.")]
 
 
+Every = Annotated[
+    str | None,
+    typer.Option("--every", metavar="INTERVAL", help="Go on: a run at each 90s, 10m, 1h …, until SIGTERM."),
+]
+MaxFailures = Annotated[
+    int, typer.Option("--max-failures", min=1, help="With --every: end after so many failed runs in a row.")
+]
+
+
 def load(
     sink: SinkName = None,
     config: ConfigFile = DEFAULT_CONFIG,
     topic: Topics = None,
     as_json: Json = False,
     fail_if_empty: FailIfEmpty = False,
+    every: Every = None,
+    max_failures: MaxFailures = 10,
 ) -> None:
     """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic.
 
     Exit status 0: all topics are loaded, or have nothing new. 1: a topic failed; the others are loaded. 2: the command
-    or the file is wrong. 99: nothing is new, with --fail-if-empty.
+    or the file is wrong. 99: nothing is new, with --fail-if-empty. With --every 0 after SIGTERM, which ends it after
+    the present run, and 1 after too many failed runs in a row.
     """
-    report = run_loads(config, sink, topic or [], as_json=as_json)
+    every_s = None if every is None else interval_s(every)
+    if every_s is not None and fail_if_empty:
+        raise ConfigError("--fail-if-empty goes with a single run, not with --every")
+    with _prepared(config, sink, topic or [], as_json) as run:
+        if every_s is None:
+            _end(run(), fail_if_empty)
+        else:
+            _go_on(run, every_s, max_failures)
+
+
+def _end(report: RunReport, fail_if_empty: bool) -> None:
     if (failure := report.failure()) is not None:
         raise KlammError(failure)
     if fail_if_empty and report.status is Status.EMPTY:
         raise typer.Exit(EMPTY)
 
 
-def run_loads(config: Path, sink: str | None, only: list[str], *, as_json: bool = False) -> RunReport:
-    """One run over all topics, or `only` some. Each topic's lines are written when it is done, what went wrong to
-    stderr."""
+def _go_on(run: Callable[[], RunReport], every_s: int, max_failures: int) -> None:
+    failure: str | None = None
+
+    def once() -> bool:
+        nonlocal failure
+        failure = run().failure()
+        return failure is None
+
+    def failed(left_s: float) -> None:
+        typer.echo(f"klamm: {failure}; the next run begins in {left_s:.0f} s", err=True)
+
+    with stop_on_sigterm() as stop:
+        if not Schedule(every_s, max_failures, stop).follow(once, failed):
+            raise KlammError(f"{failure}; {max_failures} runs failed in a row")
+
+
+@contextmanager
+def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) -> Iterator[Callable[[], RunReport]]:
+    """What makes a run over all topics, or `only` some, and writes what it did: to stdout when a topic is done, or the
+    JSON at the end, and what went wrong to stderr."""
     settings = load_settings(config)
     of_command(settings.log)
     name, chosen = choose(settings, sink)
@@ -71,10 +113,14 @@ def run_loads(config: Path, sink: str | None, only: list[str], *, as_json: bool 
             errors.print(said, highlight=False, markup=False, soft_wrap=True)
 
     with Loader(settings, name, errors) as loader:
-        report = loader.run(only, tell)
-    if as_json:
-        typer.echo(report.to_json())
-    return report
+
+        def run() -> RunReport:
+            report = loader.run(only, tell)
+            if as_json:
+                typer.echo(report.to_json())
+            return report
+
+        yield run
 
 
 def _check_topics(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> None:

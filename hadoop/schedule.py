@@ -1,0 +1,73 @@
+"""Runs one after another in one process: `klamm load --every 10m`."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from klamm.core.errors import ConfigError
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def interval_s(text: str) -> int:
+    """`90s`, `10m`, `1h` or `1d`, in seconds; `ConfigError` for anything else."""
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(f"--every: expected an interval such as 90s, 10m or 1h, got {text!r}")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+class Schedule:
+    """A run now, and at each multiple of `every_s` from now; one that is due while another is under way begins when
+    that ends, and those that were missed are not made up for. `max_failures` runs that failed in a row are the end."""
+
+    def __init__(
+        self,
+        every_s: float,
+        max_failures: int,
+        stop: threading.Event,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+        wait: Callable[[float], object] | None = None,
+    ) -> None:
+        self._every_s = every_s
+        self._max_failures = max_failures
+        self._stop = stop
+        self._clock_s = clock_s
+        self._wait = stop.wait if wait is None else wait
+
+    def follow(self, run: Callable[[], bool], failed: Callable[[float], None] = lambda _: None) -> bool:
+        """Until `stop` is set: True. False when too many runs failed in a row. `run` says whether it did not fail;
+        `failed` is called with the seconds until the next one."""
+        start, slot, failures = self._clock_s(), 0, 0
+        while not self._stop.is_set():
+            failures = 0 if run() else failures + 1
+            if failures >= self._max_failures:
+                return False
+            passed = self._clock_s() - start
+            slot = max(slot + 1, int(passed // self._every_s))
+            left_s = max(slot * self._every_s - passed, 0.0)
+            if failures and not self._stop.is_set():
+                failed(left_s)
+            self._wait(left_s)
+        return True
+
+
+@contextmanager
+def stop_on_sigterm() -> Iterator[threading.Event]:
+    """The event is set by SIGTERM inside the block; off the main thread by nobody."""
+    stop = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
