@@ -14,6 +14,7 @@ from rich.console import Console
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import LoadAuditor
+from klamm.hadoop.avro.jar import with_avro
 from klamm.hadoop.group_offsets import GroupOffsets
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
@@ -23,7 +24,7 @@ from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
 from klamm.hadoop.report import RunReport, TopicReport
-from klamm.hadoop.session import SparkSettings, hadoop_jvm, reason_of, start_session
+from klamm.hadoop.session import SparkSettings, hadoop_jvm, reason_of, start_session, submitted
 from klamm.hadoop.source import connect
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.topics import ClusterTopics
@@ -55,9 +56,8 @@ class Loader:
         self._first = config.max_offsets_per_task
         self._duration_s = None if config.max_duration_ms is None else config.max_duration_ms / 1000
         self._interrupt = interrupt = Interrupt()
-        spark_settings = SparkSettings(
-            f"klamm load {sink}", config.spark_master, config.spark_driver_memory, config.spark_config
-        )
+        extra = config.spark_config if submitted() else with_avro(config.spark_config, config.format)
+        spark_settings = SparkSettings(f"klamm load {sink}", config.spark_master, config.spark_driver_memory, extra)
 
         def hadoop() -> HadoopJvm:
             with interrupt.deferred():

@@ -71,7 +71,7 @@ class SparkSettings:
     extra: Mapping[str, str]
 
     def configuration(self) -> dict[str, str]:
-        if _submitted():
+        if submitted():
             return dict(self.extra)
         chosen = {"spark.master": self.master, "spark.driver.memory": self.driver_memory}
         return {**chosen, **_QUIET, **(_local() if self._local else {}), **self.extra}
@@ -81,7 +81,7 @@ class SparkSettings:
         require_java()
         # Workers must be of the same Python as the driver, wherever the PATH leads.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        if not _submitted() and self._local:
+        if not submitted() and self._local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 
     @property
@@ -131,7 +131,7 @@ def _starting() -> Iterator[None]:
     """`SparkFailedError` in one line when the JVM or Spark does not start; what they say meanwhile is not shown."""
     with tempfile.TemporaryFile() as said:
         try:
-            with nullcontext() if _submitted() else _stderr_to(said.fileno()):
+            with nullcontext() if submitted() else _stderr_to(said.fileno()):
                 yield
         except (PySparkException, Py4JError, RuntimeError, OSError) as error:
             said.seek(0)
@@ -178,7 +178,7 @@ def _last(said: bytes) -> str:
     return next((line for line in reversed(lines) if line), "")
 
 
-def _submitted() -> bool:
+def submitted() -> bool:
     """Whether spark-submit started this process: the JVM is there already, with its configuration."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 

@@ -56,5 +56,10 @@ if [ "${KLAMM_NO_HDFS:-}" != 1 ] && ! .venv/bin/python -m klamm.hadoop.hdfs.jars
   .venv/bin/python -m klamm.hadoop.hdfs.jars || echo "setup: no HDFS on this machine; KLAMM_NO_HDFS=1 leaves its tests out" >&2
 fi
 
+# Spark's Avro package, once: for lakes with `format: avro`.
+if ! .venv/bin/python -m klamm.hadoop.avro.jar --have; then
+  .venv/bin/python -m klamm.hadoop.avro.jar || echo "setup: no lakes in Avro on this machine; their tests are skipped" >&2
+fi
+
 # Spark's classes in a form that Java maps into memory, once: each load and each test that starts a Spark is quicker by it.
 .venv/bin/python -m klamm.hadoop.class_archive || true

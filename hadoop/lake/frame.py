@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from datetime import UTC, datetime
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from klamm.core.errors import ConfigError
@@ -21,13 +22,13 @@ def read_lake(
     topic: str,
     as_of: int | datetime | None = None,
     *,
-    format: str = "parquet",
     webhdfs_url: str | None = None,
 ) -> DataFrame:
     """The loads of a topic that are published now, all of each or nothing.
 
     `as_of`: the number of the newest load to be read, or an instant, which leaves out loads made later; an instant
     without a zone is UTC. Loads that are published after this call are not read. `ConfigError` when there is none.
+    The files say which format they have; for avro the session needs spark-avro (`spark.jars`).
     """
     files = lake_files(root, webhdfs_url)
     layout = TopicLayout(root, topic)
@@ -41,7 +42,13 @@ def read_lake(
     wanted = [load for load in loads if load.number <= newest]
     if not wanted:
         raise ConfigError(f"{layout.base}: no load is published" + ("" if as_of is None else f" as of {as_of}"))
-    paths = [layout.load(load.number) for load in wanted if any(not n.startswith(f"{BAD}/") for n, _ in load.files)]
+    paths: dict[str, list[str]] = {}
+    for load in wanted:
+        name = next((n for n, _ in load.files if not n.startswith(f"{BAD}/")), None)
+        if name is not None:
+            paths.setdefault(name.rpartition(".")[2], []).append(layout.load(load.number))
     if not paths:
         raise ConfigError(f"{layout.base}: its loads hold no records")
-    return spark.read.option("basePath", layout.base).format(format).load(paths)
+    reader = spark.read.option("basePath", layout.base)
+    frames = [reader.format(format_).load(loads) for format_, loads in paths.items()]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)

@@ -104,7 +104,7 @@ class HadoopSinkConfig(Section):
     )
     timezone: TimeZone = key("UTC", "The time zone of dt and hr.")
     format: Literal["parquet", "orc", "avro"] = key(
-        "parquet", "The files' format; avro needs Spark's own Avro package on the session."
+        "parquet", "The files' format; for avro, Maven brings Spark's own Avro package."
     )
     target_file_size: Size = key(128 * 2**20, "A directory's rows go to one file unless it would grow beyond this.")
     timestamp_min: Instant = key(

@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop import read_lake
+from klamm.hadoop.avro.jar import have_avro_jar
 from klamm.hadoop.lake.cli import DAMAGED, app
 from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
 from klamm.hadoop.lake.listing import loads_of
@@ -453,7 +454,10 @@ def test_a_lake_is_read_as_of_a_load_or_an_instant(
             loads(too_early)
 
 
-@pytest.mark.parametrize("format_", ["parquet", "orc"])
+NO_AVRO = pytest.mark.skipif(not have_avro_jar(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
+
+
+@pytest.mark.parametrize("format_", ["parquet", "orc", pytest.param("avro", marks=NO_AVRO)])
 def test_hours_and_other_formats_are_verified_too(spark: SparkSession, tmp_path: Path, format_: str) -> None:
     topics = MemoryTopics()
     topics.configure(partition_by=("dt", "hr"), quarantine=True)
@@ -466,6 +470,11 @@ def test_hours_and_other_formats_are_verified_too(spark: SparkSession, tmp_path:
     place = lake_files(str(tmp_path)), str(tmp_path)
     proof = verified(place)
     assert (proof.findings, proof.rows) == ([], 22)
+    read = read_lake(spark, str(tmp_path), TOPIC).orderBy("_partition", "_offset").collect()
+    assert [row["number"] for row in read] == [*range(0, 21, 2), *range(1, 20, 2)]
+    first = read[1].asDict()
+    assert (first["carrier"], first["_key"], str(first["dt"]), int(first["hr"])) == ("UA", None, "1970-01-03", 2)
+    assert first["_timestamp"].timestamp() * 1000 == 2 * (DAY_MS + 3_600_000) + 2
     path = part(tmp_path / TOPIC, 1, "dt=1970-01-02/hr=01")
     (path.parent.parent / "hr=02").mkdir()
     path.rename(path.parent.parent / "hr=02" / path.name)

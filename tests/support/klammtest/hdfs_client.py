@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from klamm.hadoop.avro.jar import find_avro_jar, have_avro_jar
 from klamm.hadoop.publishing.hdfs import REPLICATION_TIMEOUT_S, HdfsPublisher
 from klamm.hadoop.session import SparkSettings, hadoop_jvm
 
-SPARK = SparkSettings("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4"})
+_AVRO = {"spark.jars": find_avro_jar()} if have_avro_jar() else {}
+SPARK = SparkSettings("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4", **_AVRO})
 """Of the one JVM that a process of tests has."""
 
 

@@ -1,0 +1,49 @@
+"""The jar of spark-avro: `python -m klamm.hadoop.avro.jar` copies it; `--have` only asks.
+
+Its version is the newest one that Maven Central was seen to have; a test writes and reads with it and the Spark of
+`requirements/spark.txt`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Final
+
+from klamm.core.errors import ConfigError
+from klamm.hadoop.maven import MavenJars
+
+AVRO: Final = "avro"
+VARIABLE: Final = "KLAMM_AVRO_JARS"
+_JARS: Final = MavenJars("spark-avro's jars", "klamm.hadoop.avro", "avro-jars", VARIABLE)
+_OF_SPARK: Final = ("spark.jars", "spark.jars.packages")
+
+
+def have_avro_jar() -> bool:
+    return _JARS.have()
+
+
+def find_avro_jar() -> str:
+    """The jar's path, copied first where it is not there yet. `ConfigError` in one line where that is not possible."""
+    found = sorted(_JARS.find().glob("spark-avro_*.jar"))
+    if not found:
+        raise ConfigError(f"{_JARS.folder()} holds no spark-avro_….jar")
+    return str(found[-1])
+
+
+def with_avro(spark_config: Mapping[str, str], format_: str) -> dict[str, str]:
+    """Spark's configuration with what files of this format need; spark-avro that the user names stays the user's."""
+    named = any("spark-avro" in spark_config.get(key, "") for key in _OF_SPARK)
+    if format_ != AVRO or named:
+        return dict(spark_config)
+    jars = [jar for jar in (spark_config.get("spark.jars"), find_avro_jar()) if jar]
+    return {**spark_config, "spark.jars": ",".join(jars)}
+
+
+if __name__ == "__main__":
+    if "--have" in sys.argv[1:]:
+        sys.exit(not have_avro_jar())
+    try:
+        find_avro_jar()
+    except ConfigError as error:
+        sys.exit(f"klamm: {error}")

@@ -1,0 +1,84 @@
+"""Jars that Maven copies from Maven Central, once, into the user's cache directory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from klamm.core.errors import ConfigError
+from klamm.core.java import cache_folder
+
+FETCH_TIMEOUT_S: Final = 900.0
+_DIGEST: Final = "pom.sha256"
+
+
+@dataclass(frozen=True, slots=True)
+class MavenJars:
+    """The jars that the `pom.xml` of `package` asks for. They lie in the folder that the environment's `variable`
+    names, else in `name` below the cache directory. A folder is complete once it holds the digest of the `pom.xml`.
+    `what` they are is said in messages."""
+
+    what: str
+    package: str
+    name: str
+    variable: str
+
+    def folder(self) -> Path:
+        """Where the jars are, or are copied to."""
+        named = os.environ.get(self.variable)
+        return Path(named) if named else cache_folder() / self.name
+
+    def have(self) -> bool:
+        digest = self.folder() / _DIGEST
+        return digest.is_file() and digest.read_text() == self._wanted()
+
+    def find(self) -> Path:
+        """The folder; the jars are copied first where they are not there yet. `ConfigError` says in one line why that
+        is not possible here."""
+        folder = self.folder()
+        if not self.have():
+            self._fetch(folder)
+        return folder
+
+    def _wanted(self) -> str:
+        return hashlib.sha256(self._pom()).hexdigest()
+
+    def _pom(self) -> bytes:
+        return resources.files(self.package).joinpath("pom.xml").read_bytes()
+
+    def _fetch(self, folder: Path) -> None:
+        """Copies into a folder beside it, renamed when complete, so that two processes do not mix theirs."""
+        maven = shutil.which("mvn")
+        if maven is None:
+            raise ConfigError(
+                f"{self.what} are not here and Maven, which fetches them, is not installed: install it (for example "
+                f"`apt-get install maven`), or name a folder that holds them in {self.variable}"
+            )
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{self.name}-") as made:
+            pom, jars = Path(made, "pom.xml"), Path(made, "jars")
+            pom.write_bytes(self._pom())
+            command = [
+                maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", "-DincludeScope=runtime",
+                f"-DoutputDirectory={jars}",
+            ]  # fmt: skip
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise ConfigError(f"Maven did not fetch {self.what} within {FETCH_TIMEOUT_S:g} s") from error
+            if done.returncode != 0:
+                said = [line for line in (done.stdout + done.stderr).splitlines() if "ERROR" in line] or ["no message"]
+                raise ConfigError(f"Maven could not fetch {self.what}: {said[0].strip()}")
+            (jars / _DIGEST).write_text(self._wanted())
+            if self.have():
+                return  # another process was faster
+            if folder.exists():
+                shutil.rmtree(folder)
+            jars.rename(folder)
