@@ -195,7 +195,10 @@ class _Worker:
         inside = pc.and_(pc.greater_equal(instants, self._format.min_us), pc.less_equal(instants, self._format.max_us))
         valid = pc.fill_null(inside, False)
         kept = pc.if_else(valid, instants, pa.scalar(None, pa.int64()))
-        times = pc.local_timestamp(kept.cast(pa.timestamp("us", tz=self._format.timezone)))
+        zone = self._format.timezone
+        times = kept.cast(pa.timestamp("us"))
+        if zone != "UTC":
+            times = pc.local_timestamp(kept.cast(pa.timestamp("us", tz=zone)))
         columns = {
             "dt": lambda: pc.fill_null(pc.strftime(times, "%Y-%m-%d"), INVALID),
             "hr": lambda: pc.strftime(times, "%H"),

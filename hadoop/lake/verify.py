@@ -29,14 +29,13 @@ from typing import Final
 from uuid import UUID
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from klamm.core.errors import ConfigError
 from klamm.core.seams.audit import NO_WINDOW
 from klamm.hadoop.audit import LoadAudit, read_audit
 from klamm.hadoop.lake.contents import NONE, Longs, Rows, read_rows
 from klamm.hadoop.lake.files import LakeFiles
+from klamm.hadoop.lake.local_time import local_time
 from klamm.hadoop.layout import (
     AUDIT,
     AUDITED,
@@ -56,8 +55,6 @@ from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_US: Final = 253_402_300_799_999_999
-"""The end of the year 9999 UTC; what no calendar has cannot be converted."""
 _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _OWN: Final = frozenset({OFFSETS, AUDIT, SUCCESS, OWNER})
@@ -349,7 +346,7 @@ class _Load:
             wrong = np.ones(rows.number, np.bool_) if hour not in (None, _NO_HOUR) else valid
         else:
             start, length = _directory_span(day, hour)
-            local = _local(rows.timestamp, timezone)
+            local = local_time(rows.timestamp, timezone)
             wrong = ~(there & (local >= start) & (local < start + length))
         if wrong.any():
             examples = _examples(rows.partition[wrong], rows.offset[wrong])
@@ -475,14 +472,6 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
     if hour == _NO_HOUR:
         return start, 0
     return start + int(hour) * _HOUR_US, _HOUR_US
-
-
-def _local(timestamps: Longs, timezone: str) -> Longs:
-    """What the clocks of the time zone show, in microseconds; an hour that they show twice is one."""
-    if timezone == "UTC":
-        return timestamps
-    instants = pa.array(np.clip(timestamps, 0, _LAST_US)).cast(pa.timestamp("us", tz=timezone))
-    return np.asarray(pc.local_timestamp(instants).cast(pa.int64()), np.int64)
 
 
 def _between(offsets: Longs, start: int, end: int) -> slice:

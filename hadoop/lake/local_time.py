@@ -1,0 +1,23 @@
+"""Timestamps as the clocks of a time zone show them: what a load's `dt` and `hr` are of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.hadoop.lake.contents import Longs
+
+_LAST_US: Final = 253_402_300_799_999_999
+"""The end of the year 9999 UTC; later ones are shown as this."""
+
+
+def local_time(timestamps: Longs, timezone: str) -> Longs:
+    """Microseconds since 1970 by these clocks; an hour that they show twice is one. `NONE`, and what is before 1970, is
+    any number: look at the timestamps for these."""
+    if timezone == "UTC":
+        return timestamps
+    instants = pa.array(np.clip(timestamps, 0, _LAST_US)).cast(pa.timestamp("us", tz=timezone))
+    return np.asarray(pc.local_timestamp(instants).cast(pa.int64()), np.int64)
