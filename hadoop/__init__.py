@@ -43,7 +43,10 @@ def klamm_commands() -> Iterable[Command]:
             "Run a real HDFS for development: a NameNode and a DataNode.",
         ),
         Command(
-            "lake", "klamm.hadoop.lake.cli:app", "List a lake's loads, and prove that it is whole.", "klamm[spark]"
+            "lake",
+            "klamm.hadoop.lake.cli:app",
+            "List a lake's loads, prove that it is whole, merge its files.",
+            "klamm[spark]",
         ),
     ]
 

@@ -5,6 +5,8 @@
     <root>/<topic>/_staging/<job id>/…                        one job's, invisible to readers
     <root>/<topic>/_staging/<job id>.alive                    its heartbeat
     <root>/<topic>/_audited/000003                            its audit event is stored; names its job
+    <root>/<topic>/_generations/generation=000001/dt=…/…      loads merged by `klamm lake compact`, immutable
+    <root>/<topic>/_generations/generation=000001/{_generation.json,_SUCCESS}
 
 Names that begin with `_` are passed over by every engine that knows Hive's partition discovery.
 """
@@ -23,6 +25,8 @@ OWNER = "_job.json"
 BAD = "_bad"
 STAGING = "_staging"
 AUDITED = "_audited"
+GENERATIONS = "_generations"
+GENERATION = "_generation.json"
 INVALID = "__invalid__"
 """The `dt` of records without a timestamp or with one outside the configured bounds."""
 
@@ -30,6 +34,7 @@ HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
 """The name of a file that a publisher is writing and has not renamed yet."""
 
 _LOAD = re.compile(r"load=(\d{6,})\Z")
+_GENERATION = re.compile(r"generation=(\d{6,})\Z")
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}\Z")
 
 
@@ -62,6 +67,13 @@ class TopicLayout:
         return f"{self.base}/load={number:06d}"
 
     @property
+    def generations_root(self) -> str:
+        return f"{self.base}/{GENERATIONS}"
+
+    def generation(self, number: int) -> str:
+        return f"{self.generations_root}/generation={number:06d}"
+
+    @property
     def audited_root(self) -> str:
         return f"{self.base}/{AUDITED}"
 
@@ -72,6 +84,12 @@ class TopicLayout:
 def load_number(name: str) -> int | None:
     """The number of a directory named `load=<number>`; None for any other name."""
     match = _LOAD.match(name)
+    return int(match[1]) if match else None
+
+
+def generation_number(name: str) -> int | None:
+    """The number of a directory named `generation=<number>`; None for any other name."""
+    match = _GENERATION.match(name)
     return int(match[1]) if match else None
 
 

@@ -100,8 +100,11 @@ def read_manifest(reader: LakeReader, layout: TopicLayout, number: int) -> Manif
     """The manifest of a load; None when there is none. `LakeError` when it cannot be read as one."""
     path = f"{layout.load(number)}/{OFFSETS}"
     data = reader.read(path)
-    if data is None:
-        return None
+    return None if data is None else parse_manifest(path, data)
+
+
+def parse_manifest(path: str, data: bytes) -> Manifest:
+    """`LakeError` when the bytes are no manifest of a load."""
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:

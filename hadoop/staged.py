@@ -65,12 +65,12 @@ def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> No
     shuffle splits a directory again where it would pass the target size.
     """
     if not quarantine:
-        _write_clustered(rows, path, files)
+        write_clustered(rows, path, files)
         return
     kept = rows.persist()
     try:
         good = kept.filter(sf.col("_error").isNull()).drop("_error", "_value", "_end_offset")
-        _write_clustered(good, path, files)
+        write_clustered(good, path, files)
         bad = kept.filter(sf.col("_error").isNotNull())
         if not bad.isEmpty():
             columns = ["_error", "_value", "_key", "_partition", "_offset", "_end_offset", "_timestamp", "_size"]
@@ -79,7 +79,8 @@ def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> No
         kept.unpersist()
 
 
-def _write_clustered(rows: DataFrame, path: str, files: FileFormat) -> None:
+def write_clustered(rows: DataFrame, path: str, files: FileFormat) -> None:
+    """Write rows below `path` into the directories of their columns `files.partition_by`."""
     clustered = rows.hint("rebalance", *files.partition_by)
     ordered = clustered.sortWithinPartitions(*files.partition_by, "_partition", "_offset")
     _writer(ordered, files).partitionBy(*files.partition_by).save(path)

@@ -4,16 +4,20 @@ Rules.
 - A directory is dead when its heartbeat is older than `retention_s`; a live job beats far more often.
 - The sweep first renames a dead directory and removes it then: a job that slept through its own sweep finds no
   `_job.json` in what its late tasks may have made again, and publishes nothing.
-- An error from the rename means unknown: the manifest found at the target says whose load it is.
+- An error from the rename means unknown: the manifest found at the target says whose load or generation it is.
 """
 
 from __future__ import annotations
 
 import json
 import threading
+import uuid
+from collections.abc import Callable
 from types import TracebackType
 
 from klamm.core.errors import KlammError
+from klamm.core.faults import fault_point
+from klamm.hadoop.generations import read_generation
 from klamm.hadoop.layout import OWNER, TopicLayout
 from klamm.hadoop.manifest import read_manifest
 from klamm.hadoop.publishing.seam import LakeError, Publisher
@@ -23,7 +27,7 @@ _ALIVE = ".alive"
 
 
 class LoadConflictError(KlammError):
-    """Another job published this load number first; nothing of this job's is visible, and it can be run again."""
+    """Another job published this number first; nothing of this job's is visible, and it can be run again."""
 
 
 class Staging:
@@ -54,17 +58,35 @@ class Staging:
 
     def publish(self, number: int) -> None:
         """Publish as load `number`. `LoadConflictError` when another job has that number."""
-        if self._publisher.read(f"{self.path}/{OWNER}") is None:
-            raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run the load again")
-        try:
-            self._publisher.publish(self.path, self._layout.load(number))
-        except Exception:  # whatever it is, it means unknown: ask the target
+
+        def owner() -> str | None:
             found = read_manifest(self._publisher, self._layout, number)
+            return None if found is None else found.job_id
+
+        self._publish(f"load {number}", self._layout.load(number), owner)
+
+    def publish_generation(self, number: int) -> None:
+        """Publish as generation `number`. `LoadConflictError` when another compaction has that number."""
+
+        def owner() -> str | None:
+            found = read_generation(self._publisher, self._layout, number)
+            return None if found is None else found.job_id
+
+        self._publisher.make(self._layout.generations_root)
+        self._publish(f"generation {number}", self._layout.generation(number), owner)
+
+    def _publish(self, what: str, target: str, owner: Callable[[], str | None]) -> None:
+        if self._publisher.read(f"{self.path}/{OWNER}") is None:
+            raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run it again")
+        try:
+            self._publisher.publish(self.path, target)
+        except Exception:  # whatever it is, it means unknown: ask the target
+            found = owner()
             if found is None:
                 raise
-            if found.job_id != self._job_id:
+            if found != self._job_id:
                 raise LoadConflictError(
-                    f"load {number} of {self._layout.topic} was published by job {found.job_id} meanwhile; "
+                    f"{what} of {self._layout.topic} was published by job {found} meanwhile; "
                     f"this job {self._job_id} publishes nothing: run it again"
                 ) from None
 
@@ -80,23 +102,47 @@ class Staging:
                 continue
 
 
+def bury(publisher: Publisher, layout: TopicLayout, path: str) -> bool:
+    """Take a directory out of sight in one rename, and remove it then; False when somebody else took it first. After a
+    crash between the two the next sweep removes it."""
+    grave = f"{layout.staging_root}/{path.rpartition('/')[2]}.{uuid.uuid4().hex}{_DEAD}"
+    publisher.make(layout.staging_root)
+    if not publisher.move(path, grave):
+        return False
+    fault_point("gc.moved")
+    publisher.remove(grave)
+    return True
+
+
+def dead(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
+    """Names below `_staging` that a sweep would remove: directories of dead jobs, and what became of swept ones."""
+    names = publisher.names(layout.staging_root)
+    return [name for name in names if _is_dead(publisher, layout, name, names, retention_s)]
+
+
 def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
     """Remove the staging directories of dead jobs; the ids removed. Never that of a live job."""
     swept = []
     publisher.tidy(layout.staging_root, retention_s)
-    names = publisher.names(layout.staging_root)
-    for name in names:
+    for name in dead(publisher, layout, retention_s):
         path = f"{layout.staging_root}/{name}"
-        if name.endswith(_DEAD):
+        if name.endswith((_DEAD, _ALIVE)):
             publisher.remove(path)
-        elif name.endswith(_ALIVE):
-            if name.removesuffix(_ALIVE) not in names and _older(publisher, path, retention_s):
-                publisher.remove(path)
-        elif _older(publisher, layout.heartbeat(name), retention_s) and publisher.move(path, path + _DEAD):
+        elif publisher.move(path, path + _DEAD):
             publisher.remove(path + _DEAD)
             publisher.remove(layout.heartbeat(name))
             swept.append(name)
     return swept
+
+
+def _is_dead(publisher: Publisher, layout: TopicLayout, name: str, names: list[str], retention_s: float) -> bool:
+    if name.endswith(_DEAD):
+        return True
+    if name.endswith(_ALIVE):
+        return name.removesuffix(_ALIVE) not in names and _older(
+            publisher, f"{layout.staging_root}/{name}", retention_s
+        )
+    return _older(publisher, layout.heartbeat(name), retention_s)
 
 
 def _older(publisher: Publisher, path: str, seconds: float) -> bool:

@@ -1,31 +1,47 @@
-"""`klamm lake`: what a lake holds, and the proof that it is whole; without Spark and without a JVM."""
+"""`klamm lake`: what a lake holds, and the proof that it is whole, without Spark and without a JVM; its upkeep, with
+them where they are needed."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
+from rich.console import Console
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import read_audit
+from klamm.hadoop.generations import Generation, generation_numbers, generation_of, generations_of
 from klamm.hadoop.lake.files import LakeFiles, lake_files
+from klamm.hadoop.lake.findings import Bounds, TopicProof
 from klamm.hadoop.lake.listing import LoadEntry, load_of, loads_of, spans
-from klamm.hadoop.lake.verify import Bounds, TopicProof, topics_of, verify_topic
+from klamm.hadoop.lake.verify import topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
+from klamm.hadoop.publishing.seam import LakeReader
 from klamm.hadoop.sinks import choose
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig, size_in_bytes
+
+if TYPE_CHECKING:
+    from klamm.hadoop.compact import CompactResult
 
 DAMAGED = 3
 """The exit status of `verify` when it found damage; 1 when it could not read the lake."""
+_AGE: Final = re.compile(r"(\d+)\s*([smhd])\Z")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition", "window")
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="List a lake's loads, and prove that it is whole.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="List a lake's loads, prove that it is whole, merge its small files, and remove what nobody needs.",
+)
 
 LakeArgument = Annotated[
     str | None, typer.Argument(metavar="SINK|PATH", help="A sink of the file, or the lake's path or URI.")
@@ -41,11 +57,19 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake that a user named. `bounds` are the sink's; None where only the path is known."""
+    """A lake that a user named, as a sink or by its path; then `config` has defaults, and `bounds` are not known."""
 
-    root: str
-    files: LakeFiles
+    config: HadoopSinkConfig
+    webhdfs: str | None
     bounds: Bounds | None
+
+    @property
+    def root(self) -> str:
+        return self.config.path
+
+    @cached_property
+    def files(self) -> LakeFiles:
+        return lake_files(self.root, self.webhdfs)
 
 
 @app.command("ls")
@@ -54,27 +78,37 @@ def list_topics(
 ) -> None:
     """The lake's topics: loads, rows, files, bytes, offsets, and when the newest load was made."""
     opened = open_lake(config, lake, webhdfs)
-    rows = [_topic_row(opened, topic) for topic in _topics(opened)]
-    _print(rows, as_json, ("topic", "loads", "rows", "files", "bytes", "offsets", "created"))
+    rows = [_topic_row(opened, topic) for topic in _topics(opened.files, opened.root)]
+    _print(rows, as_json, ("topic", "loads", "rows", "files", "bytes", "offsets", "created", "generation"))
 
 
 @app.command("show")
 def show(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
     load: Annotated[int | None, typer.Option("--load", metavar="N", min=1, help="One load in detail.")] = None,
+    generation: Annotated[
+        int | None, typer.Option("--generation", metavar="N", min=1, help="One generation in detail.")
+    ] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     webhdfs: WebHdfs = None,
     as_json: Json = False,
 ) -> None:
-    """A topic's loads; with --load, that one's offsets, windows and files."""
+    """A topic's loads and generations; with --load, that one's offsets, windows and files; with --generation, its loads
+    and files."""
     opened = open_lake(config, lake, webhdfs)
-    layout = _layout(opened, topic)
+    layout = _layout(opened.files, opened.root, topic)
     if load is not None:
         _show_load(opened, layout, load_of(opened.files, layout, load), as_json)
         return
+    if generation is not None:
+        _show_generation(generation_of(opened.files, layout, generation), as_json)
+        return
     rows = [_load_row(entry) for entry in loads_of(opened.files, layout)]
     _print(rows, as_json, ("load", "created", "rows", "files", "bytes", "offsets", "lost", "job"))
+    merged = [_generation_row(found) for found in generations_of(opened.files, layout)]
+    if merged:
+        _print(merged, as_json, ("generation", "created", "loads", "rows", "files", "bytes", "job"))
 
 
 @app.command("verify")
@@ -85,19 +119,94 @@ def verify(
     webhdfs: WebHdfs = None,
     as_json: Json = False,
 ) -> None:
-    """Re-read all loads and prove that the lake holds each offset once.
+    """Re-read all loads and generations, and prove that the lake holds each offset once.
 
     A line for each finding, for each gap that a load recorded, and for each topic. Exit status 0: intact, 3: damaged,
     1: the lake could not be read, so that nothing is proved.
     """
     opened = open_lake(config, lake, webhdfs)
     damaged = False
-    for name in [topic] if topic is not None else _topics(opened):
-        proof = verify_topic(opened.files, _layout(opened, name), opened.bounds)
+    for name in [topic] if topic is not None else _topics(opened.files, opened.root):
+        proof = verify_topic(opened.files, _layout(opened.files, opened.root, name), opened.bounds)
         damaged |= bool(proof.findings)
         _tell(proof, as_json)
     if damaged:
         raise typer.Exit(DAMAGED)
+
+
+@app.command("compact")
+def compact(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    lake: LakeOption = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    target_file_size: Annotated[
+        str | None, typer.Option("--target-file-size", metavar="SIZE", help="As in 512m; else target.file.size.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Merge a topic's loads into larger files: a generation beside them, published in one rename.
+
+    The loads stay as they are. Needs Spark, and Java 17. A topic that fails does not keep the others from being
+    compacted; the exit status is 1 then.
+    """
+    from klamm.hadoop.lake.maintenance import Maintenance
+    from klamm.hadoop.session import require_java
+
+    opened = open_lake(config, lake, None)
+    size = None if target_file_size is None else _parsed("--target-file-size", target_file_size, size_in_bytes)
+    require_java()
+    errors = Console(stderr=True)
+    failed: list[str] = []
+    with Maintenance(opened.config, errors) as maintenance:
+        topics = _chosen_topics(maintenance.publisher, opened.root, topic)
+        for name in topics:
+            try:
+                _tell_compacted(name, maintenance.compact(name, size), as_json)
+            except KlammError as error:
+                failed.append(name)
+                errors.print(f"klamm: compaction of {name}: {error}", highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        raise KlammError(f"{len(failed)} of {len(topics)} topics not compacted: {', '.join(failed)}")
+
+
+@app.command("gc")
+def collect_garbage(
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    lake: LakeOption = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    older_than: Annotated[
+        str,
+        typer.Option(metavar="AGE", help="A generation goes when the one that replaces it is older: 30m, 12h, 7d."),
+    ] = "7d",
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be removed.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove generations that newer ones replace, and what dead jobs left. Loads are never removed.
+
+    On hdfs: it needs Java 17.
+    """
+    from klamm.hadoop.lake.maintenance import Maintenance
+
+    opened = open_lake(config, lake, None)
+    seconds = _parsed("--older-than", older_than, _age)
+    with Maintenance(opened.config, Console(stderr=True)) as maintenance:
+        for name in _chosen_topics(maintenance.publisher, opened.root, topic):
+            for item in maintenance.collect(name, seconds, dry_run):
+                typer.echo(json.dumps({**asdict(item), "dry_run": dry_run}) if as_json else item.line(dry_run))
+
+
+def _age(text: str) -> int:
+    match = _AGE.match(text.strip())
+    if match is None:
+        raise ValueError("expected an age such as 30m, 12h or 7d")
+    return int(match[1]) * _SECONDS[match[2]]
+
+
+def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{option}: {error}, got {text!r}") from error
 
 
 def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
@@ -106,7 +215,7 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         root = lake.rstrip("/") or "/"
         if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root):
             root = str(Path(root).expanduser().absolute())
-        return Lake(root, lake_files(root, webhdfs), None)
+        return Lake(HadoopSinkConfig.model_validate({"path": root}), webhdfs, None)
     if lake is not None and not named(config):
         raise ConfigError(f"{config}: not found, so that {lake!r} names no sink; a path has a slash, as in ./{lake}")
     settings = load_settings(config)
@@ -120,32 +229,37 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
     if not isinstance(sink, HadoopSinkConfig):  # `choose` has seen to it
         raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")
     bounds = Bounds(*(int(t.timestamp() * 1_000_000) for t in (sink.timestamp_min, sink.timestamp_max)))
-    return Lake(sink.path, lake_files(sink.path, webhdfs or sink.webhdfs_url), bounds)
+    return Lake(sink, webhdfs or sink.webhdfs_url, bounds)
 
 
 def _is_path(text: str) -> bool:
     return "/" in text or text in (".", "..", "~")
 
 
-def _topics(lake: Lake) -> list[str]:
+def _topics(files: LakeReader, root: str) -> list[str]:
     """`KlammError` when there is none: a mistyped path looks like an empty lake, of which nothing is proved."""
-    topics = topics_of(lake.files, lake.root)
+    topics = topics_of(files, root)
     if not topics:
-        raise KlammError(f"{lake.root}: no topic of a lake is there: is the path right, and has a load been published?")
+        raise KlammError(f"{root}: no topic of a lake is there: is the path right, and has a load been published?")
     return topics
 
 
-def _layout(lake: Lake, topic: str) -> TopicLayout:
+def _chosen_topics(files: LakeReader, root: str, topic: str | None) -> list[str]:
+    return _topics(files, root) if topic is None else [_layout(files, root, topic).topic]
+
+
+def _layout(files: LakeReader, root: str, topic: str) -> TopicLayout:
     """`ConfigError` when the lake has other topics; `KlammError` when it has none, or is not there."""
-    layout = TopicLayout(lake.root, topic)
-    if not lake.files.names(layout.base):
-        known = ", ".join(_topics(lake))
-        raise ConfigError(f"{lake.root}: there is no topic {topic!r} (there are: {known})")
+    layout = TopicLayout(root, topic)
+    if not files.names(layout.base):
+        known = ", ".join(_topics(files, root))
+        raise ConfigError(f"{root}: there is no topic {topic!r} (there are: {known})")
     return layout
 
 
 def _topic_row(lake: Lake, topic: str) -> dict[str, Any]:
-    loads = loads_of(lake.files, TopicLayout(lake.root, topic))
+    layout = TopicLayout(lake.root, topic)
+    loads = loads_of(lake.files, layout)
     return {
         "topic": topic,
         "loads": len(loads),
@@ -154,6 +268,7 @@ def _topic_row(lake: Lake, topic: str) -> dict[str, Any]:
         "bytes": sum(load.bytes for load in loads),
         "offsets": _spans(spans(load.manifest for load in loads)),
         "created": loads[-1].created.isoformat(timespec="seconds") if loads else None,
+        "generation": max(generation_numbers(lake.files, layout), default=None),
     }
 
 
@@ -170,6 +285,49 @@ def _load_row(entry: LoadEntry) -> dict[str, Any]:
         "lost": _spans(lost),
         "job": manifest.job_id,
     }
+
+
+def _generation_row(generation: Generation) -> dict[str, Any]:
+    return {
+        "generation": generation.generation,
+        "created": generation.created.isoformat(timespec="seconds"),
+        "loads": f"{generation.loads[0].load}-{generation.last}",
+        "rows": generation.rows,
+        "files": len(generation.files),
+        "bytes": generation.size,
+        "job": generation.job_id,
+    }
+
+
+def _show_generation(generation: Generation, as_json: bool) -> None:
+    if as_json:
+        typer.echo(generation.model_dump_json())
+        return
+    facts = {**_generation_row(generation), "format": generation.format, "topic id": generation.topic_id}
+    for name, value in facts.items():
+        typer.echo(f"{name}: {'' if value is None else value}")
+    rows: list[dict[str, Any]] = [
+        {"load": merged.load, "rows": sum(merged.rows.values()), "ends": _ends(merged.ends)}
+        for merged in generation.loads
+    ]
+    _print(rows, False, ("load", "rows", "ends"))
+    _print([{"file": file.name, "bytes": file.bytes} for file in generation.files], False, ("file", "bytes"))
+
+
+def _ends(ends: Mapping[int, int]) -> str:
+    return ",".join(f"{partition}:{end}" for partition, end in sorted(ends.items()))
+
+
+def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> None:
+    if as_json:
+        row = {} if result is None else _generation_row(result.generation)
+        if result is not None:
+            row |= {"merged_files": result.merged_files, "seconds": round(result.seconds, 1)}
+        typer.echo(json.dumps({"topic": topic, **row}))
+    elif result is None:
+        typer.echo(f"compact topic={topic}: nothing new")
+    else:
+        typer.echo(result.line())
 
 
 def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool) -> None:
@@ -203,13 +361,12 @@ def _tell(proof: TopicProof, as_json: bool) -> None:
         typer.echo(line)
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool, columns: tuple[str, ...]) -> None:
+def _print(rows: list[dict[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
         return
-    numbers = tuple(c for c in columns if c in ("load", "loads", "rows", "files", "bytes", "partition", "window"))
-    made = table(*columns, right=numbers)
+    made = table(*columns, right=tuple(c for c in columns if c in _NUMBERS))
     for row in rows:
         made.add_row(*("" if row[c] is None else str(row[c]) for c in columns))
     console().print(made)

@@ -27,19 +27,23 @@ _NEEDED: Final = {
     "_timestamp": pa.timestamp("us"),
     "_size": pa.int64(),
 }
-_BAD_ONLY: Final = {"_end_offset": pa.int64()}
+END_OFFSET: Final = "_end_offset"
+LOAD: Final = "load"
+_MORE: Final = {END_OFFSET: pa.int64(), LOAD: pa.int64()}
+"""Columns that only some files have: those below `_bad`, and those of generations."""
 _BATCH_ROWS: Final = 65_536
 
 
 class Rows(NamedTuple):
     """A file's rows, column by column; null is `NONE`. `timestamp` in microseconds. `end_offset` is set for a batch
-    that could not be opened, which is no record."""
+    that could not be opened, which is no record; `load` in the files of a generation."""
 
     partition: Longs
     offset: Longs
     timestamp: Longs
     size: Longs
     end_offset: Longs
+    load: Longs
 
     def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
         return Rows(*(column[wanted] for column in self))
@@ -49,12 +53,13 @@ class Rows(NamedTuple):
         return len(self.offset)
 
 
-def read_rows(files: LakeFiles, path: str, bad: bool) -> Rows:
-    """`LakeError` in one line when the file cannot be read to its end, or lacks a column. `bad`: it is below `_bad`."""
+def read_rows(files: LakeFiles, path: str, more: str | None = None) -> Rows:
+    """`LakeError` in one line when the file cannot be read to its end, or lacks a column. `more`: `END_OFFSET`, `LOAD`,
+    or neither."""
     reader = _READERS.get(path.rpartition(".")[2])
     if reader is None:
         raise LakeError(f"{path} is no .parquet, .orc or .avro file")
-    wanted = {**_NEEDED, **(_BAD_ONLY if bad else {})}
+    wanted = {**_NEEDED, **({more: _MORE[more]} if more else {})}
     try:
         with files.open(path) as file:
             columns = [_columns(batch, wanted) for batch in reader(file)]
@@ -72,17 +77,15 @@ def read_rows(files: LakeFiles, path: str, bad: bool) -> Rows:
 
 
 def _columns(batch: pa.RecordBatch | pa.Table, wanted: dict[str, pa.DataType]) -> list[Longs]:
-    found = []
+    found = {name: np.full(batch.num_rows, NONE) for name in (*_NEEDED, *_MORE)}
     for name, kind in wanted.items():
         if name not in batch.schema.names:
             raise KeyError(name)
         column = batch.column(name)
         if pa.types.is_timestamp(kind):
             column = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False)
-        found.append(np.asarray(column.cast(pa.int64()).fill_null(NONE), np.int64))
-    if len(found) < len(Rows._fields):
-        found.append(np.full(batch.num_rows, NONE))
-    return found
+        found[name] = np.asarray(column.cast(pa.int64()).fill_null(NONE), np.int64)
+    return list(found.values())
 
 
 def _parquet(file: BinaryIO) -> Iterator[pa.RecordBatch]:
@@ -98,7 +101,7 @@ def _orc(file: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 def _avro(file: BinaryIO) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, object]] = []
-    names = [*_NEEDED, *_BAD_ONLY]
+    names = [*_NEEDED, *_MORE]
     for record in cast("Iterator[dict[str, object]]", fastavro.reader(file)):
         rows.append({name: record[name] for name in names if name in record})
         if len(rows) == _BATCH_ROWS:

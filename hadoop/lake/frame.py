@@ -1,19 +1,32 @@
-"""A topic of a lake as a DataFrame, as of a load or an instant."""
+"""A topic of a lake as a DataFrame: its loads, or a generation and the loads after it, as of a load or an instant."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import Final, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from klamm.core.errors import ConfigError
+from klamm.hadoop.generations import Generation, digest, generation_of, generations_of
+from klamm.hadoop.lake.columns import aligned, merged, quoted
 from klamm.hadoop.lake.files import lake_files
-from klamm.hadoop.lake.listing import loads_of
-from klamm.hadoop.layout import BAD, TopicLayout
+from klamm.hadoop.lake.listing import LoadEntry, loads_of
+from klamm.hadoop.layout import OFFSETS, TopicLayout
+from klamm.hadoop.publishing.seam import LakeError, LakeReader
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+LATEST: Final = "latest"
+LOAD: Final = "load"
+_DIRECTORIES: Final = ("dt", "hr")
+_THREADS: Final = 8
+"""So many schemas are asked for at a time: each is a small Spark job."""
 
 
 def read_lake(
@@ -22,33 +35,150 @@ def read_lake(
     topic: str,
     as_of: int | datetime | None = None,
     *,
+    generation: int | Literal["latest"] | None = None,
     webhdfs_url: str | None = None,
 ) -> DataFrame:
-    """The loads of a topic that are published now, all of each or nothing.
+    """The loads of a topic that are published now, all of each or nothing, each row once.
 
     `as_of`: the number of the newest load to be read, or an instant, which leaves out loads made later; an instant
-    without a zone is UTC. Loads that are published after this call are not read. `ConfigError` when there is none.
-    The files say which format they have; for avro the session needs spark-avro (`spark.jars`).
+    without a zone is UTC. `generation`: read the loads that it holds from its larger files, and later loads as they
+    are; "latest" is the newest one, or none where there is none. The rows are the same. Columns are those of the newest
+    schema, then those that only older loads have; `dt` and `hr` are text. What is published after this call is not
+    read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`). `ConfigError` when
+    there is nothing to read.
     """
     files = lake_files(root, webhdfs_url)
     layout = TopicLayout(root, topic)
-    loads = loads_of(files, layout)
-    if isinstance(as_of, datetime):
-        until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
-        # A load is not read without those before it: the clock of their drivers may have been ahead.
-        newest = max((load.number for load in loads if load.created <= until), default=0)
-    else:
-        newest = as_of if as_of is not None else sys.maxsize
-    wanted = [load for load in loads if load.number <= newest]
-    if not wanted:
+    chosen = _generation(files, layout, generation)
+    entries = loads_of(files, layout, after=chosen.last if chosen else 0)
+    newest = _newest(entries, chosen, as_of)
+    wanted = [load for load in entries if load.number <= newest]
+    if not wanted and not (chosen and chosen.loads[0].load <= newest):
         raise ConfigError(f"{layout.base}: no load is published" + ("" if as_of is None else f" as of {as_of}"))
-    paths: dict[str, list[str]] = {}
-    for load in wanted:
-        name = next((n for n, _ in load.files if not n.startswith(f"{BAD}/")), None)
-        if name is not None:
-            paths.setdefault(name.rpartition(".")[2], []).append(layout.load(load.number))
-    if not paths:
+    parts = parts_of(layout, wanted)
+    if chosen is not None and chosen.files:
+        parts.insert(0, _part_of(layout, chosen))
+    if not parts:
         raise ConfigError(f"{layout.base}: its loads hold no records")
-    reader = spark.read.option("basePath", layout.base)
-    frames = [reader.format(format_).load(loads) for format_, loads in paths.items()]
-    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    rows = frame(spark, parts)
+    return rows.where(sf.col(LOAD) <= newest) if chosen is not None and chosen.last > newest else rows
+
+
+def _generation(files: LakeReader, layout: TopicLayout, wanted: int | str | None) -> Generation | None:
+    """The one that is asked for, when it is of these loads."""
+    if wanted is None:
+        return None
+    if wanted == LATEST:
+        found = next(reversed(generations_of(files, layout)), None)
+    elif isinstance(wanted, int):
+        found = generation_of(files, layout, wanted)
+    else:
+        raise ConfigError(f'generation: expected a number or "{LATEST}", got {wanted!r}')
+    if found is not None:
+        check_source(files, layout, found)
+    return found
+
+
+def check_source(files: LakeReader, layout: TopicLayout, generation: Generation) -> None:
+    """`LakeError` unless the newest load of the generation is the one that is there. It tells another topic's loads
+    from these; `klamm lake verify` compares every load."""
+    last = generation.loads[-1]
+    data = files.read(f"{layout.load(last.load)}/{OFFSETS}")
+    if data is None or digest(data) != last.digest:
+        raise LakeError(
+            f"{layout.generation(generation.generation)} was made from another load {last.load} than the one in "
+            f"{layout.base}; `klamm lake verify` says more, `klamm lake compact` makes a new generation"
+        )
+
+
+def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int | datetime | None) -> int:
+    """The newest load to be read."""
+    if as_of is None:
+        return sys.maxsize
+    if not isinstance(as_of, datetime):
+        return as_of
+    until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
+    made = [(merged.load, merged.created) for merged in (chosen.loads if chosen else ())]
+    made += [(load.number, load.created) for load in entries]
+    # A load is not read without those before it: the clock of their drivers may have been ahead.
+    return max((number for number, created in made if created <= until), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Directories that one job wrote. `sample` is one of its files, with its schema; `numbered`: the files themselves
+    have the column `load`, else it is in the path below `base`."""
+
+    base: str
+    path: str
+    sample: str
+    partition_by: tuple[str, ...]
+    numbered: bool
+
+    @property
+    def format(self) -> str:
+        return self.sample.rpartition(".")[2]
+
+
+def parts_of(layout: TopicLayout, loads: Iterable[LoadEntry]) -> list[Part]:
+    """Of each load that has rows for readers."""
+    return [_part(layout.base, layout.load(load.number), load.readable[0], False) for load in loads if load.readable]
+
+
+def _part_of(layout: TopicLayout, generation: Generation) -> Part:
+    path = layout.generation(generation.generation)
+    return _part(path, path, generation.files[0].name, True)
+
+
+def _part(base: str, path: str, name: str, numbered: bool) -> Part:
+    directories = tuple(folder.partition("=")[0] for folder in name.split("/")[:-1])
+    if directories not in (_DIRECTORIES[:1], _DIRECTORIES):
+        raise LakeError(f"{path}/{name} is in no directory of a day or an hour")
+    return Part(base, path, f"{path}/{name}", directories, numbered)
+
+
+def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
+    """The directories that all of them have."""
+    found = {part.partition_by for part in parts}
+    return _DIRECTORIES if found == {_DIRECTORIES} else _DIRECTORIES[:1]
+
+
+def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
+    """The rows of all parts, in the order of their loads, with the columns of all: `load`, `dt` and `hr` last."""
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(pool.map(lambda part: _schema(spark, part), parts))
+    target = merged(reversed(found))
+    directories = _DIRECTORIES if any(part.partition_by == _DIRECTORIES for part in parts) else _DIRECTORIES[:1]
+    alike: dict[tuple[str, str, tuple[str, ...], bool, str], list[int]] = {}
+    for index, (part, schema) in enumerate(zip(parts, found, strict=True)):
+        group = (part.base, part.format, part.partition_by, part.numbered, schema.json())
+        alike.setdefault(group, []).append(index)
+    frames = [
+        _read(spark, [parts[index] for index in group], found[group[0]], target, directories)
+        for group in alike.values()
+    ]
+    return reduce(DataFrame.unionAll, frames)
+
+
+def _schema(spark: SparkSession, part: Part) -> StructType:
+    """The columns of the rows, without `load`."""
+    schema = spark.read.format(part.format).load(part.sample).schema
+    return StructType([StructField(f.name, f.dataType) for f in schema if f.name != LOAD])
+
+
+def _read(
+    spark: SparkSession, parts: Sequence[Part], have: StructType, want: StructType, directories: tuple[str, ...]
+) -> DataFrame:
+    first = parts[0]
+    # Given here, their types do not depend on which values there are.
+    places: Mapping[str, StructField] = {
+        LOAD: StructField(LOAD, IntegerType()),
+        **{name: StructField(name, StringType()) for name in first.partition_by},
+    }
+    reader = spark.read.schema(StructType([*have.fields, *places.values()])).format(first.format)
+    rows = reader.option("basePath", first.base).load([part.path for part in parts])
+    placed = [
+        sf.col(quoted(name)) if name in places else sf.lit(None).cast("string").alias(name)
+        for name in (LOAD, *directories)
+    ]
+    return rows.select(*aligned(have, want), *placed)

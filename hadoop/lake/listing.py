@@ -7,18 +7,19 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.lake.files import LakeFiles
-from klamm.hadoop.layout import OFFSETS, TopicLayout, is_data
-from klamm.hadoop.manifest import Manifest, load_numbers, read_manifest
-from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.generations import digest
+from klamm.hadoop.layout import BAD, OFFSETS, TopicLayout, is_data
+from klamm.hadoop.manifest import Manifest, load_numbers, parse_manifest
+from klamm.hadoop.publishing.seam import LakeError, LakeReader
 
 
 @dataclass(frozen=True, slots=True)
 class LoadEntry:
-    """A published load: its manifest, and its data files as (path below the load, bytes)."""
+    """A published load: its manifest with its digest, and its data files as (path below the load, bytes)."""
 
     manifest: Manifest
     files: tuple[tuple[str, int], ...]
+    digest: str
 
     @property
     def number(self) -> int:
@@ -29,16 +30,21 @@ class LoadEntry:
         return sum(size for _, size in self.files)
 
     @property
+    def readable(self) -> list[str]:
+        """The files that readers see: those that are not set aside."""
+        return [name for name, _ in self.files if not name.startswith(f"{BAD}/")]
+
+    @property
     def created(self) -> datetime:
         return datetime.fromtimestamp(self.manifest.created_ms / 1000, UTC)
 
 
-def loads_of(files: LakeFiles, layout: TopicLayout) -> list[LoadEntry]:
-    """All loads in their order. `LakeError` when one has no manifest, or one that cannot be read."""
-    return [_entry(files, layout, number) for number in load_numbers(files, layout)]
+def loads_of(files: LakeReader, layout: TopicLayout, after: int = 0) -> list[LoadEntry]:
+    """All loads behind `after`, in their order. `LakeError` when one has no manifest, or one that cannot be read."""
+    return [_entry(files, layout, number) for number in load_numbers(files, layout) if number > after]
 
 
-def load_of(files: LakeFiles, layout: TopicLayout, number: int) -> LoadEntry:
+def load_of(files: LakeReader, layout: TopicLayout, number: int) -> LoadEntry:
     """`ConfigError` when there is no such load."""
     numbers = load_numbers(files, layout)
     if number not in numbers:
@@ -47,12 +53,13 @@ def load_of(files: LakeFiles, layout: TopicLayout, number: int) -> LoadEntry:
     return _entry(files, layout, number)
 
 
-def _entry(files: LakeFiles, layout: TopicLayout, number: int) -> LoadEntry:
-    manifest = read_manifest(files, layout, number)
-    if manifest is None:
+def _entry(files: LakeReader, layout: TopicLayout, number: int) -> LoadEntry:
+    path = f"{layout.load(number)}/{OFFSETS}"
+    data = files.read(path)
+    if data is None:
         raise LakeError(f"{layout.load(number)} has no {OFFSETS}; `klamm lake verify` says what else is wrong")
     found = tuple((name, size) for name, size in files.files(layout.load(number)) if is_data(name))
-    return LoadEntry(manifest, found)
+    return LoadEntry(parse_manifest(path, data), found, digest(data))
 
 
 def spans(manifests: Iterable[Manifest]) -> dict[int, tuple[int, int]]:

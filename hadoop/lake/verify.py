@@ -13,17 +13,16 @@ Of each topic, in the order of its loads:
 - *files*: each can be read to its end, none is missing or foreign, and rows are in the directory of their day and hour.
 - *history*: one topic id, one cluster, one job for each load; leader epochs do not go back.
 
-A load that is published meanwhile is not looked at.
+Of each generation: it holds the loads 1 to its last one, as they are now; of each load and partition the same rows as
+the load's own files, by their offsets, timestamps and sizes; and exactly the files that its manifest names.
+
+A load or a generation that is published meanwhile is not looked at.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Final
 from uuid import UUID
@@ -33,113 +32,74 @@ import numpy as np
 from klamm.core.errors import ConfigError
 from klamm.core.seams.audit import NO_WINDOW
 from klamm.hadoop.audit import LoadAudit, read_audit
-from klamm.hadoop.lake.contents import NONE, Longs, Rows, read_rows
+from klamm.hadoop.generations import digest, generation_numbers
+from klamm.hadoop.lake.contents import END_OFFSET, NONE, Longs, Rows
+from klamm.hadoop.lake.directories import PublishedDirectory, examples
 from klamm.hadoop.lake.files import LakeFiles
+from klamm.hadoop.lake.findings import Bounds, Finding, Gap, TopicProof
 from klamm.hadoop.lake.local_time import local_time
+from klamm.hadoop.lake.verify_generation import GenerationCheck, LoadRows
 from klamm.hadoop.layout import (
     AUDIT,
     AUDITED,
     BAD,
-    INVALID,
+    GENERATIONS,
     OFFSETS,
-    OWNER,
     STAGING,
-    SUCCESS,
     TopicLayout,
-    is_data,
+    generation_number,
     load_number,
 )
-from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, read_manifest
-from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
+from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, parse_manifest
+from klamm.hadoop.publishing.seam import LakeError, LakeReader, LakeUnavailableError
 
-_HOUR_US: Final = 3_600_000_000
-_DAY_US: Final = 24 * _HOUR_US
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
-_DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
-_OWN: Final = frozenset({OFFSETS, AUDIT, SUCCESS, OWNER})
-_NAMED: Final = 3
-"""So many examples in a line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Timestamps in microseconds; records outside [`min_us`, `max_us`] belong to `dt=__invalid__`."""
-
-    min_us: int
-    max_us: int
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Damage. `kind`: numbers, ranges, rows, counts, files or history; `load` None where it concerns the topic."""
-
-    topic: str
-    load: int | None
-    kind: str
-    text: str
-
-    def line(self) -> str:
-        """`damage topic=flights load=3 kind=rows: …`."""
-        load = "" if self.load is None else f" load={self.load}"
-        return f"damage topic={self.topic}{load} kind={self.kind}: {self.text}"
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Offsets [start, end) that were deleted before they could be loaded, as the manifest recorded."""
-
-    topic: str
-    load: int
-    partition: int
-    start: int
-    end: int
-
-    def line(self) -> str:
-        return f"gap topic={self.topic} load={self.load} partition={self.partition} offsets={self.start}-{self.end}"
-
-
-@dataclass
-class TopicProof:
-    """What was read of a topic, and what was found."""
-
-    topic: str
-    loads: int = 0
-    files: int = 0
-    rows: int = 0
-    findings: list[Finding] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-
-    def line(self) -> str:
-        state = "intact" if not self.findings else "damaged"
-        return (
-            f"{state} topic={self.topic} loads={self.loads} files={self.files} rows={self.rows} "
-            f"gaps={len(self.gaps)} findings={len(self.findings)}"
-        )
+_BESIDE_LOADS: Final = frozenset({STAGING, AUDITED, GENERATIONS})
 
 
 def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = None) -> TopicProof:
-    """Reads all loads. Without `bounds` a row in `dt=__invalid__` may have any timestamp. `LakeUnavailableError` when
-    the file system does not answer: nothing is proved then."""
+    """Reads all loads and generations. Without `bounds` a row in `dt=__invalid__` may have any timestamp.
+
+    `LakeUnavailableError` when the file system does not answer: nothing is proved then.
+    """
     proof = TopicProof(layout.topic)
     # Before the loads are listed: an event is sent after its load is published.
     audited = [int(name) for name in files.names(layout.audited_root) if name.isdigit()]
+    # Likewise: a generation is published after the loads that it holds.
+    generations = generation_numbers(files, layout)
     names = files.names(layout.base)
     if not names:
         raise ConfigError(f"{layout.base}: no topic of a lake is there")
     numbers = sorted(n for n in map(load_number, names) if n is not None)
     findings = proof.findings
     for name in names:
-        if load_number(name) is None and name not in (STAGING, AUDITED):
+        if load_number(name) is None and name not in _BESIDE_LOADS:
             findings.append(Finding(layout.topic, None, "files", f"{layout.base}/{name} belongs to no load"))
     for number in sorted({*range(1, max([0, *numbers, *audited]) + 1)} - {*numbers}):
         told = "; the audit was told of it" if number in audited else ""
         findings.append(Finding(layout.topic, number, "numbers", f"{layout.load(number)} is missing{told}"))
     history = _History(layout.topic)
+    checked: dict[int, LoadRows] = {}
     for number in numbers:
         load = _Load(files, layout, number, bounds, proof)
-        history.follow(number, load.check(), proof)
+        manifest = load.check()
+        checked[number] = load.rows
+        proof.findings += history.follow(number, manifest)
+    for name in files.names(layout.generations_root):
+        if generation_number(name) is None:
+            text = f"{layout.generations_root}/{name} belongs to no generation"
+            findings.append(Finding(layout.topic, None, "files", text))
+    for number in generations:
+        found = GenerationCheck(files, layout, number, bounds, checked).findings()
+        if not found or number in generation_numbers(files, layout):  # else it was removed while it was read
+            proof.generations += 1
+            findings += found
     return proof
+
+
+def contradictions(topic: str, manifests: Iterable[Manifest]) -> list[Finding]:
+    """What does not fit between loads, by their manifests alone, which are given in the order of the loads."""
+    history = _History(topic)
+    return [finding for manifest in manifests for finding in history.follow(manifest.load, manifest)]
 
 
 class _History:
@@ -154,15 +114,15 @@ class _History:
         self._cluster_id: str | None = None
         self._jobs: dict[str, int] = {}
 
-    def follow(self, number: int, manifest: Manifest | None, proof: TopicProof) -> None:
+    def follow(self, number: int, manifest: Manifest | None) -> list[Finding]:
         """`manifest` None: it cannot be read; what follows it is then checked for overlaps only."""
         if manifest is None:
-            return
+            return []
         follows = number == self._last + 1
         found = [("ranges", text) for text in self._tile(manifest, follows)]
         found += [("history", text) for text in self._same(number, manifest)]
-        proof.findings += [Finding(self._topic, number, kind, text) for kind, text in found]
         self._last = number
+        return [Finding(self._topic, number, kind, text) for kind, text in found]
 
     def _tile(self, manifest: Manifest, follows: bool) -> Iterator[str]:
         for partition in sorted(self._ends.keys() - manifest.partitions.keys()):
@@ -207,19 +167,21 @@ class _Load:
         self._files = files
         self._layout = layout
         self._number = number
-        self._bounds = bounds
         self._proof = proof
         self._path = layout.load(number)
+        self._directory = PublishedDirectory(files, self._path, "load", OFFSETS, bounds, self._find)
+        self.rows = LoadRows()
+        """Of it, for the generations that hold it."""
 
     def check(self) -> Manifest | None:
         """The load's manifest, when there is one that can be read."""
         self._proof.loads += 1
-        names = [name for name, _ in self._files.files(self._path)]
-        data = self._sort_out(names)
+        before = len(self._proof.findings)
+        data = self._directory.data_files({AUDIT})
         self._proof.files += len(data)
         manifest = self._manifest()
         audit = self._audit()
-        self._owner(manifest)
+        self._directory.check_owner(None if manifest is None else manifest.job_id)
         held = _Held(audit.window_ms if audit else None)
         whole = True
         for name in data:
@@ -237,39 +199,26 @@ class _Load:
                 self._proof.gaps.append(gap)
         if whole:
             self._counts(manifest, audit, held)
+        self.rows.sound = len(self._proof.findings) == before
         return manifest
 
     def _find(self, kind: str, text: str) -> None:
         self._proof.findings.append(Finding(self._layout.topic, self._number, kind, text))
 
-    def _sort_out(self, names: list[str]) -> list[str]:
-        """The data files. All that is neither one nor of the load's own files is foreign."""
-        there = set(names)
-        data = []
-        if SUCCESS not in there:
-            self._find("files", f"{SUCCESS} is missing")
-        for name in names:
-            folder, _, last = name.rpartition("/")
-            checked = last.removeprefix(".").removesuffix(".crc")
-            if last == f".{checked}.crc":  # Hadoop's checksums on `file:`
-                if f"{folder}/{checked}".lstrip("/") not in there:
-                    self._find("files", f"{folder}/{checked} is missing: only its checksum {last} is there")
-            elif is_data(name) and (folder == BAD or _DIRECTORY.match(folder)):
-                data.append(name)
-            elif name not in _OWN:
-                self._find("files", f"{name} belongs to no load")
-        return data
-
     def _manifest(self) -> Manifest | None:
+        path = f"{self._path}/{OFFSETS}"
         try:
-            manifest = read_manifest(self._files, self._layout, self._number)
+            data = self._files.read(path)
+            manifest = None if data is None else parse_manifest(path, data)
         except LakeUnavailableError:
             raise
         except LakeError as error:
             self._find("files", str(error))
             return None
-        if manifest is None:
+        if data is None:
             self._find("files", f"{OFFSETS} is missing: no load wrote this directory, or it lost its manifest")
+            return None
+        self.rows.digest = digest(data)
         return manifest
 
     def _audit(self) -> LoadAudit | None:
@@ -284,19 +233,6 @@ class _Load:
             self._find("files", str(error))
             return None
 
-    def _owner(self, manifest: Manifest | None) -> None:
-        found = self._files.read(f"{self._path}/{OWNER}")
-        if found is None:
-            self._find("files", f"{OWNER} is missing")
-            return
-        try:
-            job = json.loads(found)["job_id"]
-        except (ValueError, LookupError, TypeError):
-            self._find("files", f"{OWNER} cannot be read")
-            return
-        if manifest is not None and job != manifest.job_id:
-            self._find("history", f"{OWNER} is of job {job}, {OFFSETS} of {manifest.job_id}")
-
     def _same_load(self, manifest: Manifest, audit: LoadAudit | None) -> None:
         for name, said in ((OFFSETS, manifest), (AUDIT, audit)):
             if said is not None and (said.topic, said.load) != (self._layout.topic, self._number):
@@ -308,18 +244,17 @@ class _Load:
 
     def _read(self, name: str, manifest: Manifest | None, held: _Held) -> bool:
         """Whether the file could be read."""
-        folder = name.rpartition("/")[0]
-        try:
-            rows = read_rows(self._files, f"{self._path}/{name}", folder == BAD)
-        except LakeUnavailableError:
-            raise
-        except LakeError as error:
-            self._find("files", str(error))
+        bad = name.startswith(f"{BAD}/")
+        timezone = "UTC" if manifest is None else manifest.timezone
+        rows = self._directory.rows(
+            name, END_OFFSET if bad else None, lambda rows: local_time(rows.timestamp, timezone)
+        )
+        if rows is None:
             return False
         if manifest is not None:
             self._in_ranges(name, rows, manifest.partitions)
-        if folder != BAD:
-            self._in_directory(name, folder, rows, "UTC" if manifest is None else manifest.timezone)
+        if not bad:
+            self.rows.sums.add(rows)
         held.add(rows)
         return True
 
@@ -330,34 +265,15 @@ class _Load:
             inside = (rows.offset >= _held_from(span)) & (ends <= span.end)
             outside &= ~((rows.partition == partition) & inside)
         if outside.any():
-            examples = _examples(rows.partition[outside], rows.offset[outside])
-            self._find("rows", f"{name}: {int(outside.sum())} rows are not of this load's offsets: {examples}")
-
-    def _in_directory(self, name: str, folder: str, rows: Rows, timezone: str) -> None:
-        match = _DIRECTORY.match(folder)
-        if match is None:  # pragma: no cover - only such are read
-            return
-        day, hour = match.groups()
-        there = rows.timestamp != NONE
-        if day == INVALID:
-            valid = np.zeros(rows.number, np.bool_)
-            if self._bounds is not None:
-                valid = there & (rows.timestamp >= self._bounds.min_us) & (rows.timestamp <= self._bounds.max_us)
-            wrong = np.ones(rows.number, np.bool_) if hour not in (None, _NO_HOUR) else valid
-        else:
-            start, length = _directory_span(day, hour)
-            local = local_time(rows.timestamp, timezone)
-            wrong = ~(there & (local >= start) & (local < start + length))
-        if wrong.any():
-            examples = _examples(rows.partition[wrong], rows.offset[wrong])
-            self._find("files", f"{name}: {int(wrong.sum())} rows have a timestamp of another directory: {examples}")
+            named = examples(rows.partition[outside], rows.offset[outside])
+            self._find("rows", f"{name}: {int(outside.sum())} rows are not of this load's offsets: {named}")
 
     def _twice(self, held: _Held) -> None:
         for partition, offsets in held.offsets():
             again = np.unique(offsets[1:][offsets[1:] == offsets[:-1]])
             if len(again):
-                examples = _examples(np.full(len(again), partition), again)
-                self._find("rows", f"{len(again)} offsets are there more than once: {examples}")
+                named = examples(np.full(len(again), partition), again)
+                self._find("rows", f"{len(again)} offsets are there more than once: {named}")
         for one, other in pairwise(sorted(held.unopened)):
             if one[0] == other[0] and other[1] < one[2]:
                 self._find("rows", f"partition {one[0]}: the unopened batch at {other[1]} is there more than once")
@@ -460,41 +376,17 @@ def _held_from(span: PartitionRange) -> int:
     return span.start if span.lost_to is None else span.lost_to
 
 
-def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
-    """Where a directory's time begins, and its length, in microseconds of its time zone's clocks. A day that does not
-    exist has no time."""
-    try:
-        start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
-    except ValueError:
-        return 0, 0
-    if hour is None:
-        return start, _DAY_US
-    if hour == _NO_HOUR:
-        return start, 0
-    return start + int(hour) * _HOUR_US, _HOUR_US
-
-
 def _between(offsets: Longs, start: int, end: int) -> slice:
     low, high = np.searchsorted(offsets, [start, end])
     return slice(int(low), int(high))
 
 
-def _examples(partitions: Longs, offsets: Longs) -> str:
-    """`0:15, 0:16, 1:3, …`."""
-
-    def text(number: int) -> str:
-        return "null" if number == NONE else str(number)
-
-    shown = [f"{text(int(p))}:{text(int(o))}" for p, o in zip(partitions[:_NAMED], offsets[:_NAMED], strict=True)]
-    return ", ".join(shown) + (", …" if len(offsets) > _NAMED else "")
-
-
-def topics_of(files: LakeFiles, root: str) -> list[str]:
+def topics_of(files: LakeReader, root: str) -> list[str]:
     """Directories of the lake that hold loads, or are about to."""
     return [name for name in files.names(root) if _is_topic(files, root, name)]
 
 
-def _is_topic(files: LakeFiles, root: str, name: str) -> bool:
+def _is_topic(files: LakeReader, root: str, name: str) -> bool:
     try:
         layout = TopicLayout(root, name)
         below = files.names(layout.base)

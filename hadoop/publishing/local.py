@@ -97,8 +97,12 @@ class LocalPublisher:
         return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
 
     def make(self, path: str) -> None:
+        folder = local_path(path)
         try:
-            local_path(path).mkdir(parents=True, exist_ok=True)
+            missing = [part for part in (folder, *folder.parents) if not part.exists()]
+            folder.mkdir(parents=True, exist_ok=True)
+            for made in missing:  # else what is published in it is durable, and its way there is not
+                _sync_one(made.parent)
         except OSError as error:
             raise LakeError(f"cannot make the directory {path}: {error}") from error
 

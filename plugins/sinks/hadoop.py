@@ -67,7 +67,8 @@ def lake_scheme(path: str) -> str:
     return scheme
 
 
-def _size(value: Any) -> Any:
+def size_in_bytes(value: Any) -> Any:
+    """Bytes of `128m`; `ValueError` when it is no size."""
     match = _SIZE.match(str(value).strip())
     if isinstance(value, bool) or match is None:
         raise ValueError("expected bytes, or a size such as 128m or 1g")
@@ -85,7 +86,7 @@ def _instant(value: Any) -> Any:
     return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
-Size = Annotated[int, BeforeValidator(_size), ConfigType.LONG]
+Size = Annotated[int, BeforeValidator(size_in_bytes), ConfigType.LONG]
 Instant = Annotated[datetime, BeforeValidator(_instant), ConfigType.STRING]
 
 

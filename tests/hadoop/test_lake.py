@@ -27,12 +27,13 @@ from klamm.hadoop import read_lake
 from klamm.hadoop.avro.jar import have_avro_jar
 from klamm.hadoop.lake.cli import DAMAGED, app
 from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
+from klamm.hadoop.lake.findings import Bounds, TopicProof
 from klamm.hadoop.lake.listing import loads_of
-from klamm.hadoop.lake.verify import Bounds, TopicProof, topics_of, verify_topic
+from klamm.hadoop.lake.verify import topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.publishing.seam import LakeUnavailableError
 from klamm.hadoop.staged import FileFormat
-from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, flight, job
+from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job
 from klammtest.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 
 BOUNDS = Bounds(0, 253_402_300_799_000_000)
@@ -40,7 +41,8 @@ BOUNDS = Bounds(0, 253_402_300_799_000_000)
 
 @pytest.fixture(scope="module")
 def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four loads: plain ones, invalid timestamps, a tombstone, quarantined records and batches, lost offsets, none."""
+    """Four loads: plain ones, invalid timestamps, a tombstone, quarantined records and batches, lost offsets, none; a
+    generation of the first three."""
     root = tmp_path_factory.mktemp("original")
     topics = MemoryTopics()
     topics.configure(quarantine=True)
@@ -59,6 +61,7 @@ def original(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> P
         topics.add(1, flight(50 + n), ts_ms=n * DAY_MS)
     topics.started[0] = 30
     assert load.run(TOPIC) is not None
+    assert compactor(spark, str(root)).run(TOPIC) is not None
     topics.add(0, flight(60), ts_ms=0)
     topics.add(1, flight(61), ts_ms=0)
     assert load.run(TOPIC) is not None
@@ -275,6 +278,103 @@ def a_manifest_of_another_job(topic: Path) -> None:
     edit(manifest(topic, 2), lambda said: said.update(job_id="another"))
 
 
+def generation(topic: Path) -> Path:
+    return topic / "_generations" / "generation=000001"
+
+
+def merged_file(topic: Path) -> Path:
+    return sorted((generation(topic) / "dt=1970-01-02").glob("part-*"))[0]
+
+
+def rewrite_merged(topic: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """With the manifest that fits the new size: the rows alone are wrong."""
+    path = merged_file(topic)
+    rewrite(path, change)
+
+    def resize(said: dict[str, Any]) -> None:
+        (file,) = [file for file in said["files"] if file["name"] == f"dt=1970-01-02/{path.name}"]
+        file["bytes"] = path.stat().st_size
+
+    edit(generation(topic) / "_generation.json", resize)
+
+
+def set_column(table: pa.Table, name: str, change: Callable[[list[Any]], list[Any]]) -> pa.Table:
+    kind = table.schema.field(name)
+    values = pa.array(change(table.column(name).to_pylist()), kind.type)
+    return table.set_column(table.schema.get_field_index(name), kind, values)
+
+
+def a_generation_that_lacks_a_load(topic: Path) -> None:
+    edit(generation(topic) / "_generation.json", lambda said: said["loads"].pop(1))
+
+
+def a_generation_of_another_load(topic: Path) -> None:
+    edit(manifest(topic, 2), lambda said: said.update(created_ms=1))
+
+
+def a_generation_without_its_load(topic: Path) -> None:
+    for number in (3, 4):
+        shutil.rmtree(topic / f"load=00000{number}")
+
+
+def a_merged_file_that_is_gone(topic: Path) -> None:
+    remove(merged_file(topic))
+
+
+def a_merged_file_that_was_cut(topic: Path) -> None:
+    merged_file(topic).write_bytes(merged_file(topic).read_bytes()[:-20])
+
+
+def a_merged_file_that_no_manifest_names(topic: Path) -> None:
+    shutil.copy(merged_file(topic), merged_file(topic).with_name("part-00099-copy.parquet"))
+
+
+def a_merged_row_that_is_gone(topic: Path) -> None:
+    rewrite_merged(topic, lambda table: table.slice(1))
+
+
+def a_merged_row_in_place_of_another(topic: Path) -> None:
+    rewrite_merged(topic, lambda table: pa.concat_tables([table.slice(0, 2), table.slice(1, 1), table.slice(3)]))
+
+
+def a_merged_row_of_another_load(topic: Path) -> None:
+    rewrite_merged(topic, lambda table: set_column(table, "load", lambda rows: [9, *rows[1:]]))
+
+
+def a_merged_row_of_another_time(topic: Path) -> None:
+    later = timedelta(milliseconds=1)
+    rewrite_merged(topic, lambda table: set_column(table, "_timestamp", lambda rows: [rows[0] + later, *rows[1:]]))
+
+
+def a_merged_row_in_another_day(topic: Path) -> None:
+    merged_file(topic).rename(generation(topic) / "dt=1970-01-03" / merged_file(topic).name)
+
+
+def a_wrong_count_of_merged_rows(topic: Path) -> None:
+    edit(generation(topic) / "_generation.json", lambda said: said.update(rows=1))
+
+
+def a_wrong_count_of_a_merged_load(topic: Path) -> None:
+    edit(generation(topic) / "_generation.json", lambda said: said["loads"][0]["rows"].update({"0": 19}))
+
+
+def a_generation_without_a_manifest(topic: Path) -> None:
+    remove(generation(topic) / "_generation.json")
+
+
+def a_cut_manifest_of_a_generation(topic: Path) -> None:
+    path = generation(topic) / "_generation.json"
+    path.write_bytes(path.read_bytes()[:-30])
+
+
+def a_generation_in_another_place(topic: Path) -> None:
+    shutil.copytree(generation(topic), topic / "_generations" / "generation=000002")
+
+
+def a_foreign_file_beside_generations(topic: Path) -> None:
+    (topic / "_generations" / "notes").write_text("?")
+
+
 DAMAGES: dict[Callable[[Path], None], tuple[int | None, str, str]] = {
     a_deleted_file: (1, "files", r"\d+ data files, _offsets.json says \d+"),
     a_deleted_file_whose_checksum_is_left: (1, "files", "is missing: only its checksum"),
@@ -307,11 +407,29 @@ DAMAGES: dict[Callable[[Path], None], tuple[int | None, str, str]] = {
     another_cluster: (3, "history", "from cluster 'c2'"),
     a_leader_epoch_that_goes_back: (2, "history", "leader epoch 0, before 7"),
     a_manifest_of_another_job: (2, "history", "of another"),
+    a_generation_that_lacks_a_load: (None, "numbers", "generation=1 .*load 2 is missing in it"),
+    a_generation_of_another_load: (None, "history", "generation=1 .*made from another load 2 than the one"),
+    a_generation_without_its_load: (None, "history", "generation=1 .*made from a load 3, which is not there"),
+    a_merged_file_that_is_gone: (None, "files", r"generation=1 .*parquet is missing"),
+    a_merged_file_that_was_cut: (None, "files", r"generation=1 .*has \d+ bytes, _generation.json says \d+"),
+    a_merged_file_that_no_manifest_names: (None, "files", "generation=1 .*copy.parquet is not in _generation.json"),
+    a_merged_row_that_is_gone: (None, "rows", "generation=1 .*6 rows of load 1, partition 0, .* says 7"),
+    a_merged_row_in_place_of_another: (None, "rows", "generation=1 .*the 7 rows of load 1, .* not those of the load"),
+    a_merged_row_of_another_load: (None, "rows", "generation=1 .*1 rows are of load 9, which is none of its loads"),
+    a_merged_row_of_another_time: (None, "rows", "generation=1 .*the 7 rows of load 1, .* not those of the load"),
+    a_merged_row_in_another_day: (None, "files", "generation=1 .*timestamp of another directory"),
+    a_wrong_count_of_merged_rows: (None, "counts", r"generation=1 .*says 1 rows, and \d+ by load"),
+    a_wrong_count_of_a_merged_load: (None, "rows", "generation=1 .*20 rows of load 1, partition 0, .* says 19"),
+    a_generation_without_a_manifest: (None, "files", "generation=1 .*_generation.json is missing"),
+    a_cut_manifest_of_a_generation: (None, "files", "generation=1 .*no manifest of a generation"),
+    a_generation_in_another_place: (None, "history", "generation=2 .*is of generation 1 of flights"),
+    a_foreign_file_beside_generations: (None, "files", "_generations/notes belongs to no generation"),
 }
 
 ON_HDFS = (
     a_deleted_file, a_truncated_file, a_duplicated_file, a_file_of_another_load, a_row_in_another_day,
     an_edited_count_of_rows, a_range_with_a_gap, a_missing_success, a_missing_manifest, an_overlapping_load,
+    a_generation_that_lacks_a_load, a_merged_file_that_is_gone, a_merged_row_in_place_of_another,
 )  # fmt: skip
 """Those that need another operation each."""
 
@@ -334,7 +452,7 @@ def test_a_lake_as_loads_made_it_is_intact(damaged: Damaged, original: Path, sch
         assert proof.findings == []
     assert proof.loads == 4
     assert [(gap.load, gap.partition, gap.start, gap.end) for gap in proof.gaps] == [(3, 0, 23, 30)]
-    assert re.fullmatch(r"intact topic=flights loads=4 files=\d+ rows=53 gaps=1 findings=0", proof.line())
+    assert re.fullmatch(r"intact topic=flights loads=4 files=\d+ rows=53 generations=1 gaps=1 findings=0", proof.line())
 
 
 @pytest.mark.parametrize(
@@ -354,7 +472,7 @@ def test_a_planted_damage_is_found(
     load, kind, words = DAMAGES[damage]
     proof = verified(damaged(scheme, copy))
     lines = [finding.line() for finding in proof.findings]
-    assert any(f.load == load and f.kind == kind and re.search(words, f.text) for f in proof.findings), lines
+    assert any(f.load == load and f.kind == kind and re.search(words, f.line()) for f in proof.findings), lines
     assert not any("\n" in line for line in lines)
 
 
@@ -365,10 +483,10 @@ def run(*arguments: str) -> Result:
 def test_verify_says_by_its_exit_status_what_it_found(original: Path, tmp_path: Path) -> None:
     intact = run("verify", "--lake", str(original))
     assert (intact.exit_code, intact.exception) == (0, None)
-    files = len(list(original.rglob("part-*.parquet")))
+    files = len(list((original / TOPIC).glob("load=*/**/part-*.parquet")))
     assert intact.stdout.splitlines() == [
         "gap topic=flights load=3 partition=0 offsets=23-30",
-        f"intact topic=flights loads=4 files={files} rows=53 gaps=1 findings=0",
+        f"intact topic=flights loads=4 files={files} rows=53 generations=1 gaps=1 findings=0",
     ]
     shutil.copytree(original, tmp_path / "lake")
     a_missing_success(tmp_path / "lake" / TOPIC)

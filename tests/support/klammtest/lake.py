@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from klamm.core.client.cluster_client import EpochEnd
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
+from klamm.hadoop.compact import CompactJob, CompactSpec
 from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.plan import Densities, OffsetRange
@@ -158,6 +159,12 @@ def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) ->
     files = FileFormat("parquet", topics.row_format.partition_by, changes.pop("target_size", 128 * 2**20))
     spec = replace(LoadSpec(root=root, files=files, owner="lake"), **changes)
     return LoadJob(lambda: spark, topics, given.pop("publisher", LocalPublisher()), spec, **given)
+
+
+def compactor(spark: SparkSession, root: str, **changes: Any) -> CompactJob:
+    """A compaction of the lake at `root`; `changes` are fields of its spec, or a publisher."""
+    publisher = changes.pop("publisher", LocalPublisher())
+    return CompactJob(lambda: spark, publisher, replace(CompactSpec(root, 128 * 2**20), **changes))
 
 
 def coordinates(spark: SparkSession, root: str, topic: str = TOPIC) -> list[tuple[int, int]]:

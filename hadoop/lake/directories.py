@@ -1,0 +1,141 @@
+"""What holds of a published directory's files, be it a load's or a generation's."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from typing import Final
+
+import numpy as np
+
+from klamm.hadoop.lake.contents import NONE, Longs, Rows, read_rows
+from klamm.hadoop.lake.files import LakeFiles
+from klamm.hadoop.lake.findings import Bounds
+from klamm.hadoop.layout import BAD, INVALID, OWNER, SUCCESS, is_data
+from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
+
+_HOUR_US: Final = 3_600_000_000
+_DAY_US: Final = 24 * _HOUR_US
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
+_DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
+_NAMED: Final = 3
+"""So many examples in a line."""
+LocalTime = Callable[[Rows], Longs]
+"""The rows' timestamps as the clocks of their directories' time zone show them, in microseconds."""
+
+
+def _utc(rows: Rows) -> Longs:
+    return rows.timestamp
+
+
+class PublishedDirectory:
+    """The directory `path` of a `what`, a load or a generation, whose manifest is the file `manifest`. `find` is told
+    of damage: its kind and a line."""
+
+    def __init__(
+        self,
+        files: LakeFiles,
+        path: str,
+        what: str,
+        manifest: str,
+        bounds: Bounds | None,
+        find: Callable[[str, str], None],
+    ) -> None:
+        self._files = files
+        self._path = path
+        self._what = what
+        self._manifest = manifest
+        self._bounds = bounds
+        self._find = find
+
+    def data_files(self, own: Iterable[str]) -> dict[str, int]:
+        """Its data files and their sizes. All that is neither one nor among its `own` files is foreign."""
+        there = dict(self._files.files(self._path))
+        known = {*own, self._manifest, SUCCESS, OWNER}
+        data = {}
+        if SUCCESS not in there:
+            self._find("files", f"{SUCCESS} is missing")
+        for name, size in there.items():
+            folder, _, last = name.rpartition("/")
+            checked = last.removeprefix(".").removesuffix(".crc")
+            if last == f".{checked}.crc":  # Hadoop's checksums on `file:`
+                if f"{folder}/{checked}".lstrip("/") not in there:
+                    self._find("files", f"{folder}/{checked} is missing: only its checksum {last} is there")
+            elif is_data(name) and (folder == BAD or _DIRECTORY.match(folder)):
+                data[name] = size
+            elif name not in known:
+                self._find("files", f"{name} belongs to no {self._what}")
+        return data
+
+    def check_owner(self, job_id: str | None) -> None:
+        """`job_id` None: the manifest cannot be read."""
+        found = self._files.read(f"{self._path}/{OWNER}")
+        if found is None:
+            self._find("files", f"{OWNER} is missing")
+            return
+        try:
+            job = json.loads(found)["job_id"]
+        except (ValueError, LookupError, TypeError):
+            self._find("files", f"{OWNER} cannot be read")
+            return
+        if job_id is not None and job != job_id:
+            self._find("history", f"{OWNER} is of job {job}, {self._manifest} of {job_id}")
+
+    def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> Rows | None:
+        """A data file's rows, with the column `more`; None when it cannot be read. Rows in the directory of another
+        day or hour are found, by the clocks of `local`."""
+        try:
+            rows = read_rows(self._files, f"{self._path}/{name}", more)
+        except LakeUnavailableError:
+            raise
+        except LakeError as error:
+            self._find("files", str(error))
+            return None
+        self._in_directory(name, name.rpartition("/")[0], rows, local)
+        return rows
+
+    def _in_directory(self, name: str, folder: str, rows: Rows, local: LocalTime) -> None:
+        match = _DIRECTORY.match(folder)
+        if match is None:
+            return  # set aside
+        day, hour = match.groups()
+        there = rows.timestamp != NONE
+        if day == INVALID:
+            valid = np.zeros(rows.number, np.bool_)
+            if self._bounds is not None:
+                valid = there & (rows.timestamp >= self._bounds.min_us) & (rows.timestamp <= self._bounds.max_us)
+            wrong = np.ones(rows.number, np.bool_) if hour not in (None, _NO_HOUR) else valid
+        else:
+            start, length = _directory_span(day, hour)
+            shown = local(rows)
+            wrong = ~(there & (shown >= start) & (shown < start + length))
+        if wrong.any():
+            named = examples(rows.partition[wrong], rows.offset[wrong])
+            self._find("files", f"{name}: {int(wrong.sum())} rows have a timestamp of another directory: {named}")
+
+
+def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
+    """Where a directory's time begins, and its length, in microseconds of its time zone's clocks. A day that does not
+    exist has no time."""
+    try:
+        start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
+    except ValueError:
+        return 0, 0
+    if hour is None:
+        return start, _DAY_US
+    if hour == _NO_HOUR:
+        return start, 0
+    return start + int(hour) * _HOUR_US, _HOUR_US
+
+
+def examples(partitions: Longs, offsets: Longs) -> str:
+    """`0:15, 0:16, 1:3, …`."""
+
+    def text(number: int) -> str:
+        return "null" if number == NONE else str(number)
+
+    shown = [f"{text(int(p))}:{text(int(o))}" for p, o in zip(partitions[:_NAMED], offsets[:_NAMED], strict=True)]
+    return ", ".join(shown) + (", …" if len(offsets) > _NAMED else "")
