@@ -136,7 +136,7 @@ def verify(
 
 @app.command("compact")
 def compact(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     target_file_size: Annotated[
@@ -153,7 +153,7 @@ def compact(
     from klamm.hadoop.session import require_java
 
     opened = open_lake(config, lake, None)
-    size = None if target_file_size is None else _parsed("--target-file-size", target_file_size, size_in_bytes)
+    size = None if target_file_size is None else _parsed("--target-file-size", target_file_size, _file_size)
     require_java()
     errors = Console(stderr=True)
     failed: list[str] = []
@@ -171,7 +171,7 @@ def compact(
 
 @app.command("gc")
 def collect_garbage(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     older_than: Annotated[
@@ -200,6 +200,13 @@ def _age(text: str) -> int:
     if match is None:
         raise ValueError("expected an age such as 30m, 12h or 7d")
     return int(match[1]) * _SECONDS[match[2]]
+
+
+def _file_size(text: str) -> int:
+    size: int = size_in_bytes(text)
+    if not size:
+        raise ValueError("expected a size above 0")
+    return size
 
 
 def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:

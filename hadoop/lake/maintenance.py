@@ -45,7 +45,7 @@ class Maintenance:
     def compact(self, topic: str, target_size: int | None) -> CompactResult | None:
         """See `CompactJob.run`. `target_size` None: as configured."""
         if self._job is None:
-            self._job = self._make_job(target_size or self._config.target_file_size)
+            self._job = self._make_job(self._config.target_file_size if target_size is None else target_size)
         return self._job.run(topic)
 
     def collect(self, topic: str, older_than_s: float, dry_run: bool) -> list[Item]:
