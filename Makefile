@@ -11,9 +11,9 @@ help: ## what there is to make
 setup: ## .venv with pinned versions; done by the others themselves
 	@scripts/setup.sh kcat=kcat
 
-demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly)
+demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly; LAKE=file without HDFS)
 	@scripts/setup.sh
-	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT))
+	@.venv/bin/klamm demo $(if $(PLANT),--plant $(PLANT)) $(if $(LAKE),--lake $(LAKE))
 
 test: setup ## the test suite (FAST=1 the inner loop, without JVMs and costly files; COSTS=1 measures; ARGS=... go to pytest)
 	@$(PY) -m pytest -n 3 --dist loadfile $(if $(FAST),--fast) $(if $(COSTS),--record-costs) $(ARGS)  # much of it waits: three processes on two cores

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from klamm.plugins.demo.show import Show
+from klamm.plugins.demo.steps.hdfs import Lake
 from klamm.plugins.demo.steps.plant import Plant
 from klamm.plugins.demo.story import Size, Story
 from klamm.plugins.demo.workspace import Workspace
@@ -21,6 +22,7 @@ def demo(
         "var/demo"
     ),
     plant: Annotated[Plant, typer.Option("--plant", help="An anomaly that the demo must find.")] = Plant.NONE,
+    lake: Annotated[Lake, typer.Option("--lake", help="The file system that the loads end in.")] = Lake.HDFS,
     flights: Annotated[
         int, typer.Option("--flights", min=0, help="Only so many flights of each month; 0: all of the year.")
     ] = 0,
@@ -33,8 +35,9 @@ def demo(
     size = Size.of(flights)
     workspace = Workspace.make(dir_)
     show = Show(Console(), size.all)
-    verdict = Story(workspace, show, plant, flights, size).run()
-    typer.echo(f"the lake is left in {workspace.lake}")
+    story = Story(workspace, show, plant, lake, flights, size)
+    verdict = story.run()
+    typer.echo(f"the lake is left in {story.lake_left()}")
     typer.echo(verdict.line())
     if not verdict.passed:
         raise typer.Exit(1)

@@ -77,9 +77,14 @@ class Child:
             raise self.failed()
 
     def failed(self) -> DemoError:
+        return DemoError(
+            f"{self.name} ended with status {self.process.returncode}: {self.last_line()} (see {self._log})"
+        )
+
+    def last_line(self) -> str:
+        """What it said last."""
         lines = [line for line in self.output().splitlines() if line.strip()]
-        said = lines[-1] if lines else "nothing"
-        return DemoError(f"{self.name} ended with status {self.process.returncode}: {said} (see {self._log})")
+        return lines[-1] if lines else "nothing"
 
     def stop(self) -> None:
         self.end_input()

@@ -2,7 +2,7 @@
 
     flights ─▶ 2 producers ─▶ broker ─▶ group of 3 members, one of them killed with -9
                                 │
-                                └─▶ load job in increments, one of them killed and run again ─▶ lake
+                                └─▶ load job in increments, one of them killed and run again ─▶ lake on HDFS
 
 Producers send a month when they are told to, so that producing goes on while the first three loads run. Then comes the
 late day, and at the end everything is counted against everything.
@@ -22,6 +22,7 @@ from klamm.plugins.demo.show import Show
 from klamm.plugins.demo.steps.audit import audit_table, completeness
 from klamm.plugins.demo.steps.cluster import running_cluster
 from klamm.plugins.demo.steps.consume import GROUP, MEMBERS, Group
+from klamm.plugins.demo.steps.hdfs import Lake, await_hdfs, served_by, start_hdfs
 from klamm.plugins.demo.steps.load import Loads, Published
 from klamm.plugins.demo.steps.plant import Plant, double_one, lose_one
 from klamm.plugins.demo.steps.produce import MONTHS, PRODUCERS, Producers
@@ -59,10 +60,11 @@ class Size:
 class Story:
     """One run over `limit` flights of each month (0: all)."""
 
-    def __init__(self, workspace: Workspace, show: Show, plant: Plant, limit: int, size: Size) -> None:
+    def __init__(self, workspace: Workspace, show: Show, plant: Plant, lake: Lake, limit: int, size: Size) -> None:
         self._workspace = workspace
         self._show = show
         self._plant = plant
+        self._lake = lake
         self._limit = limit
         self._size = size
         self._acknowledged = 0
@@ -72,18 +74,30 @@ class Story:
 
     def run(self) -> Verdict:
         """`DemoError` when a step cannot be done; what was counted is in the verdict."""
-        with Processes(self._workspace.logs) as processes, running_cluster(self._workspace, processes):
-            self._show.say(f"ZooKeeper and a broker run; topic flights has 6 partitions ({self._workspace.config})")
-            if self._plant is Plant.LOST:
-                self._show.say(f"planted: the broker loses {lose_one(self._workspace, self._limit)}")
-                self._lost = 1
-            consumed = self._stream(processes)
-            self._show.say("all is produced, consumed and loaded; `klamm audit --by month` compares what was counted:")
-            wait_s = AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S
-            self._show.print(audit_table(self._workspace, processes, wait_s))
-            lowest, audited = completeness(self._workspace, processes)
-            self._show.say(f"Spark reads the lake back: {self._workspace.lake}")
-            lake = lake_keys(self._workspace, processes)
+        with Processes(self._workspace.logs) as processes:
+            hdfs = start_hdfs(self._workspace, processes) if self._lake is Lake.HDFS else None
+            with running_cluster(self._workspace, processes):
+                self._show.say(f"ZooKeeper and a broker run; topic flights has 6 partitions ({self._workspace.config})")
+                if hdfs is not None:
+                    self._workspace = await_hdfs(hdfs, self._workspace, self._show)
+                return self._flow(processes)
+
+    def lake_left(self) -> str:
+        """Where the lake is, and how it is reached again."""
+        served = served_by(self._workspace)
+        return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
+
+    def _flow(self, processes: Processes) -> Verdict:
+        if self._plant is Plant.LOST:
+            self._show.say(f"planted: the broker loses {lose_one(self._workspace, self._limit)}")
+            self._lost = 1
+        consumed = self._stream(processes)
+        self._show.say("all is produced, consumed and loaded; `klamm audit --by month` compares what was counted:")
+        wait_s = AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S
+        self._show.print(audit_table(self._workspace, processes, wait_s))
+        lowest, audited = completeness(self._workspace, processes)
+        self._show.say(f"Spark reads the lake back: {self._workspace.lake}")
+        lake = lake_keys(self._workspace, processes)
         return self._verdict(consumed, lake, lowest, audited)
 
     def _stream(self, processes: Processes) -> int:

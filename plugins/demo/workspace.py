@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
@@ -19,12 +19,34 @@ POSITION = Struct(">iq")
 
 
 @dataclass(frozen=True)
+class HdfsAddress:
+    """Where a run's own HDFS is, or will be: its two processes' ports, which were free when they were chosen."""
+
+    name_node: int
+    name_node_http: int
+    data_node: int
+    data_node_http: int
+    data_node_ipc: int
+
+    @property
+    def lake(self) -> str:
+        return f"hdfs://127.0.0.1:{self.name_node}/lake"
+
+    @property
+    def web_url(self) -> str:
+        """Of WebHDFS."""
+        return f"http://127.0.0.1:{self.name_node_http}"
+
+
+@dataclass(frozen=True)
 class Workspace:
-    """A directory of its own for each run; `broker_port` and `zookeeper_port` were free when it was made."""
+    """A directory of its own for each run; its ports were free when it was made. `hdfs`: None when the lake is a
+    directory."""
 
     root: Path
     broker_port: int
     zookeeper_port: int
+    hdfs: HdfsAddress | None = None
 
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
@@ -35,18 +57,29 @@ class Workspace:
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)
-            schema, config = package.joinpath("flights.avsc"), package.joinpath("klamm.yaml")
-            (made.root / "flights.avsc").write_text(schema.read_text())
-            made.config.write_text(made._filled(config.read_text()))
+            (made.root / "flights.avsc").write_text(package.joinpath("flights.avsc").read_text())
+            made._configure()
         except OSError as error:
             raise ConfigError(f"cannot write to {root}: {error.strerror}; give another --dir") from error
         return made
 
-    def _filled(self, text: str) -> str:
-        places = {"${DEMO_BROKER}": self.bootstrap, "${DEMO_ZOOKEEPER}": f"127.0.0.1:{self.zookeeper_port}"}
+    def with_lake_on(self, hdfs: HdfsAddress) -> Workspace:
+        """The same with its lake there, in `klamm.yaml` too."""
+        moved = replace(self, hdfs=hdfs)
+        moved._configure()
+        return moved
+
+    def _configure(self) -> None:
+        text = resources.files(__package__).joinpath("klamm.yaml").read_text()
+        places = {
+            "${DEMO_BROKER}": self.bootstrap,
+            "${DEMO_ZOOKEEPER}": f"127.0.0.1:{self.zookeeper_port}",
+            "${DEMO_LAKE}": self.hdfs.lake if self.hdfs else "lake",
+            "${DEMO_WEBHDFS}": self.hdfs.web_url if self.hdfs else "null",
+        }
         for name, address in places.items():
             text = text.replace(name, address)
-        return text
+        self.config.write_text(text)
 
     @property
     def bootstrap(self) -> str:
@@ -62,8 +95,13 @@ class Workspace:
         return self.root / "logs"
 
     @property
-    def lake(self) -> Path:
-        return self.root / "lake"
+    def lake(self) -> str:
+        """As Spark names it."""
+        return self.hdfs.lake if self.hdfs else str(self.root / "lake")
+
+    @property
+    def hdfs_data(self) -> Path:
+        return self.root / "hdfs"
 
     @property
     def broker_data(self) -> Path:

@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 
 from klamm.plugins.demo.flights import TOPIC
+from klamm.plugins.demo.lake import lake_files
 from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
 from klamm.plugins.demo.workspace import Workspace
 
@@ -30,36 +31,38 @@ class Loads:
         self._workspace = workspace
         self._processes = processes
         self.started = 0
+        self._lake = lake_files(workspace)
+        self._published: list[Published] = []
 
     def run(self) -> Published:
         """One increment; `DemoError` when it fails or publishes nothing."""
-        before = len(self.published())
+        before = self._published
         self._start({})
-        found = self.published()
-        if len(found) != before + 1:
-            raise DemoError(f"load {self.started} published {len(found) - before} loads, not one")
-        return found[-1]
+        self._published = self._find()
+        if len(self._published) != len(before) + 1:
+            raise DemoError(f"load {self.started} published {len(self._published) - len(before)} loads, not one")
+        return self._published[-1]
 
     def run_killed(self) -> int:
         """One increment that dies between staging and publishing (kill -9, at the job's own fault point); how many
         staging directories it leaves."""
-        before = self.published()
         self._start({"KLAMM_FAULTS": "load.staged=kill"}, -signal.SIGKILL)
-        if self.published() != before:
+        if self._find() != self._published:
             raise DemoError("a load that was killed before publishing has published something")
-        return sum(path.is_dir() for path in (self._workspace.lake / TOPIC / "_staging").iterdir())
-
-    def published(self) -> list[Published]:
-        """The loads that are visible now, in their order."""
-        found = []
-        for path in sorted((self._workspace.lake / TOPIC).glob("load=*/_offsets.json")):
-            said = json.loads(path.read_text())
-            found.append(Published(said["load"], said["rows"], said["files"]))
-        return found
+        return len(self._lake.folders(f"{TOPIC}/_staging"))
 
     def rows(self) -> int:
-        """Of all loads that are visible now."""
-        return sum(load.rows for load in self.published())
+        """Of all loads that were visible when the last one had ended."""
+        return sum(load.rows for load in self._published)
+
+    def _find(self) -> list[Published]:
+        """The loads that are visible now, in their order."""
+        found = []
+        for name in sorted(self._lake.folders(TOPIC)):
+            if name.startswith("load="):
+                said = json.loads(self._lake.read(f"{TOPIC}/{name}/_offsets.json"))
+                found.append(Published(said["load"], said["rows"], said["files"]))
+        return found
 
     def _start(self, environment: dict[str, str], expected: int = 0) -> None:
         self.started += 1

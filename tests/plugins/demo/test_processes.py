@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.demo.processes import Child, DemoError, Processes, wait_for
+from klamm.plugins.demo.show import Show
+from klamm.plugins.demo.steps.hdfs import await_hdfs, start_hdfs
 from klamm.plugins.demo.steps.produce import LineCounter
-from klamm.plugins.demo.workspace import Workspace, free_ports
+from klamm.plugins.demo.workspace import HdfsAddress, Workspace, free_ports
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 
 def sleeper(processes: Processes) -> Child:
@@ -63,6 +68,37 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="give another --dir"):
         Workspace.make(tmp_path / "file")
+
+
+def test_the_configuration_follows_the_lake_to_hdfs(tmp_path: Path) -> None:
+    local = Workspace.make(tmp_path)
+    moved = local.with_lake_on(HdfsAddress(1001, 1002, 1003, 1004, 1005))
+    assert (moved.config, moved.lake) == (local.config, "hdfs://127.0.0.1:1001/lake")
+    config = load_settings(moved.config).sink("lake").choice.config
+    assert isinstance(config, HadoopSinkConfig)
+    assert (config.path, config.webhdfs_url) == (moved.lake, "http://127.0.0.1:1002")
+
+
+def test_without_the_jars_of_hdfs_a_line_says_so_and_the_lake_is_a_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workspace, said = Workspace.make(tmp_path), io.StringIO()
+    monkeypatch.setenv("KLAMM_HDFS_JARS", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Maven
+    with Processes(workspace.logs) as processes:
+        starting = start_hdfs(workspace, processes)
+        assert await_hdfs(starting, workspace, Show(Console(file=said), 0)) == workspace
+    [line] = said.getvalue().splitlines()
+    assert "no HDFS here, so the lake is on file: klamm: HDFS's jars are not here and Maven" in line
+
+
+def test_an_hdfs_that_does_not_start_ends_the_demo(tmp_path: Path) -> None:
+    workspace = Workspace.make(tmp_path)
+    (workspace.root / "hdfs").write_text("a file where its data should be")
+    with Processes(workspace.logs) as processes:
+        starting = start_hdfs(workspace, processes)
+        with pytest.raises(DemoError, match="hdfs ended with status 1: klamm: cannot write below"):
+            await_hdfs(starting, workspace, Show(Console(file=io.StringIO()), 0))
 
 
 def test_lines_of_a_growing_file(tmp_path: Path) -> None:

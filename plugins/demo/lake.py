@@ -1,0 +1,73 @@
+"""What anybody sees of the lake's files, with nothing of Klamm's: by the kernel, or by WebHDFS, which is HTTP."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from pathlib import Path
+from typing import Protocol
+from urllib.error import HTTPError
+
+from klamm.plugins.demo.processes import DemoError
+from klamm.plugins.demo.workspace import Workspace
+
+TIMEOUT_S = 60.0
+
+
+class LakeFiles(Protocol):
+    """Paths are relative to the lake."""
+
+    def folders(self, path: str) -> list[str]:
+        """The names of the directories in a directory; none when it is not there."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A whole file."""
+        ...
+
+
+class LocalFiles:
+    """`LakeFiles` below a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def folders(self, path: str) -> list[str]:
+        folder = self._root / path
+        return [found.name for found in folder.iterdir() if found.is_dir()] if folder.is_dir() else []
+
+    def read(self, path: str) -> bytes:
+        return (self._root / path).read_bytes()
+
+
+class WebHdfsFiles:
+    """`LakeFiles` below `/lake` of the HDFS whose WebHDFS is at `url`."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/webhdfs/v1/lake"
+
+    def folders(self, path: str) -> list[str]:
+        try:
+            found = json.loads(self._get(path, "LISTSTATUS"))["FileStatuses"]["FileStatus"]
+        except FileNotFoundError:
+            return []
+        return [each["pathSuffix"] for each in found if each["type"] == "DIRECTORY"]
+
+    def read(self, path: str) -> bytes:
+        return self._get(path, "OPEN")
+
+    def _get(self, path: str, operation: str) -> bytes:
+        try:
+            with urllib.request.urlopen(f"{self._url}/{path}?op={operation}", timeout=TIMEOUT_S) as answer:
+                return bytes(answer.read())
+        except HTTPError as error:
+            if error.code == 404:
+                raise FileNotFoundError(path) from error
+            raise DemoError(f"WebHDFS answers {error.code} to {operation} of {path}") from error
+        except OSError as error:
+            raise DemoError(f"WebHDFS does not answer at {self._url}: {error}") from error
+
+
+def lake_files(workspace: Workspace) -> LakeFiles:
+    """Of the run's lake, wherever that is."""
+    return WebHdfsFiles(workspace.hdfs.web_url) if workspace.hdfs else LocalFiles(Path(workspace.lake))

@@ -1,0 +1,64 @@
+"""Step 1, beside the cluster: a real HDFS, a NameNode and a DataNode, for the lake."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import astuple, dataclass
+from enum import StrEnum
+
+from klamm.plugins.demo.processes import KLAMM, Child, DemoError, Processes
+from klamm.plugins.demo.show import Show
+from klamm.plugins.demo.workspace import HdfsAddress, Workspace, free_ports
+
+START_S = 1200.0
+"""The jars are fetched where they are not here yet."""
+NOT_POSSIBLE = 2
+"""The exit status of `klamm hdfs` on a machine that lacks something: the jars and what fetches them."""
+_OPTIONS = ("--port", "--http-port", "--data-port", "--data-http-port", "--data-ipc-port")
+
+
+class Lake(StrEnum):
+    """The file system that the loads end in."""
+
+    HDFS = "hdfs"
+    FILE = "file"
+
+
+@dataclass(frozen=True)
+class StartingHdfs:
+    """`klamm hdfs`, and where it will be."""
+
+    child: Child
+    address: HdfsAddress
+
+
+def start_hdfs(workspace: Workspace, processes: Processes) -> StartingHdfs:
+    """Returns at once: it starts beside ZooKeeper and the broker."""
+    address = HdfsAddress(*free_ports(5))
+    ports = [word for option, port in zip(_OPTIONS, astuple(address), strict=True) for word in (option, str(port))]
+    command = [*KLAMM, "hdfs", "--data-dir", str(workspace.hdfs_data), *ports]
+    return StartingHdfs(processes.start("hdfs", command), address)
+
+
+def await_hdfs(starting: StartingHdfs, workspace: Workspace, show: Show) -> Workspace:
+    """The workspace with its lake on HDFS; where that is not to be had, as it was, and a line says why. `DemoError`
+    when it should have started."""
+    child, deadline = starting.child, time.monotonic() + START_S
+    while "klamm hdfs ready" not in child.output():
+        if child.process.poll() == NOT_POSSIBLE:
+            show.say(f"no HDFS here, so the lake is on file: {child.last_line()}")
+            return workspace
+        child.check()
+        if time.monotonic() > deadline:
+            raise DemoError(f"HDFS did not start within {START_S:g} s; see {workspace.logs / 'hdfs.log'}")
+        time.sleep(0.05)
+    show.say(f"a NameNode and a DataNode run; the lake will be {starting.address.lake}")
+    return workspace.with_lake_on(starting.address)
+
+
+def served_by(workspace: Workspace) -> str | None:
+    """The command that serves the lake's HDFS again; None where the lake is a directory."""
+    if workspace.hdfs is None:
+        return None
+    ports = f"--port {workspace.hdfs.name_node} --http-port {workspace.hdfs.name_node_http}"
+    return f"klamm hdfs --data-dir {workspace.hdfs_data} {ports}"
