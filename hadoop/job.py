@@ -41,7 +41,7 @@ from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.session import SparkFailedError, reason_of
-from klamm.hadoop.staged import Counts, FileFormat, count, decoded, load_session, total_rows, write
+from klamm.hadoop.staged import Counts, FileFormat, count, load_session, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
 
 Reset = Literal["fail", "earliest", "latest"]
@@ -75,8 +75,8 @@ class Topics(TopicHistory, Protocol):
         """How large the log is, by samples."""
         ...
 
-    def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
-        """The columns of the `klamm` source, of exactly these ranges."""
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        """The lake's rows of exactly these ranges."""
         ...
 
 
@@ -362,7 +362,7 @@ class LoadJob:
         format_ = self._topics.format(topic)
         try:
             with self._progress.watch(self._session, f"load {topic}"):
-                rows = decoded(self._topics.read(self._session, ranges), format_)
+                rows = self._topics.rows(self._session, ranges, format_)
                 write(rows, path, self._spec.files, format_.quarantine)
             with self._progress.watch(self._session, f"count {topic}"):
                 has_bad = BAD in self._publisher.names(path)

@@ -36,6 +36,17 @@ Offsets = int | dict[TopicPartition, int]
 
 
 @dataclass(frozen=True)
+class ReadOptions:
+    """How a task reads its range; `poll_timeout_s` and `quarantine` as in `SourceOptions`."""
+
+    bootstrap: str
+    plugins: tuple[str, ...]
+    fail_on_data_loss: bool
+    quarantine: bool
+    poll_timeout_s: float = POLL_TIMEOUT_MS / 1000
+
+
+@dataclass(frozen=True)
 class SourceOptions:
     """`topics` or `assigned` says what is read. `limit` is a batch's number of offsets in all, `poll_timeout_s` how
     long a task waits for records that should be there, `quarantine` whether a batch that cannot be opened is a row."""
@@ -53,6 +64,10 @@ class SourceOptions:
     quarantine: bool
     poll_timeout_s: float
     plugins: tuple[str, ...]
+
+    @property
+    def reading(self) -> ReadOptions:
+        return ReadOptions(self.bootstrap, self.plugins, self.fail_on_data_loss, self.quarantine, self.poll_timeout_s)
 
 
 def parse_options(given: Mapping[str, str]) -> SourceOptions:

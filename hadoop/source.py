@@ -25,7 +25,7 @@ from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.fetch import FETCH_BYTES, DataLossError, RangeReader, ReadBatch
-from klamm.hadoop.options import Offsets, SourceOptions, parse_options
+from klamm.hadoop.options import Offsets, ReadOptions, SourceOptions, parse_options
 from klamm.hadoop.plan import OffsetRange, capped, split
 
 COLUMNS: Final = (
@@ -78,19 +78,21 @@ class KlammReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         task: OffsetRange | None = partition.value
-        if task is None:
-            return
-        options = self._options
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        with connect(options.bootstrap, options.plugins) as client:
-            reader = RangeReader(
-                TaskClient(client),
-                task,
-                fail_on_data_loss=options.fail_on_data_loss,
-                poll_timeout_s=options.poll_timeout_s,
-                quarantine=options.quarantine,
-            )
-            yield from to_arrow(reader.batches(), task.partition, schema)
+        if task is not None:
+            yield from read_range(self._options.reading, task, to_arrow_schema(self._schema, timezone="UTC"))
+
+
+def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All records of one range, in the columns of `schema`, which are some of the source's."""
+    with connect(options.bootstrap, options.plugins) as client:
+        reader = RangeReader(
+            TaskClient(client),
+            task,
+            fail_on_data_loss=options.fail_on_data_loss,
+            poll_timeout_s=options.poll_timeout_s,
+            quarantine=options.quarantine,
+        )
+        yield from to_arrow(reader.batches(), task.partition, schema)
 
 
 class TaskClient:

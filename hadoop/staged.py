@@ -9,14 +9,12 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.seams.audit import NO_WINDOW, RangeCount, WindowCount
 from klamm.hadoop.layout import BAD
 from klamm.hadoop.manifest import UnopenedBatch
 from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.publishing.seam import LakeError
-from klamm.hadoop.rows import RowDecoder, RowFormat
 
 # What of Spark's configuration a load depends on; set on a session of its own.
 _NEEDED: Final = {
@@ -49,13 +47,6 @@ def load_session(spark: SparkSession, target_size: int, lake: Mapping[str, str])
     for key, value in {**_NEEDED, **target, **lake}.items():
         session.conf.set(key, value)
     return session
-
-
-def decoded(records: DataFrame, format_: RowFormat) -> DataFrame:
-    """The rows of the lake from the columns of the source."""
-    columns = ["key", "value", "partition", "offset", "timestamp"]
-    wanted = records.select(*columns, *(["error", "endOffset"] if format_.quarantine else []))
-    return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
 
 
 def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from typing import Final
 from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from klamm.core.config.settings import Settings
@@ -19,9 +19,11 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LogEnds
 from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.plan import Densities, OffsetRange
+from klamm.hadoop.options import ReadOptions
+from klamm.hadoop.plan import Densities, OffsetRange, split
+from klamm.hadoop.reading import RangeRows
 from klamm.hadoop.rows import RowFormat
-from klamm.hadoop.source import KlammDataSource, connect, edges
+from klamm.hadoop.source import connect, edges
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from klamm.schemas.fingerprint import registered
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog
@@ -142,19 +144,13 @@ class ClusterTopics:
         entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
         return TopicSchemas(said.schema or _latest(topic, options, entries), _by_key(entries))
 
-    def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
-        session.dataSource.register(KlammDataSource)
-        options = {
-            "kafka.bootstrap.servers": self.bootstrap,
-            "assign": _json(ranges, None),
-            "startingOffsets": _json(ranges, "start"),
-            "endingOffsets": _json(ranges, "end"),
-            "maxRecordsPerPartition": str(self._config.max_offsets_per_task),
-            "failOnDataLoss": str(self._config.auto_offset_reset == "fail").lower(),
-            "onBadRecord": "quarantine" if self._quarantine else "fail",
-            "klamm.plugins": ",".join(self._settings.plugins),
-        }
-        return session.read.format(KlammDataSource.name()).options(**options).load()
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        options = ReadOptions(
+            self.bootstrap, self._settings.plugins, self._config.auto_offset_reset == "fail", self._quarantine
+        )
+        tasks = split(ranges, max_offsets=self._config.max_offsets_per_task)
+        numbers = session.range(0, len(tasks), 1, len(tasks))
+        return numbers.mapInArrow(RangeRows(options, tasks, format_), from_arrow_schema(format_.schema()))
 
     @property
     def client(self) -> ClusterClient:
@@ -175,19 +171,6 @@ def _density(headers: Sequence[BatchHeader]) -> float | None:
     if not headers:
         return None
     return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
-
-
-def _json(ranges: Sequence[OffsetRange], edge: str | None) -> str:
-    """`{"flights":[0,1]}`, or `{"flights":{"0":5,"1":7}}` for an edge."""
-    if edge is None:
-        numbers: dict[str, list[int]] = {}
-        for r in ranges:
-            numbers.setdefault(r.partition.topic, []).append(r.partition.partition)
-        return json.dumps(numbers)
-    offsets: dict[str, dict[str, int]] = {}
-    for r in ranges:
-        offsets.setdefault(r.partition.topic, {})[str(r.partition.partition)] = getattr(r, edge)
-    return json.dumps(offsets)
 
 
 def _latest(topic: str, options: AvroOptions, entries: Sequence[SchemaEntry]) -> str:

@@ -14,8 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import klamm.hadoop.rows
-import klamm.hadoop.source  # noqa: F401
+import klamm.hadoop.reading  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -51,9 +51,9 @@ class Workspace:
     @classmethod
     def make(cls, parent: Path, now: datetime | None = None) -> Workspace:
         """Writes `klamm.yaml` and the schema next to it; `ConfigError` when it cannot."""
-        ports = free_ports(2)
+        broker_port, zookeeper_port = free_ports(2)
         root = parent / (now or datetime.now(UTC)).strftime("%Y%m%d-%H%M%S-%f")
-        made = cls(root.absolute(), *ports)
+        made = cls(root.absolute(), broker_port, zookeeper_port)
         try:
             made.logs.mkdir(parents=True)
             package = resources.files(__package__)

@@ -13,6 +13,7 @@ from zlib import crc32
 import fastavro
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EpochEnd
 from klamm.core.records.partition import TopicPartition
@@ -22,7 +23,7 @@ from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.plan import Densities, OffsetRange
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.rows import TIMESTAMP, RowFormat
+from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
 from klamm.hadoop.staged import FileFormat
 
 TOPIC = "flights"
@@ -140,7 +141,13 @@ class MemoryTopics:
     def format(self, topic: str) -> RowFormat:
         return self.row_format
 
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        columns = ["key", "value", "partition", "offset", "timestamp"]
+        wanted = self.read(session, ranges).select(*columns, *(["error", "endOffset"] if format_.quarantine else []))
+        return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
+
     def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
+        """The columns of the `klamm` source."""
         spans: Mapping[int, OffsetRange] = {r.partition.partition: r for r in ranges}
         rows = [
             r for r in self.records
