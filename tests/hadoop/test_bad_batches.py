@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.plan import OffsetRange
+from klamm.hadoop import topics
+from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.session import SparkFailedError
-from klamm.hadoop.topics import ClusterTopics
 from klammtest.batches import unopenable
 from klammtest.guarantees import guarantee
 from klammtest.served import T0, Served, served
@@ -27,16 +26,12 @@ def fill(at: Served) -> None:
 
 
 def values_only(patch: pytest.MonkeyPatch) -> None:
-    """As before: quarantine concerns values, and the source ends at such a batch."""
-    real = ClusterTopics.read
+    """As before: quarantine concerns values, and a task ends at such a batch."""
 
-    def read(self: ClusterTopics, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
-        self._quarantine = False
-        frame = real(self, session, ranges)
-        nothing = {"error": sf.lit(None).cast("string"), "endOffset": sf.lit(None).cast("long")}
-        return frame.withColumns(nothing)
+    def options(bootstrap: str, plugins: tuple[str, ...], fail_on_data_loss: bool, quarantine: bool) -> ReadOptions:
+        return ReadOptions(bootstrap, plugins, fail_on_data_loss, quarantine=False)
 
-    patch.setattr(ClusterTopics, "read", read)
+    patch.setattr(topics, "ReadOptions", options)
 
 
 @guarantee("D13", "a load sets a batch that cannot be opened aside and goes on", plant=values_only)
