@@ -9,17 +9,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-import pyarrow as pa
-from pyspark import SparkContext
-from pyspark.sql import functions as sf
+from typing import TYPE_CHECKING
 
 from klamm.core.errors import KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.spark_jvm import archive_file, recording_options
 from klamm.hadoop.plan import OffsetRange
-from klamm.hadoop.session import SparkSettings, start_session
-from klamm.hadoop.staged import FileFormat, count, load_session, write
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
 
 _END_S = 300.0
 
@@ -40,6 +38,13 @@ def make_archive() -> Path | None:
 
 
 def _run_job(path: Path, options: str) -> None:
+    # Not before: mostly the archive is there, and importing Spark takes longer than to see that.
+    from pyspark import SparkContext
+    from pyspark.sql import functions as sf
+
+    from klamm.hadoop.session import SparkSettings, start_session
+    from klamm.hadoop.staged import FileFormat, count, load_session, write
+
     settings = SparkSettings("klamm class archive", "local[2]", "1g", {"spark.driver.extraJavaOptions": options})
     spark = start_session(settings)
     files = FileFormat("parquet", ("dt",), 128 << 20)
@@ -71,7 +76,7 @@ def _run_job(path: Path, options: str) -> None:
         gateway.proc.wait(_END_S)
 
 
-def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:
     yield from batches
 
 
