@@ -49,7 +49,7 @@ class ZooKeeperServer:
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def start(self, timeout_s: float = 30.0) -> None:
+    def start(self, timeout_s: float = 120.0) -> None:
         """Returns once the server answers. `ConfigError` without Java or PySpark; `CoordinationError` in one line when
         the port is taken or the server does not come up."""
         if self._process is not None:

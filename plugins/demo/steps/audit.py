@@ -7,7 +7,7 @@ import json
 from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
 from klamm.plugins.demo.workspace import Workspace
 
-AUDIT_S = 120.0
+AUDIT_S = 300.0
 
 
 def audit_table(workspace: Workspace, processes: Processes, wait_s: float) -> str:

@@ -9,7 +9,7 @@ from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klamm.plugins.demo.processes import KLAMM, Child, Processes, wait_for
 from klamm.plugins.demo.workspace import Workspace
 
-START_S = 60.0
+START_S = 180.0
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from collections import Counter
 from klamm.plugins.demo.processes import Processes
 from klamm.plugins.demo.workspace import Workspace
 
-READ_S = 180.0
+READ_S = 600.0
 
 
 def lake_keys(workspace: Workspace, processes: Processes) -> Counter[str]:
