@@ -79,7 +79,9 @@ class Maintenance:
             return hadoop_jvm(self._spark_settings())
 
     def _spark_settings(self) -> SparkSettings:
+        from klamm.hadoop.avro.jar import with_avro
         from klamm.hadoop.session import SparkSettings
 
         config = self._config
-        return SparkSettings("klamm lake", config.spark_master, config.spark_driver_memory, config.spark_config)
+        extra = with_avro(config.spark_config, config.format)
+        return SparkSettings("klamm lake", config.spark_master, config.spark_driver_memory, extra)
