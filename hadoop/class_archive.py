@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from klamm.core.client.range_reader import OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.spark_jvm import archive_file, recording_options
-from klamm.hadoop.plan import OffsetRange
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

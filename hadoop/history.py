@@ -18,8 +18,8 @@ from typing import Protocol
 from uuid import UUID
 
 from klamm.core.client.cluster_client import EpochEnd
+from klamm.core.client.range_reader import DataLossError
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.manifest import BatchMark, PartitionRange
 

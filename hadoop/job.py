@@ -27,16 +27,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from klamm.core.client.range_reader import DataLossError, OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.faults import fault_point
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
-from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
 from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
-from klamm.hadoop.plan import Densities, Limits, OffsetRange, capped, capped_bytes
+from klamm.hadoop.plan import Densities, Limits, capped, capped_bytes
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat

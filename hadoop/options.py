@@ -4,35 +4,68 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
+from klamm.schemas.options import SCHEMA_TOPIC
 
 OPTIONS: Final = (
     "kafka.bootstrap.servers",
     "bootstrap.servers",
     "subscribe",
+    "subscribePattern",
     "assign",
     "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "endingOffsets",
+    "endingTimestamp",
+    "endingOffsetsByTimestamp",
     "minPartitions",
     "maxRecordsPerPartition",
+    "minOffsetsPerTrigger",
     "maxOffsetsPerTrigger",
+    "maxTriggerDelay",
     "failOnDataLoss",
     "includeHeaders",
     "onBadRecord",
+    "groupIdPrefix",
     "kafkaConsumer.pollTimeoutMs",
     "klamm.plugins",
+    "klamm.typed",
+    "klamm.envelope",
+    "klamm.schemas.topic",
 )
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_STREAM_ONLY: Final = ("minOffsetsPerTrigger", "maxTriggerDelay")
 _EDGES: Final = {"earliest": EARLIEST, "latest": LATEST}
 POLL_TIMEOUT_MS: Final = 120_000
+MAX_TRIGGER_DELAY: Final = "15m"
+CLIENT_ID: Final = "klamm-spark"
+ENVELOPE: Final = "confluent"
+"""Of a topic that nothing else is said of, as in YAML."""
+_UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*")
 
 Offsets = int | dict[TopicPartition, int]
 """`EARLIEST` or `LATEST` for every partition, or an offset (or one of the two) for each."""
+Times = int | dict[TopicPartition, int]
+"""Milliseconds since the epoch, for every partition or for each."""
+
+
+@dataclass(frozen=True)
+class Typing:
+    """Values are of their topic's schema: the envelope that names it, and the topic in which schemas live."""
+
+    envelope: str
+    schemas_topic: str
 
 
 @dataclass(frozen=True)
@@ -48,71 +81,135 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """`topics` or `assigned` says what is read. `limit` is a batch's number of offsets in all, `poll_timeout_s` how
+    """`topics`, `pattern` or `assigned` says what is read. Times, where given, go before offsets; `late_is_latest`: a
+    partition without a record at or after its starting time begins at its end. `limit` is the number of offsets in all
+    of a batch or micro-batch, at most; a stream waits up to `max_delay_s` for `least` new ones. `poll_timeout_s` is how
     long a task waits for records that should be there, `quarantine` whether a batch that cannot be opened is a row."""
 
     bootstrap: str
     topics: tuple[str, ...]
+    pattern: str | None
     assigned: tuple[TopicPartition, ...]
     starting: Offsets
+    starting_times: Times | None
+    late_is_latest: bool
     ending: Offsets
+    ending_times: Times | None
     min_tasks: int | None
     max_offsets_per_task: int | None
     limit: int | None
+    least: int | None
+    max_delay_s: float
+    client_id: str
     fail_on_data_loss: bool
     headers: bool
     quarantine: bool
     poll_timeout_s: float
     plugins: tuple[str, ...]
+    typing: Typing | None
 
     @property
     def reading(self) -> ReadOptions:
         return ReadOptions(self.bootstrap, self.plugins, self.fail_on_data_loss, self.quarantine, self.poll_timeout_s)
 
 
-def parse_options(given: Mapping[str, str]) -> SourceOptions:
+class Reading(Enum):
+    """What the options are for; `ANY` when that is not known yet."""
+
+    ANY = "any"
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+def parse_options(given: Mapping[str, str], reading: Reading = Reading.BATCH) -> SourceOptions:
     """`ConfigError` in one line: the option, what is wrong, what would be right. Names are not case-sensitive."""
-    known = {name.lower(): name for name in OPTIONS}
+    values = known_options(given, OPTIONS, "source")
+    _check_reading(values, reading)
+    topics, pattern, assigned = _what(values)
+    limit, least = _count(values, "maxOffsetsPerTrigger"), _count(values, "minOffsetsPerTrigger")
+    if limit is not None and least is not None and least > limit:
+        raise ConfigError(f"klamm source: minOffsetsPerTrigger {least} is more than maxOffsetsPerTrigger {limit}")
+    strategy = "startingOffsetsByTimestampStrategy"
+    quarantine = _choice(values, "onBadRecord", ("fail", "quarantine")) == "quarantine"
+    typing = typing_of(values, "source")
+    if quarantine and typing is not None:
+        raise ConfigError("klamm source: onBadRecord=quarantine gives bytes; it does not go with klamm.typed")
+    return SourceOptions(
+        bootstrap=bootstrap_of(values, "source"),
+        topics=topics,
+        pattern=pattern,
+        assigned=assigned,
+        starting=_offsets(values, "startingOffsets", "latest" if reading is Reading.STREAM else "earliest", reading),
+        starting_times=_times(values, "startingTimestamp", "startingOffsetsByTimestamp"),
+        late_is_latest=_choice(values, strategy, ("error", "latest")) == "latest",
+        ending=_offsets(values, "endingOffsets", "latest", reading),
+        ending_times=_times(values, "endingTimestamp", "endingOffsetsByTimestamp"),
+        min_tasks=_count(values, "minPartitions"),
+        max_offsets_per_task=_count(values, "maxRecordsPerPartition"),
+        limit=limit,
+        least=least,
+        max_delay_s=_duration(values, "maxTriggerDelay", MAX_TRIGGER_DELAY),
+        client_id=values.get("groupIdPrefix", CLIENT_ID),
+        fail_on_data_loss=_flag(values, "failOnDataLoss", True),
+        headers=_flag(values, "includeHeaders", False),
+        quarantine=quarantine,
+        poll_timeout_s=(_count(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
+        plugins=names_of(values.get("klamm.plugins", "")),
+        typing=typing,
+    )
+
+
+def typing_of(values: Mapping[str, str], what: str) -> Typing | None:
+    """None: values are bytes."""
+    if not _flag(values, "klamm.typed", False, what):
+        return None
+    return Typing(values.get("klamm.envelope", ENVELOPE), values.get("klamm.schemas.topic", SCHEMA_TOPIC))
+
+
+def known_options(given: Mapping[str, str], options: Sequence[str], what: str) -> dict[str, str]:
+    """By their right names; `ConfigError` for one that there is not. `what`: source or sink."""
+    known = {name.lower(): name for name in options}
     values: dict[str, str] = {}
     for key, value in given.items():
         if key.lower() not in known:
             near = difflib.get_close_matches(key.lower(), known, n=1)
-            hint = f"; did you mean {known[near[0]]!r}?" if near else f" (there are: {', '.join(OPTIONS)})"
-            raise ConfigError(f"klamm source: unknown option {key!r}{hint}")
+            hint = f"; did you mean {known[near[0]]!r}?" if near else f" (there are: {', '.join(options)})"
+            raise ConfigError(f"klamm {what}: unknown option {key!r}{hint}")
         values[known[key.lower()]] = value
-    topics, assigned = _what(values)
-    return SourceOptions(
-        bootstrap=_bootstrap(values),
-        topics=topics,
-        assigned=assigned,
-        starting=_offsets(values, "startingOffsets", "earliest"),
-        ending=_offsets(values, "endingOffsets", "latest"),
-        min_tasks=_count(values, "minPartitions"),
-        max_offsets_per_task=_count(values, "maxRecordsPerPartition"),
-        limit=_count(values, "maxOffsetsPerTrigger"),
-        fail_on_data_loss=_flag(values, "failOnDataLoss", True),
-        headers=_flag(values, "includeHeaders", False),
-        quarantine=_choice(values, "onBadRecord", ("fail", "quarantine")) == "quarantine",
-        poll_timeout_s=(_count(values, "kafkaConsumer.pollTimeoutMs") or POLL_TIMEOUT_MS) / 1000,
-        plugins=_names(values.get("klamm.plugins", "")),
-    )
+    return values
 
 
-def _bootstrap(values: Mapping[str, str]) -> str:
+def _check_reading(values: Mapping[str, str], reading: Reading) -> None:
+    wrong = {Reading.BATCH: _STREAM_ONLY, Reading.STREAM: _BATCH_ONLY}.get(reading, ())
+    for name in wrong:
+        if name in values:
+            raise ConfigError(f"klamm source: {name} is no option of a {reading.value}")
+
+
+def bootstrap_of(values: Mapping[str, str], what: str) -> str:
     servers = values.get("kafka.bootstrap.servers") or values.get("bootstrap.servers")
     if not servers:
-        raise ConfigError("klamm source: needs the option kafka.bootstrap.servers, e.g. 127.0.0.1:9092")
+        raise ConfigError(f"klamm {what}: needs the option kafka.bootstrap.servers, e.g. 127.0.0.1:9092")
     return servers
 
 
-def _what(values: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[TopicPartition, ...]]:
-    if ("subscribe" in values) == ("assign" in values):
-        raise ConfigError('klamm source: needs either subscribe ("a,b") or assign (\'{"a":[0,1]}\')')
+def _what(values: Mapping[str, str]) -> tuple[tuple[str, ...], str | None, tuple[TopicPartition, ...]]:
+    if sum(name in values for name in ("subscribe", "subscribePattern", "assign")) != 1:
+        raise ConfigError(
+            'klamm source: needs either subscribe ("a,b"), subscribePattern ("a.*") or assign (\'{"a":[0,1]}\')'
+        )
     if "subscribe" in values:
-        topics = _names(values["subscribe"])
+        topics = names_of(values["subscribe"])
         if not topics:
             raise ConfigError("klamm source: subscribe names no topic")
-        return topics, ()
+        return topics, None, ()
+    if "subscribePattern" in values:
+        pattern = values["subscribePattern"]
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ConfigError(f"klamm source: subscribePattern {pattern!r} is no pattern: {error}") from error
+        return (), pattern, ()
     assigned: list[TopicPartition] = []
     for topic, numbers in _json(values, "assign").items():
         if not isinstance(numbers, list) or not all(_whole(n) for n in numbers):
@@ -120,27 +217,42 @@ def _what(values: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[TopicPartit
         assigned += [TopicPartition(topic, n) for n in numbers]
     if not assigned:
         raise ConfigError("klamm source: assign names no partition")
-    return (), tuple(assigned)
+    return (), None, tuple(assigned)
 
 
-def _offsets(values: Mapping[str, str], name: str, default: str) -> Offsets:
+def _offsets(values: Mapping[str, str], name: str, default: str, reading: Reading) -> Offsets:
     text = values.get(name, default).strip()
     if text.lower() in _EDGES:
         edge = _EDGES[text.lower()]
         wrong = LATEST if name == "startingOffsets" else EARLIEST
-        if edge == wrong:
+        if edge == wrong and reading is Reading.BATCH:
             raise ConfigError(f"klamm source: {name} cannot be {text!r} in a batch")
         return edge
+    return _by_partition(values, name, '{"0":23}', "no offset (-1 latest, -2 earliest)", EARLIEST)
+
+
+def _times(values: Mapping[str, str], name: str, by_partition: str) -> Times | None:
+    if name in values:
+        text = values[name].strip()
+        if not text.isdigit():
+            raise ConfigError(f"klamm source: {name}: expected milliseconds since 1970, got {text!r}")
+        return int(text)
+    if by_partition not in values:
+        return None
+    return _by_partition(values, by_partition, '{"0":1700000000000}', "no time in milliseconds since 1970", 0)
+
+
+def _by_partition(
+    values: Mapping[str, str], name: str, example: str, otherwise: str, least: int
+) -> dict[TopicPartition, int]:
     found: dict[TopicPartition, int] = {}
     for topic, by_partition in _json(values, name).items():
         if not isinstance(by_partition, dict):
-            raise ConfigError(f'klamm source: {name}: expected {{"{topic}":{{"0":23}}}}, got {by_partition!r}')
-        for number, offset in by_partition.items():
-            if not number.isdigit() or not _whole(offset) or offset < EARLIEST:
-                raise ConfigError(
-                    f"klamm source: {name}: {topic}-{number}: {offset!r} is no offset (-1 latest, -2 earliest)"
-                )
-            found[TopicPartition(topic, int(number))] = offset
+            raise ConfigError(f'klamm source: {name}: expected {{"{topic}":{example}}}, got {by_partition!r}')
+        for number, given in by_partition.items():
+            if not number.isdigit() or not _whole(given) or given < least:
+                raise ConfigError(f"klamm source: {name}: {topic}-{number}: {given!r} is {otherwise}")
+            found[TopicPartition(topic, int(number))] = given
     return found
 
 
@@ -167,10 +279,10 @@ def _count(values: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _flag(values: Mapping[str, str], name: str, default: bool) -> bool:
+def _flag(values: Mapping[str, str], name: str, default: bool, what: str = "source") -> bool:
     text = values.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise ConfigError(f"klamm source: {name}: expected true or false, got {text!r}")
+        raise ConfigError(f"klamm {what}: {name}: expected true or false, got {text!r}")
     return text == "true"
 
 
@@ -182,5 +294,14 @@ def _choice(values: Mapping[str, str], name: str, allowed: tuple[str, ...]) -> s
     return text
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _duration(values: Mapping[str, str], name: str, default: str) -> float:
+    """Seconds."""
+    text = values.get(name, default)
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ConfigError(f"klamm source: {name}: expected a time such as 30s or 15m, got {text!r}")
+    return int(found[1]) * _UNITS_S[found[2]]
+
+
+def names_of(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())

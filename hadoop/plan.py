@@ -9,20 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from klamm.core.client.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetRange:
-    """The offsets [start, end) of a partition. They may have holes: `size` is no number of records."""
-
-    partition: TopicPartition
-    start: int
-    end: int
-
-    @property
-    def size(self) -> int:
-        return max(self.end - self.start, 0)
 
 
 def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange]:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from klamm.core.client.range_reader import OffsetRange
 from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
-from klamm.hadoop.source import read_range
+from klamm.hadoop.spark.tasks import read_range
 
 _RECORDS = (
     pa.field("key", pa.binary()),

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from klamm.hadoop.plan import OffsetRange
+from klamm.core.client.range_reader import OffsetRange
 
 if TYPE_CHECKING:  # what it imports takes a second
     from klamm.hadoop.job import LoadResult

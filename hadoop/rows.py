@@ -21,7 +21,7 @@ from klamm.core.seams.envelope import Envelope, SchemaKey
 from klamm.hadoop.layout import INVALID
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
-from klamm.schemas.columns.decode import Decoded, PayloadDecoder
+from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 META: Final = (
@@ -148,21 +148,21 @@ class _Worker:
     def _decode(self, values: pa.Array, unopened: Mapping[int, str]) -> Decoded:
         """The values as structs, each with the schema that its envelope names; in the order of the batch."""
         size = self._envelope.prefix_size
-        groups: dict[bytes, tuple[list[int], list[bytes]]] = {}
-        for row, value in enumerate(values.to_pylist()):
-            if value is not None and row not in unopened:
-                rows, payloads = groups.setdefault(value[:size], ([], []))
-                rows.append(row)
-                payloads.append(value[size:])
+        if unopened:
+            opened = pa.array([row not in unopened for row in range(len(values))], pa.bool_())
+            values = pc.if_else(opened, values, pa.scalar(None, values.type))
+        prefixes = pc.binary_slice(values, 0, size).dictionary_encode()
         bad: dict[int, str] = {}
-        found: list[tuple[list[int], pa.Array]] = []
-        for prefix, (rows, payloads) in groups.items():
-            decoded = self._decode_group(prefix, payloads)
-            bad.update({rows[i]: why for i, why in decoded.bad.items()})
+        found: list[tuple[pa.Array, pa.Array]] = []
+        for number, prefix in enumerate(prefixes.dictionary.to_pylist()):
+            rows = pc.indices_nonzero(pc.equal(prefixes.indices, number))
+            group = values if len(rows) == len(values) else values.take(rows)
+            decoded = self._decode_group(prefix, without_prefix(group, size))
+            bad.update({rows[i].as_py(): why for i, why in decoded.bad.items()})
             found.append((rows, decoded.rows))
         return Decoded(_scatter(found, len(values), arrow_type(self._reader)), bad)
 
-    def _decode_group(self, prefix: bytes, payloads: list[bytes]) -> Decoded:
+    def _decode_group(self, prefix: bytes, payloads: pa.Array) -> Decoded:
         try:
             decoder = self._decoder(self._envelope.parse(prefix))
         except SchemaError as error:
@@ -206,16 +206,17 @@ class _Worker:
         return [columns[name]() for name in self._format.partition_by]
 
 
-def _scatter(groups: list[tuple[list[int], pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
+def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
     """The groups' rows at their places; places of no group are null."""
     if len(groups) == 1 and len(groups[0][0]) == length:
         return groups[0][1]
     if not groups:
         return pa.nulls(length, kind)
-    positions: list[int | None] = [None] * length
-    for index, place in enumerate(place for rows, _ in groups for place in rows):
-        positions[place] = index
-    return pa.concat_arrays([decoded for _, decoded in groups]).take(pa.array(positions, pa.int64()))
+    places = pa.concat_arrays([rows for rows, _ in groups])
+    filled = pc.is_in(pa.array(range(length), places.type), places)
+    sources = pc.sort_indices(places).cast(pa.int64())
+    positions = pc.replace_with_mask(pa.nulls(length, pa.int64()), filled, sources)
+    return pa.concat_arrays([decoded for _, decoded in groups]).take(positions)
 
 
 def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:

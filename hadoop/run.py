@@ -25,7 +25,7 @@ from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
 from klamm.hadoop.report import RunReport, TopicReport
 from klamm.hadoop.session import SparkSettings, hadoop_jvm, reason_of, start_session, submitted
-from klamm.hadoop.source import connect
+from klamm.hadoop.spark.cluster import connect
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.topics import ClusterTopics
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig

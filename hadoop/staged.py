@@ -10,10 +10,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
 
+from klamm.core.client.range_reader import OffsetRange
 from klamm.core.seams.audit import NO_WINDOW, RangeCount, WindowCount
 from klamm.hadoop.layout import BAD
 from klamm.hadoop.manifest import UnopenedBatch
-from klamm.hadoop.plan import OffsetRange
 from klamm.hadoop.publishing.seam import LakeError
 
 # What of Spark's configuration a load depends on; set on a session of its own.

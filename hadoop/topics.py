@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
+from klamm.core.client.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, ErrorCode, SchemaError
 from klamm.core.records.header import BatchHeader, iter_headers
@@ -20,13 +21,12 @@ from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.job import LogEnds
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.plan import Densities, OffsetRange, split
+from klamm.hadoop.plan import Densities, split
 from klamm.hadoop.reading import RangeRows
 from klamm.hadoop.rows import RowFormat
-from klamm.hadoop.source import connect, edges
+from klamm.hadoop.spark.cluster import connect, edges
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
-from klamm.schemas.fingerprint import registered
-from klamm.schemas.log import SchemaEntry, TopicSchemaLog
+from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
 from klamm.schemas.options import AvroOptions
 
 AVRO: Final = "avro"
@@ -142,7 +142,7 @@ class ClusterTopics:
         said = self._settings.topic_format(topic)
         options = AvroOptions.model_validate(dict(said.options))
         entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
-        return TopicSchemas(said.schema or _latest(topic, options, entries), _by_key(entries))
+        return TopicSchemas(said.schema or _latest(topic, options, entries), writers_by_key(entries))
 
     def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
         options = ReadOptions(
@@ -175,19 +175,9 @@ def _density(headers: Sequence[BatchHeader]) -> float | None:
 
 def _latest(topic: str, options: AvroOptions, entries: Sequence[SchemaEntry]) -> str:
     subject = options.subject or f"{topic}-value"
-    versions = [entry for entry in entries if entry.subject == subject]
+    versions = newest_first(entries, subject)
     if not versions:
         raise SchemaError(
             f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema"
         )
-    return max(versions, key=lambda entry: entry.version).text
-
-
-def _by_key(entries: Sequence[SchemaEntry]) -> dict[SchemaKey, str]:
-    writers: dict[SchemaKey, str] = {}
-    for entry in entries:
-        schema = registered(entry.schema_id, entry.text)
-        writers[SchemaKey(schema_id=schema.schema_id)] = schema.text
-        writers[SchemaKey(md5=schema.md5)] = schema.text
-        writers[SchemaKey(fingerprint=schema.fingerprint)] = schema.text
-    return writers
+    return versions[0].text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,6 +19,8 @@ from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.envelope import SchemaKey
+from klamm.schemas.fingerprint import registered
 from klamm.schemas.options import SCHEMA_TOPIC
 
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -125,3 +127,19 @@ def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[S
             yield SchemaEntry(str(said["subject"]), int(said["version"]), int(said["id"]), str(said["schema"]))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         _log.warning("%s: a record that is no schema: %r", where, error)
+
+
+def writers_by_key(entries: Iterable[SchemaEntry]) -> dict[SchemaKey, str]:
+    """Every schema's text, by all that an envelope may name it by."""
+    writers: dict[SchemaKey, str] = {}
+    for entry in entries:
+        schema = registered(entry.schema_id, entry.text)
+        writers[SchemaKey(schema_id=schema.schema_id)] = schema.text
+        writers[SchemaKey(md5=schema.md5)] = schema.text
+        writers[SchemaKey(fingerprint=schema.fingerprint)] = schema.text
+    return writers
+
+
+def newest_first(entries: Iterable[SchemaEntry], subject: str) -> list[SchemaEntry]:
+    """The versions of a subject; none when it is not registered."""
+    return sorted((e for e in entries if e.subject == subject), key=lambda entry: entry.version, reverse=True)

@@ -72,7 +72,7 @@ class AvroSerde:
     def serializer(self, topic: str) -> Serializer:
         """Registers the topic's schema; `SchemaError` when it has none, or when the registry refuses it."""
         registered, envelope = self._registered(topic)
-        return _writer(topic, parse(registered.text), envelope.prefix(registered))
+        return row_writer(topic, parse(registered.text), envelope.prefix(registered))
 
     def arrow_serializer(self, topic: str) -> tuple[bytes, ColumnWriter] | None:
         """As `serializer`, for the columns of a table; None where a table's columns cannot have the schema's types.
@@ -124,7 +124,8 @@ class AvroSerde:
         return _Reader(topic, said.envelope, self, reader, kind)
 
 
-def _writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
+def row_writer(topic: str, schema: ParsedSchema, prefix: bytes) -> Serializer:
+    """Of single values, for a schema that is registered."""
     tree, check = tree_for_writing(schema), exactness(schema)
 
     def serialize(value: Any) -> bytes | None:

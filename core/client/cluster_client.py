@@ -201,7 +201,7 @@ class ClusterClient(Caller):
         }
 
     def produce(
-        self, batches: Mapping[TopicPartition, bytes], *, acks: int = -1, timeout_s: float | None = None
+        self, batches: Mapping[TopicPartition, bytes | bytearray], *, acks: int = -1, timeout_s: float | None = None
     ) -> dict[TopicPartition, ProducedBatch]:
         """Append one encoded batch to each partition and wait for it. Without a producer id in the batch a retry may
         store it twice (as with `enable.idempotence` off)."""
@@ -209,7 +209,7 @@ class ClusterClient(Caller):
             raise ValueError("produce waits for the answer: acks is 1 or -1")
 
         def attempt(
-            node_id: int, share: dict[TopicPartition, bytes], left_s: float
+            node_id: int, share: dict[TopicPartition, bytes | bytearray], left_s: float
         ) -> dict[TopicPartition, ProducedBatch | ErrorCode]:
             message = self.call(
                 ApiKey.PRODUCE,
@@ -224,6 +224,20 @@ class ClusterClient(Caller):
             }
 
         return self.to_leaders(batches, attempt, timeout_s)
+
+    def init_producer_id(self, *, timeout_s: float | None = None) -> tuple[int, int]:
+        """A fresh producer id and its epoch, for batches with sequence numbers (KIP-98)."""
+        message = self.call(
+            ApiKey.INIT_PRODUCER_ID,
+            timeout_s=timeout_s,
+            transactional_id=None,
+            transaction_timeout=timedelta(milliseconds=2**31 - 1),
+            producer_id=-1,
+            producer_epoch=-1,
+        )
+        if message.error_code != ErrorCode.none:
+            raise BrokerError(message.error_code, "a producer id for enable.idempotence")
+        return message.producer_id, message.producer_epoch
 
     # -- topics
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from datetime import timedelta
 
 from klamm.core.client.backoff import Backoff
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.producer_batch import ANONYMOUS, ProducerIdentity
-from klamm.core.errors import BrokerError, ErrorCode, KlammError
-from klamm.core.protocol.apis import ApiKey
+from klamm.core.errors import KlammError
 
 _ATTEMPT_S = 5.0
 """How long one attempt may take; the next one starts with the newest needs."""
@@ -126,14 +124,4 @@ class ProducerControl:
         self._not_before_s = self._clock() + self._backoff.delay(1)
 
     def _init_producer_id(self) -> ProducerIdentity:
-        message = self._client.call(
-            ApiKey.INIT_PRODUCER_ID,
-            timeout_s=_ATTEMPT_S,
-            transactional_id=None,
-            transaction_timeout=timedelta(milliseconds=2**31 - 1),
-            producer_id=-1,
-            producer_epoch=-1,
-        )
-        if message.error_code != ErrorCode.none:
-            raise BrokerError(message.error_code, "a producer id for enable.idempotence")
-        return ProducerIdentity(message.producer_id, message.producer_epoch)
+        return ProducerIdentity(*self._client.init_producer_id(timeout_s=_ATTEMPT_S))

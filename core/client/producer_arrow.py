@@ -29,7 +29,7 @@ from klamm.core.client.table_future import TableFuture
 from klamm.core.client.topic_writer import TopicWriter
 from klamm.core.client.typed import TypedValues
 from klamm.core.records import native
-from klamm.core.records.encode import encode_headers
+from klamm.core.records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from klamm.core.records.pure import Binary
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import NO_WINDOW
@@ -49,19 +49,32 @@ _KINDS: Final = "bytes or text"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one partition, or of any: what `native.encode_columns` takes. `timestamps` None: all `now_ms`."""
+    """Rows of one partition, or of any: what `native.encode_columns` takes. `timestamps` None: all `now_ms`. `headers`
+    are lists of (name, value), None where no row has any."""
 
     keys: pa.Array | None
     values: pa.Array
     timestamps: pa.Array | None
     prefix: bytes
+    headers: pa.Array | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     def take(self, indices: pa.Array) -> Rows:
-        keys, stamps = (None if c is None else c.take(indices) for c in (self.keys, self.timestamps))
-        return Rows(keys, self.values.take(indices), stamps, self.prefix)
+        others = (self.keys, self.timestamps, self.headers)
+        keys, stamps, headers = (None if c is None else c.take(indices) for c in others)
+        return Rows(keys, self.values.take(indices), stamps, self.prefix, headers)
+
+    def records(self, now_ms: int) -> Iterator[RecordTuple]:
+        """One by one, for what looks at each."""
+        nothing = [None] * len(self)
+        stamps = [now_ms] * len(self) if self.timestamps is None else self.timestamps.to_pylist()
+        keys = nothing if self.keys is None else self.keys.to_pylist()
+        headers = nothing if self.headers is None else self.headers.to_pylist()
+        for stamp, key, value, pairs in zip(stamps, keys, self.values.to_pylist(), headers, strict=True):
+            named = tuple((pair["key"], pair["value"]) for pair in pairs or ())
+            yield stamp, key, None if value is None else self.prefix + value, named
 
 
 def read_rows(
@@ -222,6 +235,9 @@ class Making:
 
     def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
         """All rows, in batches of up to `batch_size` bytes."""
+        if rows.headers is not None:
+            yield from self._one_by_one(rows, batch_size)
+            return
         keys, values = None if rows.keys is None else buffers(rows.keys), buffers(rows.values)
         stamps = None if rows.timestamps is None else _numbers(rows.timestamps)
         first = 0
@@ -231,6 +247,25 @@ class Making:
             )
             yield EncodedRows(batch, end - first, base, latest, self._counted(rows, first, end))
             first = end
+
+    def _one_by_one(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
+        """Rows that have headers of their own."""
+        taken: list[RecordTuple] = []
+        size = first = 0
+        for record in rows.records(self.now_ms):
+            _, key, value, headers = record
+            more = len(encode_headers(headers)) + len(key or b"") + len(value or b"") + MAX_RECORD_OVERHEAD
+            if taken and size + more > batch_size:
+                yield self._encoded(rows, first, taken)
+                first, taken, size = first + len(taken), [], 0
+            taken.append(record)
+            size += more
+        if taken:
+            yield self._encoded(rows, first, taken)
+
+    def _encoded(self, rows: Rows, first: int, records: list[RecordTuple]) -> EncodedRows:
+        batch, base, latest = native.encode_records(records)
+        return EncodedRows(batch, len(records), base, latest, self._counted(rows, first, first + len(records)))
 
     def _counted(self, rows: Rows, first: int, end: int) -> list[tuple[int, int, int]]:
         """(window, records, bytes), as the audit counts records."""

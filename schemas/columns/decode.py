@@ -5,9 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
@@ -17,7 +18,9 @@ from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.pyvalue import converter
 from klamm.schemas.columns.resolve import resolve
 
-Read = Callable[[Sequence[bytes]], pa.Array]
+Read = Callable[[pa.Array], pa.Array]
+
+_LONGEST: Final = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -40,14 +43,15 @@ class PayloadDecoder:
         self._read = self._native(writer_text, slow) if self.native else slow
         resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
 
-    def decode(self, payloads: Sequence[bytes]) -> Decoded:
-        """One array for all of `payloads`. A bad one is looked for by halves."""
+    def decode(self, payloads: Sequence[bytes] | pa.Array) -> Decoded:
+        """One array for all of `payloads`, of which none is null. A bad one is looked for by halves."""
+        given = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.binary())
         bad: dict[int, str] = {}
-        parts = self._halves(payloads, 0, bad)
+        parts = self._halves(given, 0, bad)
         rows = pa.concat_arrays(parts) if parts else pa.nulls(0, self._type)
         return Decoded(rows, bad)
 
-    def _halves(self, payloads: Sequence[bytes], first: int, bad: dict[int, str]) -> list[pa.Array]:
+    def _halves(self, payloads: pa.Array, first: int, bad: dict[int, str]) -> list[pa.Array]:
         if not len(payloads):
             return []
         try:
@@ -65,7 +69,7 @@ class PayloadDecoder:
     def _native(self, text: str, slow: Read) -> Read:
         target = arrow_type(self._writer)
 
-        def read(payloads: Sequence[bytes]) -> pa.Array:
+        def read(payloads: pa.Array) -> pa.Array:
             rows = native.decode(payloads, text, target)
             return slow(payloads) if rows is None else rows
 
@@ -75,9 +79,9 @@ class PayloadDecoder:
         schema = parse_schema(_render(self._writer, set()))
         convert, target = converter(self._writer), arrow_type(self._writer)
 
-        def read(payloads: Sequence[bytes]) -> pa.Array:
+        def read(payloads: pa.Array) -> pa.Array:
             try:
-                values = [_read_one(raw, schema) for raw in payloads]
+                values = [_read_one(raw, schema) for raw in payloads.to_pylist()]
                 return pa.array(values if convert is None else [convert(v) for v in values], target)
             except SchemaError:
                 raise
@@ -85,6 +89,12 @@ class PayloadDecoder:
                 raise SchemaError(f"{type(error).__name__}: {error}") from error
 
         return read
+
+
+def without_prefix(values: pa.Array, size: int) -> pa.Array:
+    """Each value less its first bytes; null stays null."""
+    whole = pa.concat_arrays([values]) if values.offset else values  # pyarrow 26 slices no part of an array
+    return pc.binary_slice(whole, size, _LONGEST)
 
 
 def _read_one(raw: bytes, schema: Any) -> Any:

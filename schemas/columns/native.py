@@ -6,7 +6,6 @@ exception that no `except Exception` catches, and drops time zones (design D13).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -42,14 +41,14 @@ def _proven(avro: AvroType) -> bool:
     return False
 
 
-def decode(payloads: Sequence[bytes], text: str, target: pa.StructType) -> pa.StructArray | None:
+def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray | None:
     """Avro bytes of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of them cannot be read.
 
     None when what was read does not make the same bytes again: pyruhvro passes over bytes after the payload and wraps
     numbers that are too long, so the caller must look closer.
     """
     try:
-        batch = pyruhvro.deserialize_array(list(payloads), text)
+        batch = pyruhvro.deserialize_array(payloads.to_pylist(), text)
         columns = [_as(column, field.type) for column, field in zip(batch.columns, target, strict=True)]
         (again,) = pyruhvro.serialize_record_batch(batch, text, 1)
     except Exception as error:
@@ -58,7 +57,7 @@ def decode(payloads: Sequence[bytes], text: str, target: pa.StructType) -> pa.St
         if type(error).__name__ != "PanicException":
             raise
         raise SchemaError(f"pyruhvro panicked: {error}") from error
-    same = again.equals(pa.array(payloads, pa.binary()))
+    same = again.equals(payloads)
     return pa.StructArray.from_arrays(columns, fields=list(target)) if same else None
 
 

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from klamm.core.errors import SchemaError
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
-from klamm.schemas.columns.decode import PayloadDecoder
+from klamm.schemas.columns.decode import PayloadDecoder, without_prefix
 
 Decoded = tuple[pa.Array, SchemaError | None]
 """The values before the first that cannot be decoded, and why that one cannot; None: because its type contradicts that
@@ -83,8 +83,7 @@ class ColumnReader:
             return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader)), error
         if decoder is None:
             return None
-        # pc.binary_slice without an end fails where the array is no whole one (pyarrow 26)
-        decoded = decoder.decode([payload[self._size :] for payload in values.to_pylist()])
+        decoded = decoder.decode(without_prefix(values, self._size))
         if not decoded.bad:
             return decoded.rows, None
         first = min(decoded.bad)

@@ -20,6 +20,7 @@ PAGES = [
     "docs/plugins.md",
     "docs/producer.md",
     "docs/schemas.md",
+    "docs/spark.md",
 ]
 
 

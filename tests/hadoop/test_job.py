@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from klamm.core.client.range_reader import DataLossError
 from klamm.core.errors import SchemaError
 from klamm.core.seams.envelope import SchemaKey
-from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.job import TooManyBadError
 from klamm.hadoop.plan import Limits
 from klamm.hadoop.publishing.seam import LakeError

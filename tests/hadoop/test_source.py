@@ -7,14 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import col
 
 from klamm.core.client.producer import Producer
 from klamm.hadoop.session import reason_of
-from klamm.hadoop.source import COLUMNS, KlammDataSource
+from klamm.hadoop.source import KlammDataSource
 from klammtest.broker import RunningBroker, running_broker
 
 START_MS = 1_357_016_400_000
 ROWS = 3000
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +45,7 @@ def values(frame: DataFrame) -> list[int]:
 
 def test_columns_and_rows_are_those_of_sparks_kafka_source(spark: SparkSession, broker: RunningBroker) -> None:
     frame = read(spark, broker, subscribe="t", maxRecordsPerPartition="400")
-    assert [f"{f.name} {f.dataType.simpleString()}".replace("bigint", "long") for f in frame.schema] == COLUMNS.split(
-        ", "
-    )
+    assert ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in frame.schema) == COLUMNS
     rows = frame.orderBy("timestamp").collect()
     assert len(rows) == ROWS
     assert [int(row["value"]) for row in rows] == list(range(ROWS))
@@ -101,3 +101,17 @@ def test_sql_over_a_topic(spark: SparkSession, broker: RunningBroker) -> None:
         "select partition, count(*) n, max(offset) m from t group by partition order by partition"
     ).collect()
     assert [tuple(row) for row in found] == [(0, 1000, 999), (1, 1000, 999), (2, 1000, 999)]
+
+
+def test_filters_are_applied_before_anything_is_fetched(spark: SparkSession, broker: RunningBroker) -> None:
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, broker, subscribe="t").where("partition = 1 and offset >= 10 and offset < 30")
+        assert frame.rdd.getNumPartitions() == 1
+        assert values(frame) == list(range(31, 91, 3))
+        late = dt.datetime.fromtimestamp((START_MS + ROWS - 5) / 1000, dt.UTC)
+        assert values(read(spark, broker, subscribe="t").where(col("timestamp") >= late)) == list(range(ROWS - 5, ROWS))
+        assert read(spark, broker, subscribe="t").count() == ROWS
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert read(spark, broker, subscribe="t").where("partition = 1").count() == ROWS // 3

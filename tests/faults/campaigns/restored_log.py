@@ -10,9 +10,9 @@ from typing import Any
 
 import klamm
 from harness import LIMIT_S, Result, Run, within
+from klamm.core.client.range_reader import DataLossError
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.fetch import DataLossError
 from klamm.hadoop.history import HistoryCheck, Loaded
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.manifest import PartitionRange

@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import fastavro
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -169,7 +170,9 @@ def test_a_payload_that_cannot_be_read_is_found_among_the_good(bad: bytes, prove
 def test_a_panic_of_pyruhvro_is_an_error_like_any_other(capfd: pytest.CaptureFixture[str]) -> None:
     schema = record("bytes")
     with pytest.raises(SchemaError, match="panicked"):
-        native.decode([write(schema, {"a": b"x"})], json.dumps(schema), arrow_type(parse_type(json.dumps(schema))))
+        native.decode(
+            pa.array([write(schema, {"a": b"x"})]), json.dumps(schema), arrow_type(parse_type(json.dumps(schema)))
+        )
 
 
 def test_a_timestamp_beyond_microseconds_is_a_bad_row() -> None:

@@ -16,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EpochEnd
+from klamm.core.client.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.compact import CompactJob, CompactSpec
 from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
 from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.plan import Densities, OffsetRange
+from klamm.hadoop.plan import Densities
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
 from klamm.hadoop.staged import FileFormat

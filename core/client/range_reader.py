@@ -1,4 +1,4 @@
-"""All records of an offset range, batch by batch: what one Spark task reads.
+"""All records of an offset range of one partition, as lists or as Arrow columns: what one Spark task reads.
 
 Offsets have holes (compaction, transaction markers), so the range is done when a batch ends at or beyond its end, never
 when enough records were seen. What should be there and does not come is an error, not the end.
@@ -10,9 +10,10 @@ on unopened where that was asked for. One whose CRC does not match is always an 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
@@ -20,20 +21,37 @@ from klamm.core.client.cluster_client import FetchedPartition
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import RecordColumns, decode_columns
+from klamm.core.records.decode import Columns, RecordArea, RecordColumns, decode_columns, read_area
 from klamm.core.records.header import BatchHeader, crc_matches, iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.plan import OffsetRange
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
-_WAIT_MS: Final = 500
+JOINED_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of records, uncompressed, from which on `arrow_batches` begins another table."""
+
 _log = logging.getLogger(__name__)
+Item = TypeVar("Item")
 
 
 class DataLossError(KlammError):
     """Offsets that the plan says are there are not: deleted by retention, or the topic was made anew."""
 
     code = ErrorCode.offset_out_of_range
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets [start, end) of a partition. They may have holes: `size` is no number of records. `topic_id`: the
+    topic that the offsets are of, None when it does not matter."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    topic_id: UUID | None = None
+
+    @property
+    def size(self) -> int:
+        return max(self.end - self.start, 0)
 
 
 class _NotYetError(KlammError):
@@ -62,12 +80,38 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """One batch's records within the range, and whether the broker stamped them. With `unreadable` the columns are one
-    row that stands for the batch: its first offset within the range, its base timestamp, and as value its bytes."""
+    """Records within the range, of one batch or of several, and whether the broker stamped them. With `unreadable` the
+    columns are one row that stands for a batch: its first offset within the range, its base timestamp, and as value its
+    bytes."""
 
-    columns: RecordColumns
+    columns: Columns
     log_append_time: bool
     unreadable: Unreadable | None = None
+
+
+class _Joined:
+    """Batches that become one table."""
+
+    def __init__(self, end: int) -> None:
+        self._end = end
+        self._areas: list[RecordArea] = []
+        self._size = 0
+        self.sources: list[tuple[int, BatchHeader, int]] = []
+        self.log_append_time = False
+
+    def takes(self, header: BatchHeader) -> bool:
+        return not self.sources or (self._size < JOINED_BYTES and header.log_append_time == self.log_append_time)
+
+    def add(self, area: RecordArea, pos: int, header: BatchHeader, first: int) -> None:
+        self._areas.append(area)
+        self._size += len(area.data)
+        self.sources.append((pos, header, first))
+        self.log_append_time = header.log_append_time
+
+    def columns(self) -> Columns:
+        from klamm.core.records.arrow import arrow_columns  # pyarrow is an extra
+
+        return arrow_columns(self._areas, self.sources[0][2], self._end)
 
 
 class RangeReader:
@@ -97,7 +141,20 @@ class RangeReader:
         )
 
     def batches(self) -> Iterator[ReadBatch]:
-        """In offset order. `DataLossError` or what the broker says, naming partition and offset."""
+        """One batch each, as lists, in offset order. `DataLossError` or what the broker says, naming partition and
+        offset."""
+        return self._all(self._read)
+
+    def arrow_batches(self) -> Iterator[ReadBatch]:
+        """As `batches`, with the columns of many batches as one `ArrowColumns` and without an object for each record.
+        Needs pyarrow."""
+        return self._all(self._read_joined)
+
+    def raw_batches(self) -> Iterator[tuple[bytes, int, BatchHeader]]:
+        """Batches that overlap the range, unopened: the bytes that they came in, the place in them, and the header."""
+        return self._all(lambda data: ((data, pos, header) for pos, header, _ in self._wanted(data)))
+
+    def _all(self, read: Callable[[bytes], Iterator[Item]]) -> Iterator[Item]:
         while self._position < self._range.end:
             try:
                 data = self._retrying(self._fetch)
@@ -107,11 +164,17 @@ class RangeReader:
                 _log.warning("%s", error)
                 continue
             before = self._position
-            yield from self._read(data)
+            yield from read(data)
             if self._position <= before:
                 raise CorruptRecordError(f"{self._partition}: asked for offset {before}, only earlier batches came")
 
     def _read(self, data: bytes) -> Iterator[ReadBatch]:
+        for pos, header, first in self._wanted(data):
+            yield self._open(data, pos, header, first)
+
+    def _wanted(self, data: bytes) -> Iterator[tuple[int, BatchHeader, int]]:
+        """Batches with records of the range: place, header, and the first offset that is wanted. The position moves
+        past each."""
         for pos, header in iter_headers(data):
             if header.base_offset >= self._range.end:
                 # The hole before this batch reaches over the end.
@@ -119,7 +182,34 @@ class RangeReader:
                 return
             first, self._position = self._position, max(self._position, header.next_offset)
             if header.next_offset > first and not header.is_control:
+                yield pos, header, first
+
+    def _read_joined(self, data: bytes) -> Iterator[ReadBatch]:
+        """Batches that are stamped alike go together, up to `JOINED_BYTES`; one that cannot be opened stands alone."""
+        joined = _Joined(self._range.end)
+        for pos, header, first in self._wanted(data):
+            if not joined.takes(header):
+                yield from self._joined(joined, data)
+                joined = _Joined(self._range.end)
+            try:
+                area = read_area(data, pos, header, self._client.codecs, partition=self._partition)
+            except CorruptRecordError:
+                yield from self._joined(joined, data)
+                joined = _Joined(self._range.end)
                 yield self._open(data, pos, header, first)
+            else:
+                joined.add(area, pos, header, first)
+        yield from self._joined(joined, data)
+
+    def _joined(self, joined: _Joined, data: bytes) -> Iterator[ReadBatch]:
+        if not joined.sources:
+            return
+        try:
+            columns = joined.columns()
+        except CorruptRecordError:  # one batch's records: by themselves it is named, or passed on
+            yield from (self._open(data, pos, header, first) for pos, header, first in joined.sources)
+        else:
+            yield ReadBatch(columns, joined.log_append_time)
 
     def _open(self, data: bytes, pos: int, header: BatchHeader, first: int) -> ReadBatch:
         try:

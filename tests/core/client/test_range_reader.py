@@ -8,12 +8,12 @@ import pytest
 
 from klamm.core.client.cluster_client import FetchedPartition
 from klamm.core.client.errors import ConnectionFailedError
+from klamm.core.client.range_reader import DataLossError, OffsetRange, RangeReader, ReadBatch
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.fetch import DataLossError, RangeReader
-from klamm.hadoop.plan import OffsetRange
 
 T0 = TopicPartition("t", 0)
 
@@ -54,8 +54,17 @@ class Log:
 
 
 def offsets(log: Log, start: int, end: int, *, strict: bool = True, timeout_s: float = 5.0) -> list[int]:
-    reader = RangeReader(log, OffsetRange(T0, start, end), fail_on_data_loss=strict, poll_timeout_s=timeout_s)
-    return [offset for read in reader.batches() for offset in read.columns.offsets]
+    """As lists; Arrow columns must say the same of a log that does not change."""
+    range_ = OffsetRange(T0, start, end)
+    mishaps, asked, forgotten = list(log.mishaps), len(log.asked), len(log.forgotten)
+    reader = RangeReader(log, range_, fail_on_data_loss=strict, poll_timeout_s=timeout_s)
+    found = [offset for read in reader.batches() for offset in read.columns.offsets]
+    log.mishaps = mishaps
+    reader = RangeReader(log, range_, fail_on_data_loss=strict, poll_timeout_s=timeout_s)
+    assert [offset for read in reader.arrow_batches() for offset in read.columns.offsets] == found
+    half = (len(log.asked) - asked) // 2, (len(log.forgotten) - forgotten) // 2
+    del log.asked[asked + half[0] :], log.forgotten[forgotten + half[1] :]
+    return found
 
 
 def test_batches_across_the_edges_are_cut() -> None:
@@ -120,3 +129,34 @@ def test_a_corrupt_batch_is_named() -> None:
     broken = data[:-1] + bytes([data[-1] ^ 1])
     with pytest.raises(CorruptRecordError, match="t-0 offset 0"):
         offsets(Log([(next_offset, broken)]), 0, 3)
+
+
+def read(log: Log, start: int, end: int, quarantine: bool = False) -> list[ReadBatch]:
+    reader = RangeReader(
+        log, OffsetRange(T0, start, end), fail_on_data_loss=True, poll_timeout_s=5.0, quarantine=quarantine
+    )
+    return list(reader.arrow_batches())
+
+
+def test_batches_of_one_answer_are_one_table() -> None:
+    pytest.importorskip("pyarrow")
+    data = b"".join(data for _, data in (batch(0, 3), batch(5, 2), batch(9, 4)))
+    (found,) = read(Log([(13, data)]), 1, 11)
+    assert list(found.columns.offsets) == [1, 2, 5, 6, 9, 10]
+    assert list(found.columns.values) == [f"v{number}".encode() for number in (1, 2, 5, 6, 9, 10)]
+    assert list(found.columns.keys) == [None] * 6
+    assert list(found.columns.timestamps_ms) == [1, 2, 5, 6, 9, 10]
+
+
+def test_a_batch_that_cannot_be_opened_stands_alone_between_tables() -> None:
+    pytest.importorskip("pyarrow")
+    claims_more = bytearray(batch(3, 2)[1])
+    claims_more[57:61] = (7).to_bytes(4, "big")  # records; sealed again with a good CRC
+    claims_more[17:21] = native.crc32c(bytes(claims_more[21:])).to_bytes(4, "big")
+    data = batch(0, 3)[1] + bytes(claims_more) + batch(5, 2)[1]
+    with pytest.raises(CorruptRecordError, match="offsets 3 to 5 cannot be opened"):
+        read(Log([(7, data)]), 0, 7)
+    found = read(Log([(7, data)]), 0, 7, quarantine=True)
+    assert [list(one.columns.offsets) for one in found] == [[0, 1, 2], [3], [5, 6]]
+    assert [one.unreadable is not None for one in found] == [False, True, False]
+    assert list(found[1].columns.values) == [bytes(claims_more)]

@@ -1,0 +1,1 @@
+"""The parts of the `klamm` data source of Spark; `klamm.hadoop.source` puts them together."""

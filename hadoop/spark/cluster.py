@@ -1,0 +1,150 @@
+"""What a source needs to know of a cluster: which partitions it reads, and where they begin and end now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.client.range_reader import DataLossError, OffsetRange
+from klamm.core.errors import ConfigError, ErrorCode
+from klamm.core.plugins import plugin_host
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.options import CLIENT_ID, Offsets, SourceOptions, Times
+
+_NONE_THERE: Final = -1
+"""What ListOffsets answers where no record is at or after the time."""
+
+
+def connect(bootstrap: str, plugins: tuple[str, ...] = (), client_id: str = CLIENT_ID) -> ClusterClient:
+    """A client that knows every codec of the process's plugins."""
+    codecs = plugin_host(plugins).codecs
+    table = CodecTable(codecs.create(name) for name in codecs.names())
+    return ClusterClient(bootstrap, codecs=table, client_id=client_id)
+
+
+def connect_source(options: SourceOptions) -> ClusterClient:
+    return connect(options.bootstrap, options.plugins, options.client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The partitions that are read, in order, and the ids of their topics (None: the broker gives none)."""
+
+    partitions: tuple[TopicPartition, ...]
+    topic_ids: Mapping[str, UUID | None]
+
+
+def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
+    """As the cluster is now. `UnknownTopicError` for a topic or partition that is named and not there."""
+    if options.pattern is not None:
+        names = _matching(client, options.pattern)
+    else:
+        names = sorted({*options.topics, *(tp.topic for tp in options.assigned)})
+    topics = {name: client.topic(name) for name in names}
+    every = [TopicPartition(name, number) for name in names for number in sorted(topics[name].partitions)]
+    partitions = sorted(options.assigned, key=lambda tp: (tp.topic, tp.partition)) or every
+    client.by_leader(partitions)  # a partition that is not there is named here
+    return Found(tuple(partitions), {name: topic.topic_id for name, topic in topics.items()})
+
+
+def _matching(client: ClusterClient, pattern: str) -> list[str]:
+    """As Kafka's consumers match: the whole name, and no internal topic."""
+    matches = re.compile(pattern).fullmatch
+    topics = client.metadata(None).topics.values()
+    return sorted(t.name for t in topics if t.error is ErrorCode.none and not t.internal and matches(t.name))
+
+
+def edges(client: ClusterClient, partitions: Iterable[TopicPartition], edge: int) -> dict[TopicPartition, int]:
+    """`EARLIEST` or `LATEST` of each partition."""
+    return {tp: offset for tp, (offset, _) in client.list_offsets(dict.fromkeys(partitions, edge)).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """The first and one past the last offset of each partition, as the log is now."""
+
+    earliest: Mapping[TopicPartition, int]
+    latest: Mapping[TopicPartition, int]
+
+    @classmethod
+    def of(cls, client: ClusterClient, partitions: Iterable[TopicPartition]) -> Ends:
+        wanted = list(partitions)
+        return cls(edges(client, wanted, EARLIEST), edges(client, wanted, LATEST))
+
+
+def starting_offsets(
+    client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
+) -> dict[TopicPartition, int]:
+    """Where the options say that each partition begins. `ConfigError` when they leave one out."""
+    wanted = list(partitions)
+    if options.starting_times is None:
+        return {tp: _offset(options.starting, tp, "startingOffsets", ends) for tp in wanted}
+    found = _at_times(client, options.starting_times, wanted, "startingOffsetsByTimestamp")
+    for tp, offset in found.items():
+        if offset == _NONE_THERE and not options.late_is_latest:
+            raise ConfigError(
+                f"klamm source: {tp} has no record at or after its starting time; "
+                "startingOffsetsByTimestampStrategy=latest begins at the end"
+            )
+    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
+
+
+def ending_offsets(
+    client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
+) -> dict[TopicPartition, int]:
+    wanted = list(partitions)
+    if options.ending_times is None:
+        return {tp: _offset(options.ending, tp, "endingOffsets", ends) for tp in wanted}
+    found = _at_times(client, options.ending_times, wanted, "endingOffsetsByTimestamp")
+    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
+
+
+def first_at(client: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The first offset whose record is at or after the time; -1 where there is none."""
+    return {tp: offset for tp, (offset, _) in client.list_offsets(times).items()}
+
+
+def _at_times(
+    client: ClusterClient, times: Times, partitions: list[TopicPartition], name: str
+) -> dict[TopicPartition, int]:
+    if isinstance(times, int):
+        return first_at(client, dict.fromkeys(partitions, times))
+    for tp in partitions:
+        if tp not in times:
+            raise _left_out(name, tp)
+    return first_at(client, {tp: times[tp] for tp in partitions})
+
+
+def _offset(given: Offsets, tp: TopicPartition, name: str, ends: Ends) -> int:
+    asked = given if isinstance(given, int) else given.get(tp)
+    if asked is None:
+        raise _left_out(name, tp)
+    return {EARLIEST: ends.earliest[tp], LATEST: ends.latest[tp]}.get(asked, asked)
+
+
+def _left_out(name: str, tp: TopicPartition) -> ConfigError:
+    return ConfigError(f"klamm source: {name} says nothing of {tp}; it must name every partition that is read")
+
+
+def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
+    """The ranges that a batch's options ask for, as the log is now. `DataLossError` when they begin before the log
+    does."""
+    found = find_partitions(client, options)
+    ends = Ends.of(client, found.partitions)
+    starts = starting_offsets(client, options, found.partitions, ends)
+    stops = ending_offsets(client, options, found.partitions, ends)
+    ranges = []
+    for tp in found.partitions:
+        start, end, first, last = starts[tp], stops[tp], ends.earliest[tp], ends.latest[tp]
+        if options.fail_on_data_loss and not first <= start <= max(start, end) <= last:
+            raise DataLossError(
+                f"{tp}: asked for the offsets {start} to {end}, the log has {first} to {last}; "
+                "failOnDataLoss=false reads what is there"
+            )
+        ranges.append(OffsetRange(tp, max(start, first), min(end, last), found.topic_ids.get(tp.topic)))
+    return ranges

@@ -1,0 +1,201 @@
+"""`df.write.format("klamm")` and `writeStream`: rows become records, each once (see `writing`)."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    NullType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import ConfigError, KlammError
+from klamm.core.faults import fault_point
+from klamm.core.records.codecs import UnsupportedCodecError
+from klamm.core.seams.codec import Codec
+from klamm.hadoop.options import CLIENT_ID, Typing, bootstrap_of, known_options, names_of, typing_of
+from klamm.hadoop.spark.claims import TaskIdentity
+from klamm.hadoop.spark.cluster import connect
+from klamm.hadoop.spark.typed import RegisteredSchemas, TypedValues
+from klamm.hadoop.spark.writing import PlainValues, Sending, TaskSink, Values
+
+OPTIONS: Final = (
+    "kafka.bootstrap.servers",
+    "bootstrap.servers",
+    "topic",
+    "kafka.client.id",
+    "kafka.compression.type",
+    "kafka.delivery.timeout.ms",
+    "klamm.plugins",
+    "klamm.typed",
+    "klamm.envelope",
+    "klamm.schemas.topic",
+    "checkpointLocation",  # Spark's own, which it passes on
+    "queryName",
+)
+DELIVERY_TIMEOUT_MS: Final = 120_000
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""Spark's local properties of a micro-batch's tasks."""
+_BYTES: Final = (BinaryType, StringType, NullType)
+_COLUMNS: Final[Mapping[str, tuple[str, tuple[type[DataType], ...]]]] = {
+    "topic": ("text", (StringType,)),
+    "key": ("bytes or text", _BYTES),
+    "value": ("bytes or text", _BYTES),
+    "partition": ("int", (IntegerType,)),
+    "timestamp": ("timestamp", (TimestampType,)),
+    "headers": ("array<struct<key: string, value: binary>>", (ArrayType,)),
+}
+
+
+@dataclass(frozen=True)
+class SinkOptions:
+    """`topic` None: by the column."""
+
+    bootstrap: str
+    topic: str | None
+    client_id: str
+    compression: str
+    delivery_timeout_s: float
+    plugins: tuple[str, ...]
+    typing: Typing | None = None
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task stored now, and what it found stored by an earlier attempt."""
+
+    written: int
+    found: int
+
+
+def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """`ConfigError` in one line."""
+    values = known_options(given, OPTIONS, "sink")
+    timeout = values.get("kafka.delivery.timeout.ms", str(DELIVERY_TIMEOUT_MS)).strip()
+    if not timeout.isdigit() or int(timeout) < 1:
+        raise ConfigError(f"klamm sink: kafka.delivery.timeout.ms: expected a whole number from 1, got {timeout!r}")
+    return SinkOptions(
+        bootstrap=bootstrap_of(values, "sink"),
+        topic=values.get("topic"),
+        client_id=values.get("kafka.client.id", CLIENT_ID),
+        compression=values.get("kafka.compression.type", "none").strip().lower(),
+        delivery_timeout_s=int(timeout) / 1000,
+        plugins=names_of(values.get("klamm.plugins", "")),
+        typing=typing_of(values, "sink"),
+    )
+
+
+def sink_options(given: Mapping[str, str], columns: StructType) -> SinkOptions:
+    """Also `ConfigError` for a column that the sink does not know, or of another type."""
+    options = parse_sink_options(given)
+    for field in columns:
+        if field.name not in _COLUMNS:
+            raise ConfigError(f"klamm sink: there is no column {field.name!r} to write; it takes {', '.join(_COLUMNS)}")
+        what, kinds = _COLUMNS[field.name]
+        if field.name == "value" and options.typing is not None:
+            what, kinds = "a struct of the topic's schema (klamm.typed)", (StructType,)
+        if not isinstance(field.dataType, kinds) or (field.name == "headers" and not _is_pairs(field.dataType)):
+            raise ConfigError(f"klamm sink: column {field.name} is {field.dataType.simpleString()}; it takes {what}")
+    if "value" not in columns.names:
+        raise ConfigError(f"klamm sink: needs a column value; there are {', '.join(columns.names)}")
+    if options.topic is None and "topic" not in columns.names:
+        raise ConfigError("klamm sink: needs the option topic, or a column topic")
+    return options
+
+
+def _is_pairs(kind: DataType) -> bool:
+    """As the source gives headers."""
+    pair = kind.elementType if isinstance(kind, ArrayType) else None
+    if not isinstance(pair, StructType) or pair.names != ["key", "value"]:
+        return False
+    return isinstance(pair["key"].dataType, StringType) and isinstance(pair["value"].dataType, BinaryType)
+
+
+class KlammWriter(DataSourceArrowWriter):
+    """One `df.write`. A task that is tried again stores nothing twice; a write that is started again is another one."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+        self._writer = uuid.uuid4().hex
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return write_task(self._options, TaskIdentity(self._writer, 0, _task().partitionId()), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._forget(len(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        self._forget(len(messages))
+
+    def _forget(self, tasks: int) -> None:
+        """No attempt comes after the job's end. What cannot be deleted expires as the offsets of any group do."""
+        with suppress(KlammError), connect(self._options.bootstrap, (), self._options.client_id) as client:
+            for task in range(tasks):
+                with suppress(KlammError):  # a task without rows has claimed nothing
+                    client.delete_group(TaskIdentity(self._writer, 0, task).group)
+
+
+class KlammStreamWriter(DataSourceStreamArrowWriter):
+    """A query's sink. Spark gives a micro-batch that it runs again the same number, and the query keeps its id with its
+    checkpoint: by these an attempt finds what an earlier one has claimed."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        task = _task()
+        query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
+        if query is None or batch is None:
+            raise KlammError("klamm sink: Spark does not say which query and micro-batch this task is of")
+        return write_task(self._options, TaskIdentity(query, int(batch), task.partitionId()), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's
+        """All rows are stored; Spark notes that the micro-batch is done after this."""
+        fault_point("sink.commit")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """What is stored stays: the next attempt of the micro-batch finds it."""
+
+
+def _task() -> TaskContext:
+    found = TaskContext.get()
+    if found is None:
+        raise KlammError("klamm sink: rows are written in Spark's tasks")
+    return found
+
+
+def write_task(options: SinkOptions, identity: TaskIdentity, batches: Iterator[pa.RecordBatch]) -> Written:
+    """One attempt of a task."""
+    with connect(options.bootstrap, options.plugins, options.client_id) as client:
+        sending = Sending(_codec(client, options), time.time_ns() // 1_000_000, options.delivery_timeout_s)
+        values: Values = PlainValues()
+        if options.typing is not None:
+            values = TypedValues(RegisteredSchemas(client, options.typing, options.plugins))
+        sink = TaskSink(client, identity, values, sending)
+        written, found = sink.write(batches, options.topic)
+    fault_point("sink.written")
+    return Written(written, found)
+
+
+def _codec(client: ClusterClient, options: SinkOptions) -> Codec | None:
+    try:
+        codec = client.codecs.by_name(options.compression)
+    except UnsupportedCodecError as error:
+        raise ConfigError(f"klamm sink: kafka.compression.type: {error}") from error
+    return codec if codec.codec_id else None

@@ -1,0 +1,110 @@
+"""What an earlier attempt of a task stored in a partition, and which rows are left to write.
+
+The broker stores each sequence number of a producer's epoch once. A later attempt therefore looks for the batches of
+its claim's producer, leaves out the rows that they hold, and goes on with the sequence number after them: if another
+attempt is still writing, one of the two is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final
+
+from klamm.core.client.cluster_client import LATEST, ClusterClient
+from klamm.core.client.range_reader import OffsetRange, RangeReader
+from klamm.core.records.decode import decode_columns
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.pure import RecordTuple
+from klamm.hadoop.spark.claims import Claim, ClaimError
+from klamm.hadoop.spark.cluster import edges
+from klamm.hadoop.spark.tasks import TaskClient
+
+SCAN_TIMEOUT_S: Final = 120.0
+Digest = bytes
+
+
+class StoredRows:
+    """Of one partition. `stamped`: the rows have timestamps of their own, which tell them apart too."""
+
+    def __init__(self, partition: TopicPartition, stamped: bool) -> None:
+        self._partition = partition
+        self._stamped = stamped
+        self._by_sequence: dict[int, Digest] = {}
+        self._left: Counter[Digest] = Counter()
+        self._kept_stamps = stamped
+        self._seen = 0
+        self.next_sequence = 0
+
+    def scan(self, client: ClusterClient, claim: Claim) -> None:
+        """Reads what was written since the claim was made."""
+        partition = self._partition
+        end = edges(client, [partition], LATEST)[partition]
+        reader = RangeReader(
+            TaskClient(client),
+            OffsetRange(partition, claim.starts[partition], end),
+            fail_on_data_loss=False,
+            poll_timeout_s=SCAN_TIMEOUT_S,
+        )
+        for data, pos, header in reader.raw_batches():
+            if (header.producer_id, header.producer_epoch) != (claim.producer_id, claim.epoch):
+                continue
+            columns = decode_columns(data, pos, header, client.codecs, partition=partition)
+            # A topic that stamps its records itself keeps none of the rows' timestamps.
+            self._kept_stamps = self._stamped and not header.log_append_time
+            rows = zip(columns.timestamps_ms, columns.keys, columns.values, columns.headers, strict=True)
+            for offset, row in zip(columns.offsets, rows, strict=True):
+                sequence = header.base_sequence + offset - header.base_offset
+                self._by_sequence[sequence] = digest(row, self._kept_stamps)
+            self.next_sequence = max(self.next_sequence, header.last_sequence + 1)
+        self._left = Counter(self._by_sequence.values())
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.next_sequence
+
+    def left_to_write(self, rows: Iterable[RecordTuple]) -> list[int]:
+        """The places, among these, of the rows that are not stored; the task's rows come here in their order."""
+        return [place for place, row in enumerate(rows) if not self._is_stored(row)]
+
+    def _is_stored(self, row: RecordTuple) -> bool:
+        found = digest(row, self._kept_stamps)
+        if len(self._by_sequence) == self.next_sequence:
+            if not self._left[found]:
+                return False
+            self._left[found] -= 1
+            return True
+        # Compaction has removed some since: they count by their place.
+        place, self._seen = self._seen, self._seen + 1
+        if place >= self.next_sequence:
+            return False
+        if self._by_sequence.get(place, found) != found:
+            raise ClaimError(
+                f"{self._partition}: the rows of a batch that is written again come in another order, and compaction "
+                "has removed some of those that are stored; sort the rows within their partitions"
+            )
+        if place in self._by_sequence:
+            self._left[found] -= 1
+        return True
+
+    def check_all_found(self, what: str) -> None:
+        """At the end of the task: what an earlier attempt stored is part of what this one has."""
+        if self._left.total() > 0:
+            raise ClaimError(
+                f"{self._partition}: an earlier attempt of {what} stored {self._left.total()} rows that this one does "
+                "not have: the query's rows, or their distribution over tasks, are not the same each time"
+            )
+
+
+def digest(row: RecordTuple, stamped: bool) -> Digest:
+    """Of all that a row says."""
+    stamp, key, value, headers = row
+    hashed = hashlib.blake2b(digest_size=16)
+    parts = [key, value, *(part for name, item in headers for part in (name.encode(), item))]
+    for part in parts:
+        hashed.update(b"-" if part is None else b"%d:" % len(part))
+        hashed.update(part or b"")
+    if stamped:
+        hashed.update(b"@%d" % stamp)
+    return hashed.digest()

@@ -1,0 +1,102 @@
+"""What a task of a batch or of a micro-batch does: it reads one range of offsets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from klamm.core.client.cluster_client import ClusterClient, FetchedPartition
+from klamm.core.client.range_reader import FETCH_BYTES, DataLossError, OffsetRange, RangeReader
+from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.options import ReadOptions, SourceOptions
+from klamm.hadoop.spark.cluster import connect, connect_source
+from klamm.hadoop.spark.columns import Values, spark_batches
+from klamm.hadoop.spark.typed import RegisteredSchemas, ValueReader
+
+_log = logging.getLogger(__name__)
+
+
+class RangePartition(InputPartition):
+    """A task."""
+
+    def __init__(self, range_: OffsetRange) -> None:
+        super().__init__(range_)
+
+
+class TaskClient:
+    """`klamm.core.client.range_reader.FetchClient` over a cluster client."""
+
+    def __init__(self, client: ClusterClient) -> None:
+        self._client = client
+        self.codecs = client.codecs
+
+    def leader_of(self, partition: TopicPartition) -> int:
+        return next(iter(self._client.by_leader([partition])))
+
+    def forget(self, topic: str) -> None:
+        self._client.cluster.forget([topic])
+
+    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:
+        fetched = self._client.fetch(
+            node_id, {partition: offset}, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES
+        )
+        return fetched[partition]
+
+
+def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | None) -> Iterator[pa.RecordBatch]:
+    """One task of the source. Spark makes a task of "no partitions", with the value None."""
+    if task is None:
+        return
+    schema = to_arrow_schema(columns, timezone="UTC")
+    with connect_source(options) as client:
+        if not _is_same_topic(client, task, options.fail_on_data_loss):
+            return
+        values = None
+        if options.typing is not None:
+            values = ValueReader(RegisteredSchemas(client, options.typing, options.plugins), task.partition, columns)
+        yield from _batches(client, options.reading, task, schema, values)
+        # A Fetch names a topic by its name alone: what came may be of a topic that replaced it in between.
+        _is_same_topic(client, task, strict=True)
+
+
+def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """All records of one range, in the columns of `schema`, which are some of the source's."""
+    with connect(options.bootstrap, options.plugins) as client:
+        yield from _batches(client, options, task, schema, None)
+
+
+def _batches(
+    client: ClusterClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
+) -> Iterator[pa.RecordBatch]:
+    reader = RangeReader(
+        TaskClient(client),
+        task,
+        fail_on_data_loss=options.fail_on_data_loss,
+        poll_timeout_s=options.poll_timeout_s,
+        quarantine=options.quarantine,
+    )
+    return spark_batches(reader.arrow_batches(), task.partition, schema, values)
+
+
+def _is_same_topic(client: ClusterClient, task: OffsetRange, strict: bool) -> bool:
+    topic = task.partition.topic
+    if task.topic_id is None or client.topic_ids([topic]).get(topic) == task.topic_id:
+        return True
+    error = replaced(topic)
+    if strict:
+        raise error
+    _log.warning("%s", error)
+    return False
+
+
+def replaced(topic: str) -> DataLossError:
+    """The offsets are of a topic that is there no more."""
+    return DataLossError(
+        f"topic {topic!r} was deleted, or deleted and created again: its offsets are not those of the plan or the "
+        "checkpoint; failOnDataLoss=false goes on with the topic that is there, from its beginning"
+    )

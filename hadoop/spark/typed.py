@@ -1,0 +1,149 @@
+"""`klamm.typed`: values are structs of their topic's schema, both ways; schemas are those registered as TOPIC-value.
+
+A DataFrame's value has the type of the newest version when the DataFrame is made. Its tasks read by the newest version
+that has this type, so that a stream outlives a version that is registered while it runs.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType, StructType
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.producer_arrow import ArrowSerializer, Rows, read_rows
+from klamm.core.errors import SchemaError
+from klamm.core.plugins import plugin_host
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.envelope import Envelope, SchemaKey
+from klamm.core.seams.serde import Serializer
+from klamm.hadoop.options import SourceOptions, Typing
+from klamm.hadoop.spark.cluster import connect_source, find_partitions
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.columns.reader import ColumnReader
+from klamm.schemas.columns.writer import ColumnWriter
+from klamm.schemas.fingerprint import registered
+from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
+from klamm.schemas.parsing import parse
+from klamm.schemas.serde import row_writer
+
+
+class RegisteredSchemas:
+    """Those of a cluster, read when they are first asked for, and again for one that is not among them."""
+
+    def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
+        self._log = TopicSchemaLog(client, typing.schemas_topic)
+        self._entries: list[SchemaEntry] | None = None
+        self._writers: dict[SchemaKey, str] = {}
+        self.envelope: Envelope = plugin_host(plugins).envelopes.create(typing.envelope)
+
+    def versions(self, topic: str) -> list[SchemaEntry]:
+        """Of the topic's values, newest first; `SchemaError` when there is none."""
+        found = newest_first(self._entries or self._read(), f"{topic}-value")
+        if not found:
+            raise SchemaError(f"topic {topic}: no schema is registered as {topic}-value; klamm.typed needs one")
+        return found
+
+    def writer_of(self, prefix: bytes) -> str:
+        """The text of the schema that a payload was written with."""
+        key = self.envelope.parse(prefix)
+        if key not in self._writers:
+            self._read()
+        if key not in self._writers:
+            raise SchemaError(f"no schema is registered as {key}")
+        return self._writers[key]
+
+    def _read(self) -> list[SchemaEntry]:
+        self._entries, _ = self._log.read(0)
+        self._writers = writers_by_key(self._entries)
+        return self._entries
+
+
+def spark_type(topic: str, avro: AvroType) -> DataType:
+    try:
+        return from_arrow_type(arrow_type(avro))
+    except PySparkException as error:
+        raise SchemaError(f"topic {topic}: Spark has no type for its schema: {error}") from error
+
+
+def value_type(options: SourceOptions, typing: Typing) -> DataType:
+    """Of all the topics that are read; `SchemaError` when they have not one."""
+    with connect_source(options) as client:
+        schemas = RegisteredSchemas(client, typing, options.plugins)
+        topics = sorted({tp.topic for tp in find_partitions(client, options).partitions})
+        kinds = {topic: spark_type(topic, parse_type(schemas.versions(topic)[0].text)) for topic in topics}
+    return _one_type(kinds)
+
+
+def _one_type(kinds: dict[str, DataType]) -> DataType:
+    if not kinds:
+        raise SchemaError("klamm.typed: there is no topic to take the schema of")
+    first, *others = kinds.items()
+    for topic, kind in others:
+        if kind != first[1]:
+            raise SchemaError(f"topics {first[0]} and {topic} have different schemas; read them apart with klamm.typed")
+    return first[1]
+
+
+class ValueReader:
+    """A topic's payloads as `wanted`, the type of the DataFrame's values."""
+
+    def __init__(self, schemas: RegisteredSchemas, partition: TopicPartition, columns: StructType) -> None:
+        self._partition = partition
+        self._reader = ColumnReader(
+            schemas.envelope.prefix_size,
+            schemas.writer_of,
+            _reader(schemas, partition.topic, columns["value"].dataType),
+        )
+
+    def __call__(self, batch: pa.RecordBatch, kind: pa.DataType) -> pa.Array:
+        """Of a batch with the columns `value` and `offset`. `SchemaError` names the record that cannot be read."""
+        outcome = self._reader(batch.column("value"))
+        if outcome is None:
+            raise SchemaError(
+                f"topic {self._partition.topic}: its schemas make no columns; read it without klamm.typed"
+            )
+        values, error = outcome
+        if len(values) < batch.num_rows:
+            offset = batch.column("offset")[len(values)].as_py()
+            raise SchemaError(f"{self._partition} offset {offset}: {error or 'the value is of another type'}")
+        return values if values.type == kind else values.cast(kind)
+
+
+def _reader(schemas: RegisteredSchemas, topic: str, wanted: DataType) -> AvroType:
+    for version in schemas.versions(topic):
+        avro = parse_type(version.text)
+        if spark_type(topic, avro) == wanted:
+            return avro
+    raise SchemaError(
+        f"topic {topic}: no version of its schema has the type of the DataFrame; make the DataFrame again"
+    )
+
+
+class TypedValues:
+    """`klamm.hadoop.spark.writing.Values` of structs, by the newest version of each topic's schema."""
+
+    def __init__(self, schemas: RegisteredSchemas) -> None:
+        self._schemas = schemas
+        self._writers: dict[str, tuple[Serializer, ArrowSerializer | None]] = {}
+
+    def rows(self, topic: str, table: pa.RecordBatch) -> Rows:
+        """`SchemaError` names the first row that does not fit."""
+        if topic not in self._writers:
+            newest = self._schemas.versions(topic)[0]
+            prefix = self._schemas.envelope.prefix(registered(newest.schema_id, newest.text))
+            columnar = _columnar(newest.text)
+            serialize = row_writer(topic, parse(newest.text), prefix)
+            self._writers[topic] = serialize, None if columnar is None else (prefix, columnar)
+        serialize, arrow = self._writers[topic]
+        (found,) = read_rows(topic, table, None, None, serialize, arrow, typed=True)
+        return found
+
+
+def _columnar(text: str) -> ColumnWriter | None:
+    try:
+        return ColumnWriter(text, parse_type(text))
+    except SchemaError:  # a type that contains itself
+        return None

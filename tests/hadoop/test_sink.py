@@ -1,0 +1,291 @@
+"""What a task of the sink stores, on a real broker: each row once, whatever happened to its earlier attempts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
+
+from klamm.core import faults
+from klamm.core.errors import BrokerError, ConfigError, ErrorCode, SchemaError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers
+from klamm.hadoop.session import reason_of
+from klamm.hadoop.source import KlammDataSource
+from klamm.hadoop.spark import writing
+from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
+from klamm.hadoop.spark.sink import SinkOptions, Written, parse_sink_options, sink_options, write_task
+from klamm.hadoop.spark.stored import StoredRows, digest
+from klammtest.numbers import START_MS, WAIT_S, Topics, number_topics
+
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+GIVEN = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    with number_topics(tmp_path_factory.mktemp("sink")) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def _small_batches(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So that some rows make several batches."""
+    monkeypatch.setattr(writing, "BATCH_BYTES", 400)
+    monkeypatch.setattr(writing, "PENDING_BYTES", 200)
+    monkeypatch.setattr(writing, "IN_TURN", 10)
+    yield
+    faults.install(None)
+
+
+class StoppedError(Exception):
+    """The attempt's end."""
+
+
+def stop_at(point: str, nth: int) -> None:
+    passed = 0
+
+    def hook(name: str) -> None:
+        nonlocal passed
+        passed += name == point
+        if name == point and passed == nth:
+            raise StoppedError
+
+    faults.install(hook)
+
+
+def rows(numbers: list[int], **columns: Any) -> pa.RecordBatch:
+    values = pa.array([str(number) for number in numbers])
+    return pa.RecordBatch.from_pydict({"value": values, **columns})
+
+
+def tables(numbers: list[int], size: int = 50) -> Iterator[pa.RecordBatch]:
+    """Every third row without a key."""
+    for first in range(0, len(numbers), size):
+        part = numbers[first : first + size]
+        yield rows(part, key=pa.array([None if n % 3 == 0 else b"k%d" % n for n in part], pa.binary()))
+
+
+def write(
+    topics: Topics, topic: str | None, batches: Iterator[pa.RecordBatch], batch: int = 0, query: str = ""
+) -> Written:
+    options = SinkOptions(topics.bootstrap, topic, "test", "none", 60.0, ())
+    return write_task(options, TaskIdentity(query or f"query-{topic}", batch, 3), batches)
+
+
+def test_a_row_is_a_record(topics: Topics) -> None:
+    topics.create("record", 4)
+    pairs = [[{"key": "h", "value": b"\x01"}, {"key": "n", "value": None}], None, []]
+    batch = rows(
+        [1, 2, 3],
+        key=pa.array(["a", None, "c"]),
+        partition=pa.array([3, 2, None], pa.int32()),
+        headers=pa.array(pairs, HEADERS),
+        timestamp=pa.array([START_MS * 1000 + i for i in range(3)], pa.timestamp("us", tz="UTC")),
+    )
+    assert write(topics, "record", iter([batch])) == Written(3, 0)
+    found = {record.value: (partition, record) for partition, record in topics.records("record")}
+    assert (found[b"1"][0], found[b"2"][0]) == (3, 2)
+    no_headers: Headers = ()
+    assert [found[value][1].headers for value in (b"1", b"2", b"3")] == [
+        (("h", b"\x01"), ("n", None)), no_headers, no_headers,
+    ]  # fmt: skip
+    assert [found[value][1].key for value in (b"1", b"2", b"3")] == [b"a", None, b"c"]
+    assert {record.timestamp_ms for _, record in found.values()} == {START_MS}
+
+
+def test_rows_go_to_the_topics_and_keys_partitions(topics: Topics) -> None:
+    topics.create("one", 2)
+    topics.create("two", 1)
+    numbers = list(range(60))
+    names = pa.array(["two" if n % 5 == 0 else "one" for n in numbers])
+    write(topics, None, iter([rows(numbers, topic=names)]), query="by-column")
+    assert sorted(topics.numbers("one")) == [n for n in numbers if n % 5]
+    assert topics.numbers("two") == list(range(0, 60, 5))
+    assert {partition for partition, _ in topics.records("one")} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("point", "nth"),
+    [("sink.claimed", 1), *(("sink.produced", n) for n in (1, 2, 4)), ("sink.written", 1)],
+)
+@pytest.mark.parametrize("order", ["same", "other"])
+def test_an_attempt_that_ended_anywhere_is_completed_by_the_next(
+    topics: Topics, point: str, nth: int, order: str
+) -> None:
+    topic = f"ended-{point}-{nth}-{order}"
+    topics.create(topic, 3)
+    write(topics, topic, tables(list(range(1000, 1020))))  # the batch before
+    numbers = list(range(200))
+    stop_at(point, nth)
+    with pytest.raises(StoppedError):
+        write(topics, topic, tables(numbers), batch=1)
+    faults.install(None)
+    stored = len(topics.numbers(topic)) - 20
+    assert (stored > 0) == (point != "sink.claimed")
+    # Rows without a key go to partitions by their order among themselves.
+    keyed, keyless = [n for n in numbers if n % 3], [n for n in numbers if n % 3 == 0]
+    again = numbers if order == "same" else [*keyed[::-1], *keyless]
+    done = write(topics, topic, tables(again), batch=1)
+    assert (done.written, done.found) == (200 - stored, stored)
+    assert write(topics, topic, tables(numbers), batch=1) == Written(0, 200)
+    assert sorted(topics.numbers(topic)) == [*numbers, *range(1000, 1020)]
+    assert write(topics, topic, tables([5000]), batch=2) == Written(1, 0)
+
+
+def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
+    """The earlier one sleeps while the later one writes all, and then goes on."""
+    topics.create("zombie", 2)
+    numbers = list(range(300))
+    asleep, awake = threading.Event(), threading.Event()
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        for place, table in enumerate(tables(numbers)):
+            if place == 3:
+                asleep.set()
+                assert awake.wait(WAIT_S)
+            yield table
+
+    outcome: list[BaseException] = []
+
+    def earlier() -> None:
+        try:
+            write(topics, "zombie", slow())
+        except BaseException as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=earlier)
+    thread.start()
+    assert asleep.wait(WAIT_S)
+    done = write(topics, "zombie", tables(numbers))
+    assert done.found
+    assert write(topics, "zombie", tables([1]), batch=1) == Written(1, 0)
+    awake.set()
+    thread.join(WAIT_S)
+    (refused,) = outcome
+    assert isinstance(refused, BrokerError)
+    assert refused.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch)
+    assert sorted(topics.numbers("zombie")) == sorted([*numbers, 1])
+
+
+def test_a_batch_that_comes_with_other_rows_is_refused(topics: Topics) -> None:
+    topics.create("others", 1)
+    write(topics, "others", tables([1, 2, 3]))
+    with pytest.raises(ClaimError, match="stored 1 rows that this one does not have"):
+        write(topics, "others", tables([1, 2]))
+    with pytest.raises(ClaimError, match="stored 3 rows that this one does not have"):
+        write(topics, "others", iter(()))
+
+
+def test_a_batch_from_before_is_refused(topics: Topics) -> None:
+    topics.create("before", 1)
+    for batch in (0, 1):
+        write(topics, "before", tables([batch]), batch=batch)
+    with pytest.raises(ClaimError, match="was an older checkpoint restored"):
+        write(topics, "before", tables([0]), batch=0)
+    assert topics.numbers("before") == [0, 1]
+
+
+def test_a_topic_that_was_created_again_has_nothing_of_an_earlier_attempt(topics: Topics) -> None:
+    topics.create("renewed", 1)
+    write(topics, "renewed", tables([1, 2]))
+    topics.replace("renewed")
+    assert write(topics, "renewed", tables([1, 2])) == Written(2, 0)
+    assert topics.numbers("renewed") == [1, 2]
+
+
+def test_rows_with_headers_and_times_of_their_own_are_known_again(topics: Topics) -> None:
+    topics.create("known", 1)
+
+    def batch() -> pa.RecordBatch:
+        stamps = pa.array([START_MS * 1000 + 1000 * i for i in range(40)], pa.timestamp("us", tz="UTC"))
+        pairs = pa.array([[{"key": "n", "value": b"%d" % i}] for i in range(40)], HEADERS)
+        return rows([7] * 40, headers=pairs, timestamp=stamps)
+
+    stop_at("sink.produced", 2)
+    with pytest.raises(StoppedError):
+        write(topics, "known", iter([batch()]))
+    faults.install(None)
+    assert write(topics, "known", iter([batch()])).found
+    found = [(record.timestamp_ms, record.headers) for _, record in topics.records("known")]
+    assert found == [(START_MS + i, (("n", b"%d" % i),)) for i in range(40)]
+
+
+def test_rows_that_compaction_removed_count_by_their_place() -> None:
+    stored = StoredRows(TopicPartition("t", 0), stamped=False)
+    given = [(0, b"k", b"%d" % n, ()) for n in range(5)]
+    stored._by_sequence = {0: digest(given[0], False), 2: digest(given[2], False)}
+    stored._left.update(stored._by_sequence.values())
+    stored.next_sequence = 3
+    assert stored.left_to_write(given[:2]) == []
+    assert stored.left_to_write(given[2:]) == [1, 2]
+    stored.check_all_found("x")
+    stored._seen = 0
+    with pytest.raises(ClaimError, match="come in another order"):
+        stored.left_to_write(given[::-1])
+
+
+def test_a_row_that_cannot_be_stored_is_one_line(topics: Topics) -> None:
+    topics.create("lines", 2)
+    with pytest.raises(SchemaError, match="topic lines has 2 partitions; there is no partition 5"):
+        write(topics, "lines", iter([rows([1], partition=pa.array([5], pa.int32()))]))
+    with pytest.raises(SchemaError, match="a row has no topic"):
+        write(topics, None, iter([rows([1], topic=pa.array([None], pa.string()))]))
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "why"),
+    [
+        ({"topic": "t"}, {"value": StringType()}, "needs the option kafka.bootstrap.servers"),
+        ({**GIVEN, "topics": "t"}, {"value": StringType()}, "unknown option 'topics'; did you mean 'topic'"),
+        (GIVEN, {"key": StringType()}, "needs a column value; there are key"),
+        (GIVEN, {"value": LongType()}, "column value is bigint; it takes bytes or text"),
+        (GIVEN, {"value": StringType(), "offset": LongType()}, "there is no column 'offset' to write"),
+        (GIVEN, {"value": StringType(), "headers": IntegerType()}, "column headers is int; it takes array<struct"),
+        ({**GIVEN, "kafka.delivery.timeout.ms": "no"}, {"value": StringType()}, "expected a whole number from 1"),
+        ({"kafka.bootstrap.servers": "h:1"}, {"value": StringType()}, "needs the option topic, or a column topic"),
+    ],
+)
+def test_what_cannot_be_written_is_said_before_it_is(given: dict[str, str], columns: dict[str, Any], why: str) -> None:
+    schema = StructType()
+    for name, kind in columns.items():
+        schema.add(name, kind)
+    with pytest.raises(ConfigError) as caught:
+        sink_options(given, schema)
+    assert why in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_options_have_kafkas_names() -> None:
+    options = parse_sink_options({**GIVEN, "kafka.compression.type": "ZSTD", "checkpointlocation": "/x"})
+    assert (options.topic, options.compression, options.delivery_timeout_s) == ("t", "zstd", 120.0)
+
+
+def test_a_write_and_a_query_of_spark_store_each_row(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    """By Spark itself: a batch with a column of topics, and a stream from one topic to another."""
+    spark.dataSource.register(KlammDataSource)
+    for topic in ("batch-a", "batch-b", "copied"):
+        topics.create(topic, 2)
+    frame = spark.range(100).selectExpr(
+        "if(id % 2 = 0, 'batch-a', 'batch-b') topic", "cast(id as string) key", "cast(id as string) value"
+    )
+    frame.write.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap).mode("append").save()
+    assert sorted(topics.numbers("batch-a")) == list(range(0, 100, 2))
+    assert sorted(topics.numbers("batch-b")) == list(range(1, 100, 2))
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - Spark has several kinds for a failing Python source
+        frame.write.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap).mode("overwrite").save()
+    assert 'use mode("append")' in reason_of(caught.value)
+    read = spark.readStream.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap)
+    source = read.options(subscribe="batch-a", startingOffsets="earliest", includeHeaders="true").load()
+    writer = source.select("key", "value", "headers", "timestamp").writeStream.format("klamm")
+    writer = writer.option("kafka.bootstrap.servers", topics.bootstrap).option("topic", "copied")
+    for _ in range(2):
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+        assert query.awaitTermination(int(WAIT_S))
+    assert sorted(topics.numbers("copied")) == list(range(0, 100, 2))

@@ -1,0 +1,136 @@
+"""The example jobs, each a Spark of its own: from files to a topic and from a topic to files, and killed on the way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from klamm.core.faults import VARIABLE
+from klammtest.numbers import Topics, number_topics
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+LINES = 8000
+"""Of a file: so many that each partition gets several batches."""
+PADDING = "x" * 200
+END_S = 600.0
+"""A job's end, which is a matter of seconds on an idle machine."""
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    with number_topics(tmp_path_factory.mktemp("jobs")) as made:
+        yield made
+
+
+class Job:
+    """`files_to_topic.py` on one topic, folder and checkpoint."""
+
+    def __init__(self, topics: Topics, folder: Path, topic: str) -> None:
+        self._topics = topics
+        self._folder = folder
+        self._topic = topic
+        self._given = 0
+        (folder / "in").mkdir()
+
+    def give(self) -> None:
+        """One more file."""
+        numbers = range(self._given, self._given + LINES)
+        text = "".join(f"{number} {PADDING}\n" for number in numbers)
+        path = self._folder / "in" / f"{self._given}.txt"
+        path.with_suffix(".part").write_text(text)
+        path.with_suffix(".part").rename(path)
+        self._given += LINES
+
+    def start(self, faults: str = "") -> subprocess.Popen[bytes]:
+        return start(
+            "files_to_topic.py",
+            faults,
+            bootstrap=self._topics.bootstrap,
+            topic=self._topic,
+            input=f"{self._folder}/in/*.txt",
+            checkpoint=f"{self._folder}/checkpoint",
+        )
+
+    def stored(self) -> list[int]:
+        return sorted(int((record.value or b"").split()[0]) for _, record in self._topics.records(self._topic))
+
+    def is_complete(self) -> bool:
+        return self.stored() == list(range(self._given))
+
+
+def start(job: str, faults: str = "", **options: str) -> subprocess.Popen[bytes]:
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    own = {
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        VARIABLE: faults,
+    }
+    return subprocess.Popen(
+        [sys.executable, str(EXAMPLES / job), *arguments], env={**os.environ, **own}, start_new_session=True
+    )
+
+
+def ended(process: subprocess.Popen[bytes]) -> int:
+    try:
+        return process.wait(END_S)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.mark.timeout(3600)
+def test_a_job_whose_workers_are_killed_at_any_point_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
+    topics.create("workers", 2)
+    job = Job(topics, tmp_path, "workers")
+    for point in ("sink.claimed", "sink.produced", "sink.produced@2", "sink.written", "sink.commit"):
+        job.give()  # for the micro-batch after the one that is done again
+        assert ended(job.start(f"{point}=kill")) != 0, point  # a worker of Spark's, which ends the query
+        assert len(job.stored()) == len(set(job.stored())), point
+    assert ended(job.start()) == 0
+    assert job.is_complete()
+
+
+@pytest.mark.timeout(1800)
+def test_a_job_whose_driver_is_killed_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
+    """While a worker of its has sent a part."""
+    topics.create("driver", 2)
+    job = Job(topics, tmp_path, "driver")
+    job.give()
+    driver = job.start("sink.produced=stop")
+    deadline = time.monotonic() + END_S
+    while not job.stored():
+        assert driver.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    assert not job.is_complete()
+    assert ended(job.start()) == 0
+    assert job.is_complete()
+
+
+@pytest.mark.timeout(900)
+def test_a_job_stores_what_came_since_it_ran_last(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topics.create("records", 2)
+    topics.produce("records", 0, range(50))
+    given = {
+        "bootstrap": topics.bootstrap,
+        "topic": "records",
+        "output": f"{tmp_path}/out",
+        "checkpoint": f"{tmp_path}/checkpoint",
+    }
+    assert ended(start("topic_to_parquet.py", **given)) == 0
+    topics.produce("records", 1, range(50, 80))
+    assert ended(start("topic_to_parquet.py", **given)) == 0
+    found = spark.read.parquet(f"{tmp_path}/out")
+    assert sorted(int(row["value"]) for row in found.collect()) == list(range(80))

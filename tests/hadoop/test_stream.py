@@ -1,0 +1,265 @@
+"""`spark.readStream.format("klamm")` on a real broker: the reader by itself, and with a real Spark."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+from klamm.core.client.errors import UnknownTopicError
+from klamm.core.client.range_reader import DataLossError
+from klamm.core.errors import ConfigError
+from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.options import Reading, parse_options
+from klamm.hadoop.source import KlammDataSource
+from klamm.hadoop.spark.columns import source_columns
+from klamm.hadoop.spark.stream import KlammStreamReader
+from klammtest.numbers import START_MS, WAIT_S, Topics, number_topics
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    with number_topics(tmp_path_factory.mktemp("stream")) as made:
+        yield made
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def open_reader(topics: Topics) -> Iterator[Callable[..., KlammStreamReader]]:
+    opened: list[KlammStreamReader] = []
+
+    def make(clock: Callable[[], float] = time.monotonic, **options: str) -> KlammStreamReader:
+        said = parse_options({"kafka.bootstrap.servers": topics.bootstrap, **options}, Reading.STREAM)
+        opened.append(KlammStreamReader(said, source_columns(headers=False, quarantine=False), clock))
+        return opened[-1]
+
+    yield make
+    for reader in opened:
+        reader.stop()
+
+
+def step(reader: KlammStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    """One micro-batch: the numbers that were read, and where it ended."""
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    found = [
+        int(value)
+        for partition in reader.partitions(start, end)
+        for batch in reader.read(partition)
+        for value in batch.column("value").to_pylist()
+    ]
+    return found, end
+
+
+def test_each_record_is_read_once_and_offsets_know_their_topic(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("once", 2)
+    topics.produce("once", 0, range(10))
+    reader = open_reader(subscribe="once", startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert start["once"]["offsets"] == {"0": 0, "1": 0}
+    assert start["once"]["id"] == str(topics.client.topic_ids(["once"])["once"])
+    found, end = step(reader, start)
+    assert sorted(found) == list(range(10))
+    topics.produce("once", 1, range(10, 15))
+    found, end = step(open_reader(subscribe="once"), end)  # as after a restart
+    assert found == list(range(10, 15))
+    assert step(reader, end) == ([], end)
+    assert reader.reportLatestOffset() == end
+
+
+def test_a_stream_begins_at_the_end_unless_told_otherwise(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("begin", 1)
+    topics.produce("begin", 0, range(10))
+
+    def first(**options: str) -> Any:
+        return open_reader(subscribe="begin", **options).initialOffset()["begin"]["offsets"]["0"]
+
+    assert first() == 10
+    assert first(startingOffsets='{"begin":{"0":4}}') == 4
+    assert first(startingTimestamp=str(START_MS + 3)) == 3
+    assert first(startingOffsetsByTimestamp=f'{{"begin":{{"0":{START_MS + 7}}}}}') == 7
+    late = str(START_MS + 1000)
+    assert first(startingTimestamp=late, startingOffsetsByTimestampStrategy="latest") == 10
+    with pytest.raises(ConfigError, match="begin-0 has no record at or after its starting time"):
+        first(startingTimestamp=late)
+    with pytest.raises(DataLossError, match="asked for offset 99, the log has 0 to 10"):
+        first(startingOffsets='{"begin":{"0":99}}')
+    assert first(startingOffsets='{"begin":{"0":99}}', failOnDataLoss="false") == 10
+
+
+def test_new_partitions_and_new_topics_of_a_pattern_are_read_from_their_beginning(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("grow-a", 1)
+    reader = open_reader(subscribePattern="grow-.*")
+    found, end = step(reader, reader.initialOffset())
+    topics.client.create_partitions("grow-a", 2)
+    topics.create("grow-b", 1)
+    topics.produce("grow-a", 1, range(5))
+    topics.produce("grow-b", 0, range(5, 8))
+    found, end = step(reader, end)
+    assert sorted(found) == list(range(8))
+    assert {topic: said["offsets"] for topic, said in end.items()} == {"grow-a": {"0": 0, "1": 5}, "grow-b": {"0": 3}}
+
+
+def test_a_micro_batch_has_at_most_so_many_offsets_and_waits_for_at_least_so_many(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("paced", 2)
+    topics.produce("paced", 0, range(7))
+    topics.produce("paced", 1, range(7, 10))
+    clock = Clock()
+    options = {"maxOffsetsPerTrigger": "4", "minOffsetsPerTrigger": "3", "maxTriggerDelay": "10s"}
+    reader = open_reader(clock, subscribe="paced", startingOffsets="earliest", **options)
+    start = reader.initialOffset()
+    sizes = []
+    for _ in range(3):
+        found, start = step(reader, start)
+        sizes.append(len(found))
+    assert sizes == [4, 4, 0]  # two are left, and three make a micro-batch
+    clock.now = 11.0
+    assert len(step(reader, start)[0]) == 2
+    assert reader.latestOffset(reader.initialOffset(), ReadAllAvailable())["paced"]["offsets"] == {"0": 7, "1": 3}
+
+
+def test_all_that_is_available_now_ends_where_the_log_ended_then(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("now", 1)
+    topics.produce("now", 0, range(5))
+    options = {"maxOffsetsPerTrigger": "3", "minOffsetsPerTrigger": "3"}
+    reader = open_reader(subscribe="now", startingOffsets="earliest", **options)
+    reader.prepareForTriggerAvailableNow()
+    topics.produce("now", 0, range(5, 9))
+    topics.client.create_partitions("now", 2)
+    start = reader.initialOffset()
+    found, start = step(reader, {"now": {"id": start["now"]["id"], "offsets": {"0": 0}}})
+    more, end = step(reader, start)
+    assert found + more == list(range(5))
+    assert step(reader, end) == ([], end)
+
+
+def test_a_topic_that_was_deleted_and_created_again_is_refused(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("again", 1)
+    topics.produce("again", 0, range(3))
+    strict, lenient = open_reader(subscribe="again"), open_reader(subscribe="again", failOnDataLoss="false")
+    end = strict.initialOffset()
+    before = strict.partitions({"again": {**end["again"], "offsets": {"0": 0}}}, end)
+    topics.replace("again")
+    topics.produce("again", 0, range(100, 105))
+    with pytest.raises(DataLossError, match="'again' was deleted"):
+        strict.latestOffset(end, ReadAllAvailable())
+    with pytest.raises(DataLossError, match="'again' was deleted"):
+        strict.partitions(end, end)
+    with pytest.raises(DataLossError, match="'again' was deleted"):  # planned before, read after
+        list(strict.read(before[0]))
+    assert step(lenient, end)[0] == list(range(100, 105))
+
+
+def test_a_topic_that_is_gone_is_data_loss(topics: Topics, open_reader: Callable[..., KlammStreamReader]) -> None:
+    topics.create("gone", 1)
+    strict, lenient = open_reader(subscribe="gone"), open_reader(subscribe="gone", failOnDataLoss="false")
+    end = strict.initialOffset()
+    topics.client.delete_topics(["gone"])
+    with pytest.raises(UnknownTopicError, match="gone"):
+        strict.latestOffset(end, ReadAllAvailable())
+    assert step(lenient, end) == ([], end)
+
+
+def test_offsets_that_retention_took_are_data_loss(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("short", 1)
+    topics.produce("short", 0, range(6))
+    strict = open_reader(subscribe="short", startingOffsets="earliest")
+    start = strict.initialOffset()
+    topics.client.delete_records({TopicPartition("short", 0): 6})
+    topics.produce("short", 0, range(6, 8))
+    with pytest.raises(DataLossError, match="offsets 0 to 6 are gone"):
+        step(strict, start)
+    assert step(open_reader(subscribe="short", failOnDataLoss="false"), start)[0] == [6, 7]
+
+
+@pytest.mark.parametrize("start", [{"t": {"0": 5}}, {"t": 5}, {"t": {"id": "x", "offsets": {"0": 1}}}])
+def test_a_checkpoint_of_another_source_is_refused_in_one_line(
+    open_reader: Callable[..., KlammStreamReader], start: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="no offsets of this source"):
+        open_reader(subscribe="t").latestOffset(start, ReadAllAvailable())
+
+
+def stream(spark: SparkSession, topics: Topics, **options: str) -> DataFrame:
+    spark.dataSource.register(KlammDataSource)
+    reader = spark.readStream.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap)
+    return reader.options(**options).load()
+
+
+def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+    topics.create("query", 2)
+    topics.produce("query", 0, range(20))
+    sizes: list[int] = []
+    found: list[int] = []
+
+    def keep(frame: DataFrame, _: int) -> None:
+        rows = [int(row["value"]) for row in frame.select("value").collect()]
+        sizes.append(len(rows))
+        found.extend(rows)
+
+    def run() -> None:
+        frame = stream(spark, topics, subscribe="query", startingOffsets="earliest", maxOffsetsPerTrigger="8")
+        writer = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start()
+        assert query.awaitTermination(int(WAIT_S))
+
+    run()
+    assert (sorted(found), [size for size in sizes if size]) == (list(range(20)), [8, 8, 4])
+    topics.produce("query", 1, range(20, 25))
+    run()
+    run()
+    assert sorted(found) == list(range(25))
+
+
+def test_a_partition_that_is_new_while_the_query_runs_is_read(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    topics.create("running", 1)
+    topics.produce("running", 0, range(3))
+    frame = stream(spark, topics, subscribe="running", startingOffsets="earliest")
+    writer = frame.selectExpr("cast(value as string) value").writeStream.format("memory").queryName("running")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    def values() -> list[int]:
+        return sorted(int(row["value"]) for row in spark.sql("select value from running").collect())
+
+    def until(count: int) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while len(values()) < count:
+            assert query.exception() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+
+    try:
+        until(3)
+        topics.client.create_partitions("running", 2)
+        topics.produce("running", 1, range(3, 6))
+        until(6)
+    finally:
+        query.stop()
+    assert values() == list(range(6))

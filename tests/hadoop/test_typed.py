@@ -1,0 +1,96 @@
+"""`klamm.typed`: values as structs of their topic's schema, written and read by the tasks of a real broker's topics."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.records.codecs import CodecTable
+from klamm.hadoop.options import parse_options
+from klamm.hadoop.source import KlammReader
+from klamm.hadoop.spark.claims import TaskIdentity
+from klamm.hadoop.spark.columns import source_columns
+from klamm.hadoop.spark.sink import parse_sink_options, write_task
+from klamm.hadoop.spark.typed import value_type
+from klamm.schemas.log import SchemaEntry, TopicSchemaLog
+from klammtest.numbers import Topics, number_topics
+
+ID = {"name": "id", "type": "long"}
+TO = {"name": "to", "type": "string"}
+TAGS = {"name": "tags", "type": {"type": "array", "items": "string"}, "default": []}
+AT = {"name": "at", "type": {"type": "long", "logicalType": "timestamp-micros"}}
+FIRST = {"type": "record", "name": "Trip", "fields": [ID, TO]}
+SECOND = {"type": "record", "name": "Trip", "fields": [ID, TO, TAGS]}
+DATES = {"type": "record", "name": "D", "fields": [AT]}
+
+
+@pytest.fixture(scope="module")
+def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
+    with number_topics(tmp_path_factory.mktemp("typed")) as made:
+        log = TopicSchemaLog(ClusterClient(made.bootstrap, codecs=CodecTable()))
+        for number, (subject, version, schema) in enumerate([("trips", 1, FIRST), ("dates", 1, DATES)], start=1):
+            log.append(SchemaEntry(f"{subject}-value", version, number, json.dumps(schema)))
+        yield made
+        log.close()
+
+
+def register(topics: Topics, subject: str, version: int, number: int, schema: object) -> None:
+    log = TopicSchemaLog(ClusterClient(topics.bootstrap, codecs=CodecTable()))
+    log.append(SchemaEntry(f"{subject}-value", version, number, json.dumps(schema)))
+    log.close()
+
+
+def write(topics: Topics, topic: str, values: pa.Array, query: str) -> None:
+    given = {"kafka.bootstrap.servers": topics.bootstrap, "topic": topic, "klamm.typed": "true"}
+    batch = pa.RecordBatch.from_pydict({"key": pa.array(["k"] * len(values)), "value": values})
+    write_task(parse_sink_options(given), TaskIdentity(query, 0, 0), iter([batch]))
+
+
+def reader(topics: Topics, topic: str) -> KlammReader:
+    """The DataFrame is made now, with the schemas of now."""
+    given = {"kafka.bootstrap.servers": topics.bootstrap, "subscribe": topic, "klamm.typed": "true"}
+    options = parse_options(given)
+    assert options.typing is not None
+    kind = value_type(options, options.typing)
+    return KlammReader(options, source_columns(headers=False, quarantine=False, value=kind))
+
+
+def values(made: KlammReader) -> list[object]:
+    batches = [batch for partition in made.partitions() for batch in made.read(partition)]
+    return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def test_values_are_structs_of_the_topics_schema_both_ways(topics: Topics) -> None:
+    topics.create("trips", 1)
+    rows = [{"id": 1, "to": "Rome"}, None, {"id": 2, "to": "Oslo"}]
+    write(topics, "trips", pa.array(rows), "first")
+    assert [(record.value or b"")[:5] for _, record in topics.records("trips")] == [b"\0\0\0\0\1", b"", b"\0\0\0\0\1"]
+    before = reader(topics, "trips")
+    assert values(before) == rows
+    register(topics, "trips", 2, 7, SECOND)
+    write(topics, "trips", pa.array([{"id": 3, "to": "Bern", "tags": ["x"]}]), "second")
+    assert values(before) == [*rows, {"id": 3, "to": "Bern"}]
+    newer = [row and {**row, "tags": []} for row in rows]
+    assert values(reader(topics, "trips")) == [*newer, {"id": 3, "to": "Bern", "tags": ["x"]}]
+
+
+def test_what_does_not_fit_is_named(topics: Topics) -> None:
+    topics.create("dates", 1)
+    with pytest.raises(SchemaError, match="row 0: topic dates"):
+        write(topics, "dates", pa.array([{"at": "soon"}]), "misfit")
+    topics.produce("dates", 0, range(1))
+    with pytest.raises(SchemaError, match="dates-0 offset 0"):
+        values(reader(topics, "dates"))
+    topics.create("bare", 1)
+    with pytest.raises(SchemaError, match="no schema is registered as bare-value"):
+        reader(topics, "bare")
+    with pytest.raises(SchemaError, match="topics dates and trips have different schemas"):
+        reader(topics, "dates,trips")
+    given = {"kafka.bootstrap.servers": "h:1", "subscribe": "t", "klamm.typed": "true", "onBadRecord": "quarantine"}
+    with pytest.raises(ConfigError, match="onBadRecord=quarantine gives bytes"):
+        parse_options(given)
