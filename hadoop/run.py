@@ -47,8 +47,8 @@ class Loader:
         if not isinstance(config, HadoopSinkConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
         settings.check_sink(sink)
-        self._chosen = settings.sink(sink)
-        group, bad = self._chosen.group_id, self._chosen.on_bad_record
+        self._section = settings.sink(sink)
+        group, bad = self._section.group_id, self._section.on_bad_record
         self._sink = sink
         self._now_s = now_s
         self._monotonic_s = monotonic_s
@@ -126,11 +126,11 @@ class Loader:
 
     def topics(self) -> list[str]:
         """Those of the sink; by a pattern, those that are there now. `KlammError` when there is none."""
-        if self._chosen.topics_regex is None:
-            return list(self._chosen.topics)
-        found = self._topics.matching(self._chosen.topics_regex)
+        if self._section.topics_regex is None:
+            return list(self._section.topics)
+        found = self._topics.matching(self._section.topics_regex)
         if not found:
-            raise KlammError(f"sinks.{self._sink}.topics.regex: no topic matches {self._chosen.topics_regex!r}")
+            raise KlammError(f"sinks.{self._sink}.topics.regex: no topic matches {self._section.topics_regex!r}")
         return found
 
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:

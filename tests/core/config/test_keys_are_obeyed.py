@@ -23,7 +23,7 @@ READERS = {
     BrokerConfig: ("core/broker", "core/cli", "core/config"),
     ProducerConfig: ("core/client", "core/config"),
     ConsumerConfig: ("core/client", "core/config"),
-    SinkSettings: ("core/client", "core/config"),
+    SinkSettings: ("core/client", "core/config", "hadoop"),
     TopicConfig: ("core/log", "core/broker", "core/config"),
 }
 """Where a section is obeyed: a message's field of the same name elsewhere is not the key."""
