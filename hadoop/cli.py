@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, interval_s
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
 from klamm.hadoop.report import Status
-from klamm.hadoop.schedule import Schedule, interval_s, stop_on_sigterm
+from klamm.hadoop.schedule import Schedule, stop_on_sigterm
 from klamm.hadoop.session import require_java
 from klamm.hadoop.sinks import choose
 
@@ -58,7 +58,7 @@ def load(
     or the file is wrong. 99: nothing is new, with --fail-if-empty. With --every 0 after SIGTERM, which ends it after
     the present run, and 1 after too many failed runs in a row.
     """
-    every_s = None if every is None else interval_s(every)
+    every_s = None if every is None else interval_s("--every", every)
     if every_s is not None and fail_if_empty:
         raise ConfigError("--fail-if-empty goes with a single run, not with --every")
     with _prepared(config, sink, topic or [], as_json) as run:

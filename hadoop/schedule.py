@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
-
-from klamm.core.errors import ConfigError
-
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-def interval_s(text: str) -> int:
-    """`90s`, `10m`, `1h` or `1d`, in seconds; `ConfigError` for anything else."""
-    match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
-    if match is None or int(match[1]) == 0:
-        raise ConfigError(f"--every: expected an interval such as 90s, 10m or 1h, got {text!r}")
-    return int(match[1]) * _SECONDS[match[2]]
 
 
 class Schedule:

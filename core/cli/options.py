@@ -5,16 +5,17 @@ What only some of them need is imported by these: a broker has neither tables no
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import KlammError
+from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -34,6 +35,17 @@ DEFAULT_CONFIG = Path("klamm.yaml")
 PIPE_WIDTH = 200
 TIMEOUT_S = 10.0
 """How long a command waits for the cluster before it gives up; a person is waiting too."""
+
+
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+def interval_s(option: str, text: str) -> int:
+    """`90s`, `10m`, `1h` or `1d`, in seconds; `ConfigError` with the option's name for anything else."""
+    match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
+    if match is None or int(match[1]) == 0:
+        raise ConfigError(f"{option}: expected an interval such as 90s, 10m or 1h, got {text!r}")
+    return int(match[1]) * _SECONDS[match[2]]
 
 
 def console() -> Console:

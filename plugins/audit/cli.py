@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, interval_s
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.core.process_log import of_command
 from klamm.plugins.audit.config import AuditConfig, expected_tier
-from klamm.plugins.audit.event import TIERS
-from klamm.plugins.audit.question import Answer, Question, ask, audit_config, check_topics, settle
+from klamm.plugins.audit.event import CONSUMER, HADOOP, TIERS
+from klamm.plugins.audit.gate import Gate, wait_complete
+from klamm.plugins.audit.question import Answer, AuditQuestions, Question, audit_config, check_topics, settle
 from klamm.plugins.audit.report import as_json, print_report
 from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import Span, parse_instant
 
 WAIT_STEP_S = 0.5
+DEFAULT_TIMEOUT = "1h"
 
 app = typer.Typer(add_completion=False, no_args_is_help=False)
 
@@ -45,13 +49,40 @@ def audit_command(
     ] = None,
     wait: Annotated[float, typer.Option(help="Ask again for so many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    wait_for: Annotated[
+        str,
+        typer.Option(
+            "--wait-complete",
+            metavar="TOPIC",
+            help="Wait until this topic is complete before --until, at every tier or at those of --tier.",
+        ),
+    ] = "",
+    threshold: Annotated[
+        float | None,
+        typer.Option(metavar="R", help="With --wait-complete: a ratio below 1 that each window must have at least."),
+    ] = None,
+    timeout: Annotated[
+        str, typer.Option(metavar="D", help="With --wait-complete: how long, as 90s, 10m or 1h; 1h when not given.")
+    ] = "",
 ) -> None:
     """Compare what producers, broker, consumers and loads have counted.
 
-    Exit status 1 when a record is missing, doubled or its count is unknown.
+    Exit status 1 when a record is missing, doubled or its count is unknown; with --wait-complete when it still is after
+    the timeout.
     """
     if context.invoked_subcommand is not None:
         return
+    if wait_for:
+        refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by is not Span.WINDOW}
+        for option, given in refused.items():
+            if given:
+                raise ConfigError(f"{option} does not go with --wait-complete")
+        gate = _gate(wait_for, tier or [], since, until, threshold)
+        timeout_s = interval_s("--timeout", timeout or DEFAULT_TIMEOUT)
+        _wait_complete(config, gate, tuple(map(_expected, expect or ())), timeout_s)
+        return
+    if threshold is not None or timeout:
+        raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} goes with --wait-complete only")
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
@@ -102,10 +133,49 @@ def settle_command(
     typer.echo(f"settled {counts} counts in {windows} windows of topic {topic}")
 
 
+def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float | None) -> Gate:
+    until_ms, since_ms = _instant("--until", until), _instant("--since", since)
+    if until_ms is None:
+        raise ConfigError(
+            "--wait-complete: expected --until INSTANT, which says up to where the topic must be complete"
+        )
+    if since_ms is not None and since_ms >= until_ms:
+        raise ConfigError(f"--since: expected an instant before --until, got {since!r}")
+    if threshold is not None and not 0 < threshold <= 1:
+        raise ConfigError(f"--threshold: expected a ratio above 0 and at most 1, got {threshold:g}")
+    return Gate(
+        topic,
+        until_ms,
+        -math.inf if since_ms is None else since_ms,
+        1.0 if threshold is None else threshold,
+        tuple(map(_known, tiers)),
+    )
+
+
+def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeout_s: float) -> None:
+    """A tier that is named with its owner must have counted."""
+    settings = load_settings(config)
+    of_command(settings.log)
+    audit = audit_config(settings)
+    named = [TierKey(tier, owner) for tier, _, owner in (name.partition("/") for name in gate.tiers) if owner]
+    question = Question((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
+    servers = settings.producer.bootstrap_servers
+    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
+        questions = AuditQuestions(client, audit)
+
+        def ask() -> Answer:
+            answer = questions.ask(question)
+            check_topics(client, question, answer)
+            return answer
+
+        typer.echo(wait_complete(ask, gate, timeout_s))
+
+
 def _ask_until(client: ClusterClient, config: AuditConfig, question: Question, wait_s: float) -> Answer:
+    questions = AuditQuestions(client, config)
     deadline = time.monotonic() + wait_s
     while True:
-        answer = ask(client, config, question)
+        answer = questions.ask(question)
         check_topics(client, question, answer)
         if answer.complete or time.monotonic() >= deadline:
             return answer

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ from klamm.plugins.audit.tiling import (
     DEFAULT_LATENESS_MS,
     PATIENCE,
     PRODUCERS,
+    Age,
     Kind,
     LogEnd,
     Place,
@@ -80,6 +81,18 @@ class Cell:
     expected: int = 0
     foreign: int = 0
 
+    @property
+    def short(self) -> int:
+        """Records too few; 0 where that is unknown."""
+        return 0 if self.ratio is None or self.ratio >= 1 else round((1 - self.ratio) * self.expected)
+
+    @property
+    def over(self) -> int:
+        """Records too many; 0 where that is unknown."""
+        if self.ratio is None or self.ratio <= 1:
+            return 0
+        return round((self.ratio - 1) * self.expected) if self.expected else self.records
+
 
 @dataclass(frozen=True, slots=True)
 class WindowAudit:
@@ -117,6 +130,8 @@ class TopicAudit:
     topic_ids: tuple[str, ...] = ()
     watermark_ms: int | None = None
     """The completeness watermark: up to here, every window that holds a record is complete at every tier."""
+    ages: Mapping[TierKey, Mapping[int, Mapping[Age, int]]] = field(default_factory=dict)
+    """Records by their age when they were counted, by tier and window."""
 
     @property
     def complete(self) -> bool:
@@ -125,6 +140,20 @@ class TopicAudit:
     def lowest(self) -> float | None:
         """The lowest ratio over all windows and tiers; None when one of them is unknown, or there is none."""
         return lowest(cell for window in self.windows for cell in window.cells.values())
+
+    def latency(self, tier: TierKey, quantile: float) -> Age | None:
+        """Between which two bounds this quantile of the latency lies, from a record's timestamp until the audit topic
+        had the tier's count of it; None without a record that has a timestamp."""
+        by_window = self.ages.get(tier, {})
+        found: dict[Age, int] = {}
+        for window in self.windows:
+            if window.start_ms != NO_WINDOW:
+                for age, records in by_window.get(window.start_ms, {}).items():
+                    found[age] = found.get(age, 0) + records
+        rank = quantile * sum(found.values())
+        if rank <= 0:
+            return None
+        return Age(_at_rank(rank, found, 0), _at_rank(rank, found, 1))
 
     def of_tiers(self, tiers: Collection[TierKey]) -> TopicAudit:
         """Only these tiers, each measured as before."""
@@ -150,6 +179,16 @@ class TopicAudit:
             )
 
         return replace(self, windows=windows, problems=touching(self.problems), closed=touching(self.closed))
+
+
+def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
+    """The least value of this bound that so many records do not exceed."""
+    below = 0
+    for age in sorted(found, key=lambda each: each[bound]):
+        below += found[age]
+        if below >= rank:
+            break
+    return age[bound]
 
 
 def lowest(cells: Iterable[Cell]) -> float | None:
@@ -245,6 +284,7 @@ def _compare_topic(
         tuple(closed),
         topic_ids(events),
         watermark(windows, window_ms, horizon),
+        {tier: found[tier].ages for tier in order},
     )
 
 

@@ -49,23 +49,39 @@ class Answer:
         return bool(self.audits) and not self.unreadable and all(audit.complete for audit in self.audits)
 
 
-def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answer:
-    """Read the audit topic and compare; `KlammError` when it cannot be read. What the logs hold is asked first: what is
-    stored meanwhile is not missed, and a broker tier that counts is given the time of a pass or two to reach it."""
-    now_ms = clock_ms()
-    logs = read_log_ends(client, lambda topic: config.audits(topic) and topic in (question.topics or (topic,)))
-    reader = AuditReader(client, config.topic)
-    reader.read()
-    deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
-    while not _reached(logs, reader.events) and time.monotonic() < deadline:
-        time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
+class AuditQuestions:
+    """Answers questions one after another; each reads only what the audit topic has got since the one before."""
+
+    def __init__(self, client: ClusterClient, config: AuditConfig) -> None:
+        self._client = client
+        self._config = config
+        self._reader = AuditReader(client, config.topic)
+
+    def ask(self, question: Question) -> Answer:
+        """Reads on and compares; `KlammError` when the topic cannot be read, and the next question reads on from there.
+        What the logs hold is asked first: what is stored meanwhile is not missed, and a broker tier that counts is
+        given the time of a pass or two to reach it."""
+        config, reader = self._config, self._reader
+        now_ms = clock_ms()
+        logs = read_log_ends(
+            self._client, lambda topic: config.audits(topic) and topic in (question.topics or (topic,))
+        )
         reader.read()
-    wanted = question.topics or config.topics
-    events = [event for event in reader.events if not question.topics or event.topic in question.topics]
-    expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
-    audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
-    counted = frozenset(event.topic for event in reader.events)
-    return Answer(tuple(_narrowed(audit, question) for audit in audits), tuple(reader.unreadable), counted)
+        deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
+        while not _reached(logs, reader.events) and time.monotonic() < deadline:
+            time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
+            reader.read()
+        wanted = question.topics or config.topics
+        events = [event for event in reader.events if not question.topics or event.topic in question.topics]
+        expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
+        audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
+        counted = frozenset(event.topic for event in reader.events)
+        return Answer(tuple(_narrowed(audit, question) for audit in audits), tuple(reader.unreadable), counted)
+
+
+def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answer:
+    """One question to the audit topic from its beginning."""
+    return AuditQuestions(client, config).ask(question)
 
 
 def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:

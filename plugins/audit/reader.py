@@ -34,7 +34,8 @@ class AuditReader:
         self.unreadable: list[str] = []
 
     def read(self) -> None:
-        """Up to the end as of now; `KlammError` when the topic is not there or a partition cannot be read."""
+        """Up to the end as of now; `KlammError` when the topic is not there or a partition cannot be read: the next
+        call goes on behind what was read. A topic that ends before that was cut or created again: it is read again."""
         client, positions = self._client, self._positions
         partitions = client.partitions(self._topic)
         new = [partition for partition in partitions if partition not in positions]
@@ -42,6 +43,11 @@ class AuditReader:
             starts = client.list_offsets(dict.fromkeys(new, EARLIEST))
             positions.update({partition: offset for partition, (offset, _) in starts.items()})
         ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
+        if any(ends[partition][0] < positions[partition] for partition in partitions):
+            self.events.clear()
+            self.unreadable.clear()
+            starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
+            positions.update({partition: offset for partition, (offset, _) in starts.items()})
         for partition in partitions:
             end = ends[partition][0]
             for offset, stored_ms, value in _values(client, partition, positions[partition], end):
@@ -49,6 +55,7 @@ class AuditReader:
                     self.events.append(decode_event(value, stored_ms))
                 except SchemaError as error:
                     self.unreadable.append(f"{partition} offset {offset}: {error}")
+                positions[partition] = offset + 1
             positions[partition] = max(positions[partition], end)
 
     def log(self) -> AuditLog:

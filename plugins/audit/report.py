@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
@@ -24,6 +24,7 @@ _STYLES = {
     State.UNKNOWN: "yellow",
 }
 _ORDER = list(State)
+QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,25 @@ def _notes(audit: TopicAudit) -> list[str]:
         notes.append(f"! nothing has been counted for topic {audit.topic}")
     if audit.live_producers:
         notes.append(f"producers that go on: {', '.join(audit.live_producers)}")
+    notes += _latencies(audit)
     mark = "none" if audit.watermark_ms is None else iso(audit.watermark_ms)
     return [*notes, f"complete up to (watermark): {mark}"]
+
+
+def _latencies(audit: TopicAudit) -> Iterator[str]:
+    for tier in audit.tiers:
+        found = [(name, audit.latency(tier, quantile)) for name, quantile in QUANTILES.items()]
+        said = [f"{name} {duration(age.least_s)} to {duration(age.most_s)}" for name, age in found if age is not None]
+        if said:
+            yield f"from record time to the count at {tier}: {', '.join(said)}"
+
+
+def duration(seconds: int) -> str:
+    """In the largest unit of which there are two or more."""
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:,.1f} {unit}"
+    return f"{seconds} s"
 
 
 def as_json(audits: Iterable[TopicAudit], span: Span, unreadable: Sequence[str]) -> dict[str, Any]:
@@ -151,6 +169,7 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "watermark_ms": audit.watermark_ms,
         "live_producers": list(audit.live_producers),
         "topic_ids": list(audit.topic_ids),
+        "latency_s": {str(tier): _latency_json(audit, tier) for tier in audit.tiers},
         "problems": list(map(_problem_json, audit.problems)),
         "settled": [
             {"who": by.who, "why": by.why, "time_ms": by.time_ms, "counts": len(by.counts)} for by in audit.settled
@@ -166,6 +185,11 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
             for row in rows(audit, span)
         ],
     }
+
+
+def _latency_json(audit: TopicAudit, tier: TierKey) -> dict[str, Any]:
+    """[least, most] of each quantile, or null."""
+    return {name: audit.latency(tier, quantile) for name, quantile in QUANTILES.items()}
 
 
 def _problem_json(problem: Problem) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from klamm.plugins.audit.event import (
     UNATTRIBUTED,
     AuditEvent,
     EventKey,
+    EventWindow,
 )
 
 PATIENCE: Final = 3
@@ -110,6 +111,20 @@ def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
     return log.end < 0 or end < log.end
 
 
+class Age(NamedTuple):
+    """How old records were when the audit topic got their count, within bounds: of a record's timestamp an event tells
+    only the window."""
+
+    least_s: int
+    most_s: int
+
+    @classmethod
+    def of(cls, event: AuditEvent, window: EventWindow) -> Age:
+        """A timestamp later than the event is some sender's mistake: 0."""
+        most_ms = event.seen_ms - window.start_ms
+        return cls(max(most_ms - event.window_ms, 0) // 1000, math.ceil(max(most_ms, 0) / 1000))
+
+
 @dataclass(slots=True)
 class Tally:
     """Records of one window. For producers `records` are the acknowledged."""
@@ -157,6 +172,8 @@ class TierCounts:
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    ages: dict[int, dict[Age, int]] = field(default_factory=dict)
+    """Records of each window by their age when the audit topic got their count."""
     replayed: int = 0
     uncounted_ms: float = math.inf
     """From here on a record may lie that the log holds and the broker tier has not counted yet."""
@@ -173,6 +190,9 @@ class TierCounts:
             source = event.owner if event.tier == PRODUCER else window.source
             sources = self.sources.setdefault(start, {})
             sources[source] = sources.get(source, 0) + window.records
+            ages = self.ages.setdefault(start, {})
+            age = Age.of(event, window)
+            ages[age] = ages.get(age, 0) + window.records
 
     @property
     def live(self) -> list[str]:

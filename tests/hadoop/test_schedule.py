@@ -14,9 +14,10 @@ from typing import IO, Any
 import pytest
 import yaml
 
+from klamm.core.cli.options import interval_s
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.cli import load
-from klamm.hadoop.schedule import Schedule, interval_s
+from klamm.hadoop.schedule import Schedule
 from klammtest.served import Served, served
 
 
@@ -61,13 +62,13 @@ def test_so_many_failed_runs_in_a_row_are_the_end() -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("10m", 600), ("1h", 3600), ("2d", 172_800)])
 def test_intervals(text: str, seconds: int) -> None:
-    assert interval_s(text) == seconds
+    assert interval_s("--every", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["10", "0m", "m", "1.5h", "-1s", "10 min", ""])
 def test_what_is_no_interval_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="--every: expected an interval such as 90s, 10m or 1h"):
-        interval_s(text)
+        interval_s("--every", text)
 
 
 def config(at: Served, *topics: str) -> Path:

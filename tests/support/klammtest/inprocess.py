@@ -22,12 +22,14 @@ def broker_thread(
     broker_keys: Mapping[str, Any] | None = None,
     *,
     offsets: Mapping[str, Any] | None = None,
+    audit: Mapping[str, Any] | None = None,
     accept_missing_logs: bool = False,
 ) -> Iterator[Broker]:
     """It has joined the cluster when this yields; stopped in order at the end. `broker_keys` go over its own."""
     own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
     sections = {"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)}
-    settings = load_settings(sections | ({} if offsets is None else {"offsets": dict(offsets)}))
+    more = {"offsets": offsets, "audit": audit}
+    settings = load_settings(sections | {name: dict(keys) for name, keys in more.items() if keys is not None})
     ready, failed = threading.Event(), list[BaseException]()
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()

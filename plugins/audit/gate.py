@@ -1,0 +1,176 @@
+"""A gate for downstream jobs: waits until nothing before an instant of record time is missing, or a bound has passed.
+
+The gate is open when, at every tier asked for,
+
+- each window that holds a record and begins before the instant is complete (with a threshold below 1: has at least that
+  ratio); and
+- no record before the instant may still come: the horizon of the watermark has passed it, and no live producer counted
+  lately in a window before it.
+
+So it is open wherever the completeness watermark has passed the instant. It also opens where no window follows in which
+records lie, as in a night without traffic: there the watermark stays at the end of the last window. Windows of records
+without a timestamp hold neither. `obstacle` is pure; `wait_complete` takes its clock from the caller.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from klamm.core.client.errors import UnknownTopicError
+from klamm.core.errors import ConfigError, KlammError
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.plugins.audit.compare import Cell, State, TopicAudit, WindowAudit
+from klamm.plugins.audit.event import BROKER, PRODUCER
+from klamm.plugins.audit.question import Answer
+from klamm.plugins.audit.tiling import Problem, TierKey
+from klamm.plugins.audit.windows import iso
+
+POLL_S: Final = 0.5
+MAX_POLL_S: Final = 15.0
+
+
+class NotCompleteError(KlammError):
+    """The gate was still closed when its time was over."""
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What is waited for. `tiers` as in a `Question`; all when empty. `since_ms`: windows that end before are not
+    looked at."""
+
+    topic: str
+    until_ms: int
+    since_ms: float = -math.inf
+    threshold: float = 1.0
+    tiers: tuple[str, ...] = ()
+
+    def chosen(self, audit: TopicAudit) -> list[TierKey]:
+        return [tier for tier in audit.tiers if not self.tiers or tier.tier in self.tiers or str(tier) in self.tiers]
+
+    def windows(self, audit: TopicAudit) -> list[WindowAudit]:
+        return [window for window in audit.windows if self._holds(window.start_ms, audit.window_ms)]
+
+    def open_windows(self, audit: TopicAudit) -> list[int]:
+        """In which a live producer may count on."""
+        return sorted(start for start in audit.horizon.held if self._holds(start, audit.window_ms))
+
+    def passes(self, cell: Cell) -> bool:
+        if cell.state in (State.COMPLETE, State.SETTLED):
+            return True
+        return self.threshold < 1 and cell.ratio is not None and cell.ratio >= self.threshold
+
+    def _holds(self, start_ms: int, window_ms: int) -> bool:
+        return start_ms != NO_WINDOW and start_ms < self.until_ms and start_ms + window_ms > self.since_ms
+
+
+def obstacle(audit: TopicAudit, gate: Gate) -> str | None:
+    """Why the gate is closed, the earliest window first; None when it is open. `audit` has all tiers and windows."""
+    tiers = gate.chosen(audit)
+    absent = [name for name in gate.tiers if not any(name in (tier.tier, str(tier)) for tier in tiers)]
+    if absent or not tiers:
+        return f"{' and '.join(absent) or 'every tier'} has counted nothing"
+    failing = [(w, t) for w in gate.windows(audit) for t in tiers if not gate.passes(w.cells[t])]
+    if failing:
+        window, tier = failing[0]
+        others = len({w.start_ms for w, _ in failing}) - 1
+        more = f"; and {others} more window{'s' if others > 1 else ''}" if others else ""
+        return f"window {iso(window.start_ms)} at {tier} {_lack(audit, window, tier)}{more}"
+    for problem in audit.problems:
+        if problem.tier in _concerned(tiers, audit) and (problem.windows is None or problem.since_ms < gate.until_ms):
+            return f"windows before {iso(gate.until_ms)} are unknown: {_reason(problem)}"
+    return _still_open(audit, gate)
+
+
+def _lack(audit: TopicAudit, window: WindowAudit, tier: TierKey) -> str:
+    cell = window.cells[tier]
+    if cell.state is State.UNKNOWN:
+        found = (p for p in audit.problems if p.touches(window.start_ms) and p.tier in _concerned([tier], audit))
+        why = next(map(_reason, found), "tiers are still counting")
+        of = f" of {cell.expected:,}" if tier.tier != PRODUCER else ""
+        return f"is unknown ({cell.records:,}{of} records counted): {why}"
+    over = "" if cell.ratio is None or math.isinf(cell.ratio) else f", ratio {cell.ratio:.6g}"
+    if cell.state is State.DUPLICATED:
+        return f"has {cell.over:,} records more than the {cell.expected:,} expected{over}"
+    return f"lacks {cell.short:,} of {cell.expected:,} records{over}"
+
+
+def _concerned(tiers: Collection[TierKey], audit: TopicAudit) -> set[TierKey]:
+    """The tiers whose problems make counts of these unknown: their own, and those that they are measured against."""
+    found = set(tiers)
+    if any(tier.tier != PRODUCER for tier in tiers):
+        found |= {tier for tier in audit.tiers if tier.tier == BROKER}
+    if any(tier.tier == BROKER for tier in tiers):
+        found |= {tier for tier in audit.tiers if tier.tier == PRODUCER}
+    return found
+
+
+def _reason(problem: Problem) -> str:
+    return f"{problem.tier}: {problem.kind}: {problem.text}"
+
+
+def _still_open(audit: TopicAudit, gate: Gate) -> str | None:
+    opened = gate.open_windows(audit)
+    if opened:
+        who = ", ".join(audit.live_producers)
+        return f"window {iso(opened[0])} may still get records: a producer counted in it lately (going on: {who})"
+    limit = audit.horizon.limit_ms
+    if limit >= gate.until_ms:
+        return None
+    when = iso(math.floor(limit)) if math.isfinite(limit) else "any time"
+    return f"records from {when} on may still come (allowed.lateness.ms, and the last event of each live producer)"
+
+
+def wait_complete(
+    ask: Callable[[], Answer],
+    gate: Gate,
+    timeout_s: float,
+    *,
+    clock_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], object] = time.sleep,
+) -> str:
+    """What is complete, in a line; `NotCompleteError` with what is not when `timeout_s` have passed. It waits for a
+    cluster that cannot be asked too. The pause between two questions is as long as a question took, within bounds."""
+    deadline = clock_s() + timeout_s
+    while True:
+        begun = clock_s()
+        try:
+            answer = ask()
+            closed = _closed(answer, gate)
+            if closed is None:
+                return _summary(answer, gate)
+        except (ConfigError, UnknownTopicError):
+            raise
+        except KlammError as error:
+            closed = f"the audit cannot be asked: {error}"
+        now = clock_s()
+        if now >= deadline:
+            raise NotCompleteError(
+                f"topic {gate.topic} is not complete before {iso(gate.until_ms)} after {timeout_s:g} s: {closed}"
+            )
+        sleep(min(max(POLL_S, now - begun), MAX_POLL_S, deadline - now))
+
+
+def _closed(answer: Answer, gate: Gate) -> str | None:
+    if answer.unreadable:
+        return f"{len(answer.unreadable)} records of the audit topic cannot be read: {answer.unreadable[0]}"
+    [audit] = answer.audits
+    return obstacle(audit, gate)
+
+
+def _summary(answer: Answer, gate: Gate) -> str:
+    [audit] = answer.audits
+    tiers, windows = gate.chosen(audit), gate.windows(audit)
+    counts = ", ".join(f"{tier} {count:,}" for tier, count in _counts(tiers, windows))
+    least = "" if gate.threshold >= 1 else f" (each window at least {gate.threshold:g})"
+    return (
+        f"topic {gate.topic} is complete before {iso(gate.until_ms)}{least}: {len(windows)} windows; records: {counts}"
+    )
+
+
+def _counts(tiers: Collection[TierKey], windows: Collection[WindowAudit]) -> Iterator[tuple[TierKey, int]]:
+    for tier in tiers:
+        yield tier, sum(window.cells[tier].records for window in windows)
