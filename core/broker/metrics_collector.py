@@ -6,7 +6,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -44,6 +44,8 @@ class Watched:
     logs: LogManager
     cluster: Cluster
     groups: GroupService
+    watermarks_ms: Callable[[], Mapping[str, int]]
+    """The audit's, by topic."""
 
 
 class BrokerCollector(Collector):
@@ -156,6 +158,9 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         "network_requestchannel_inflight": one(lambda: sum(member.busy for member in watched.connections)),
         "network_requestchannel_requestbytes": one(lambda: memory.held),
         "network_requestchannel_unreadresponsebytes": one(lambda: memory.unread),
+        "audit_topicmetrics_completenesswatermark_seconds": lambda: [
+            ((name,), mark_ms / 1000) for name, mark_ms in watched.watermarks_ms().items()
+        ],
         "broker_eventloop_lag_seconds": one(lambda: metrics.loop_lag_s),
         "broker_eventloop_lag_max_seconds": one(lambda: metrics.loop_lag_max_s),
     }

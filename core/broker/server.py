@@ -58,6 +58,7 @@ from klamm.core.log.steady_clock import elapsed_ms
 from klamm.core.process_log import ProcessLog
 from klamm.core.protocol.software import THIRD_PARTY_CODECS
 from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import BrokerAudit
 from klamm.core.seams.coordination import Coordination, SessionEvent
 from klamm.core.seams.offsets import OffsetStore
 
@@ -124,6 +125,7 @@ class Broker:
         self._stack = AsyncExitStack()
         self._membership = AsyncExitStack()
         self._listeners: list[Listener] = []
+        self._audit_tier: BrokerAudit | None = None
         self.metrics = BrokerMetrics()
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
@@ -423,7 +425,13 @@ class Broker:
         from klamm.core.broker.metrics_endpoint import MetricsEndpoint, sample_loop_lag
 
         watched = Watched(
-            services.broker_id, self._connections, services.partitions, logs, services.cluster, services.groups
+            services.broker_id,
+            self._connections,
+            services.partitions,
+            logs,
+            services.cluster,
+            services.groups,
+            lambda: {} if self._audit_tier is None else self._audit_tier.watermarks_ms(),
         )
         endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
         endpoint.start()
@@ -438,6 +446,7 @@ class Broker:
         own = self.advertised[0]
         tier = audit.broker(LocalLogs(services, offsets, (own.host, own.port)))
         await services.workers.coordination(tier.start)
+        self._audit_tier = tier
         self._stack.push_async_callback(services.workers.coordination, tier.stop)
 
     async def _drain(self, services: Services) -> None:

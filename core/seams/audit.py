@@ -197,6 +197,15 @@ class BackgroundService(Protocol):
         ...
 
 
+class BrokerAudit(BackgroundService, Protocol):
+    """The broker tier of one broker."""
+
+    def watermarks_ms(self) -> Mapping[str, int]:
+        """The completeness watermarks that this broker tells its metrics, by topic, in ms since the epoch; empty where
+        it computes none. Answers at once, on any thread."""
+        ...
+
+
 class Audit(Protocol):
     """One audit system, as configured."""
 
@@ -221,6 +230,6 @@ class Audit(Protocol):
 
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit: ...
 
-    def broker(self, logs: BrokerLogs) -> BackgroundService:
+    def broker(self, logs: BrokerLogs) -> BrokerAudit:
         """The broker tier of one broker, not started."""
         ...

@@ -43,6 +43,12 @@ class AuditConfig(Section):
     )
     publish_interval_ms: Int = key(10_000, "Time between two events of a producer.", ge=10)
     broker_interval_ms: Int = key(1_000, "Pause of the broker tier after it has caught up.", ge=10)
+    watermark_interval_ms: Int = key(
+        -1,
+        "Time between two computations of the watermarks for a broker's metrics, which keeps all events in its memory; "
+        "-1: none.",
+        ge=-1,
+    )
     allowed_lateness_ms: Int = key(
         600_000, "How much later than its timestamp a record may be sent; the watermark stays so far behind.", ge=0
     )

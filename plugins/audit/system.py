@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import AuditIdentity, BackgroundService, BrokerLogs, ProducerAudit, Publish, RangeAudit
+from klamm.core.seams.audit import AuditIdentity, BrokerAudit, BrokerLogs, ProducerAudit, Publish, RangeAudit
 from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.origins import APPLICATION_HEADER, HOST_HEADER, PRODUCER_HEADER
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
+from klamm.plugins.audit.watermarks import WatermarkWatch, client_of_self
 from klamm.plugins.audit.windows import clock_ms
 
 
@@ -43,6 +45,26 @@ class KlammAudit:
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit:
         return KlammRangeAudit(identity, publish, window_ms=self.window_ms, clock_ms=clock_ms)
 
-    def broker(self, logs: BrokerLogs) -> BackgroundService:
+    def broker(self, logs: BrokerLogs) -> BrokerAudit:
         connect = connect_to_self(self._config.topic)
-        return BrokerTier(self.audits, self.window_ms, self._config, logs, connect, clock_ms)
+        tier = BrokerTier(self.audits, self.window_ms, self._config, logs, connect, clock_ms)
+        return _BrokerAudit(tier, WatermarkWatch(self._config, logs, client_of_self))
+
+
+class _BrokerAudit:
+    """`klamm.core.seams.audit.BrokerAudit`: what counts, and what computes the watermarks."""
+
+    def __init__(self, tier: BrokerTier, watch: WatermarkWatch) -> None:
+        self._tier = tier
+        self._watch = watch
+
+    def start(self) -> None:
+        self._tier.start()
+        self._watch.start()
+
+    def stop(self) -> None:
+        self._watch.stop()
+        self._tier.stop()
+
+    def watermarks_ms(self) -> Mapping[str, int]:
+        return self._watch.watermarks_ms()

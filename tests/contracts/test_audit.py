@@ -9,7 +9,7 @@ import pytest
 from klamm.core.plugins import plugin_host
 from klamm.core.seams.audit import Audit, RangeCount, WindowCount
 from klamm.plugins.audit.tiling import Place, tier_counts
-from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
+from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
 
 Make = Callable[..., Audit]
 
@@ -90,3 +90,7 @@ def test_counts_made_elsewhere(make: Make) -> None:
     )
     [found] = tier_counts("flights", topic.events, WINDOW_MS, 0).values()
     assert found.windows[0].records == 9
+
+
+def test_a_broker_tells_no_watermark_that_was_not_computed(make: Make) -> None:
+    assert make().broker(MemoryLogs()).watermarks_ms() == {}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from klamm.plugins.audit.tiling import LogEnd, Place, TierKey
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.audits import WINDOW_MS, event
 from klammtest.inprocess import broker_thread
+from klammtest.ports import free_port
 
 LONG_AFTER = 10**12
 
@@ -190,8 +193,10 @@ def test_records_that_are_no_events_close_it() -> None:
 def test_the_command(tmp_path: Path) -> None:
     """Against a broker: usage, an unknown topic, a gate that stays closed and one that opens."""
     own = {"plugin": "klamm", "topics": ["trips"], "publish.interval.ms": 200, "broker.interval.ms": 20}
+    port = free_port()
     coordination = {"plugin": "embedded", "path": str(tmp_path / "coordination.db")}
-    with broker_thread(tmp_path, coordination, {"num.partitions": 1}, audit=own) as broker:
+    keys = {"num.partitions": 1, "metrics.port": port}
+    with broker_thread(tmp_path, coordination, keys, audit={**own, "watermark.interval.ms": 100}) as broker:
         address = broker.advertised[0]
         servers = f"{address.host}:{address.port}"
         config = tmp_path / "klamm.yaml"
@@ -226,6 +231,18 @@ def test_the_command(tmp_path: Path) -> None:
         said = CliRunner().invoke(app, ["audit", "--config", str(config), "--json"])
         [topic] = json.loads(said.stdout)["topics"]
         assert set(topic["latency_s"]) == {"producer", "broker"}
+        mark = f'klamm_audit_topicmetrics_completenesswatermark_seconds{{topic="trips"}} {(start + 30 * 60_000) / 1000}'
+        deadline = time.monotonic() + 60
+        while mark not in scraped(port):
+            assert time.monotonic() < deadline, scraped(port)
+            time.sleep(0.1)
+
+
+def scraped(port: int) -> str:
+    """The series of the watermark, with their values as plain numbers."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+        lines = [line.split() for line in answer.read().decode().splitlines() if "watermark_seconds{" in line]
+    return "\n".join(f"{name} {float(value)}" for name, value in lines)
 
 
 @pytest.mark.parametrize(

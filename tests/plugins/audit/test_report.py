@@ -9,6 +9,7 @@ from rich.console import Console
 from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.report import as_json, print_report, ratio_text
+from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import Span
 from klammtest.audits import WINDOW_MS, event
 
@@ -84,3 +85,31 @@ def test_json_says_the_same() -> None:
     assert [row["state"] for row in topic["rows"]] == ["complete", "missing", "complete"]
     assert topic["rows"][1]["tiers"]["hadoop/lake"] == {"records": 9, "bytes": 90, "state": "missing"}
     assert topic["rows"][1]["tiers"]["producer"]["attempted"] == 10
+
+
+def test_latency_is_known_within_a_window() -> None:
+    """90 of 100 records were counted 5 s after their window ended, 10 an hour later."""
+    late_ms = 3_600_000
+    found = [
+        event("producer", "p", 0, 1, {0: 100}, time_ms=WINDOW_MS),
+        event("broker", "b", 0, 90, {0: 90}, time_ms=WINDOW_MS + 5000),
+        event("broker", "b", 90, 100, {0: 10}, time_ms=0, stored_ms=WINDOW_MS + late_ms),
+    ]
+    [audit] = compare(found, 10**12)
+    assert audit.latency(TierKey("broker", "b"), 0.5) == (5, 605)
+    assert audit.latency(TierKey("broker", "b"), 0.9) == (5, 605)
+    assert audit.latency(TierKey("broker", "b"), 0.99) == (3600, 4200)
+    assert audit.latency(TierKey("producer"), 0.99) == (0, 600)
+    assert audit.between(WINDOW_MS, None).latency(TierKey("broker", "b"), 0.5) is None
+    [topic] = json.loads(json.dumps(as_json([audit], Span.WINDOW, ())))["topics"]
+    assert topic["latency_s"]["broker"] == {"p50": [5, 605], "p99": [3600, 4200]}
+    assert "from record time to the count at broker: p50 5 s to 10.1 min, p99 60.0 min to 70.0 min" in printed(
+        found, Span.WINDOW
+    )
+
+
+def test_a_record_that_is_ahead_of_its_count_has_no_age() -> None:
+    found = [event("broker", "b", 0, 1, {5: 1}, time_ms=0), event("broker", "b", 1, 2, {}, time_ms=0)]
+    [audit] = compare(found, 10**12)
+    assert audit.latency(TierKey("broker", "b"), 0.5) == (0, 0)
+    assert audit.latency(TierKey("producer"), 0.5) is None

@@ -1,0 +1,86 @@
+"""The completeness watermarks of all topics, for the broker's metrics.
+
+Only the broker that leads partition 0 of the audit topic computes them, so that one of a cluster pays for it: the
+events since the last time are read and all of them compared, every `watermark.interval.ms`, on a thread of its own. It
+keeps all events in memory; so nothing is computed unless that interval is configured. A watermark that cannot be
+computed stays where it was: it lags, which is what an alert looks at.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import KlammError
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import BrokerLogs
+from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.question import AuditQuestions, Question
+
+log = logging.getLogger(__name__)
+
+STOP_S: Final = 10.0
+
+
+class WatermarkWatch:
+    """`klamm.core.seams.audit.BackgroundService`; `watermarks_ms` may be asked from any thread."""
+
+    def __init__(
+        self,
+        config: AuditConfig,
+        logs: BrokerLogs,
+        connect: Callable[[BrokerLogs], AbstractContextManager[ClusterClient]],
+    ) -> None:
+        self._config = config
+        self._logs = logs
+        self._connect = connect
+        self._found: Mapping[str, int] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="klamm-audit-watermarks", daemon=True)
+
+    def start(self) -> None:
+        if self._config.watermark_interval_ms > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(STOP_S)
+
+    def watermarks_ms(self) -> Mapping[str, int]:
+        """By topic, as of the last time; topics that have none are not in it."""
+        return self._found
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            if self._leads():
+                try:
+                    with self._connect(self._logs) as client:
+                        self._follow(client)
+                except Exception:  # the metrics miss a number; the broker goes on
+                    log.exception("audit watermarks: begun again in %d ms", self._config.watermark_interval_ms)
+            self._found = {}
+            self._stopping.wait(self._config.watermark_interval_ms / 1000)
+
+    def _follow(self, client: ClusterClient) -> None:
+        """For as long as this broker leads the audit topic."""
+        questions = AuditQuestions(client, self._config)
+        while self._leads() and not self._stopping.is_set():
+            try:
+                audits = questions.ask(Question()).audits
+                self._found = {a.topic: a.watermark_ms for a in audits if a.watermark_ms is not None}
+            except KlammError as error:
+                log.warning("audit watermarks: %s; trying again", error)
+            self._stopping.wait(self._config.watermark_interval_ms / 1000)
+
+    def _leads(self) -> bool:
+        return TopicPartition(self._config.topic, 0) in self._logs.partitions()
+
+
+def client_of_self(logs: BrokerLogs) -> ClusterClient:
+    """A client of the broker itself, like anyone's."""
+    return ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit")
