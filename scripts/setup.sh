@@ -45,7 +45,7 @@ if [ ! -x .venv/bin/klamm ] || [ "$(cat "$stamp" 2>/dev/null)" != "$now" ]; then
     || die "cannot make a virtual environment; install the system package python3-venv"
   .venv/bin/python -m pip install -q --disable-pip-version-check -r requirements/build.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check \
-    -r requirements/base.txt -r requirements/spark.txt -r requirements/dev.txt
+    -r requirements/base.txt -r requirements/web.txt -r requirements/spark.txt -r requirements/dev.txt
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-build-isolation --no-deps -e .
   echo "$now" > "$stamp"
 fi

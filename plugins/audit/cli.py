@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, interval_s
+from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, console, interval_s
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError
+from klamm.core.errors import ConfigError, PluginError
 from klamm.core.process_log import of_command
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.event import CONSUMER, HADOOP, TIERS
@@ -131,6 +131,43 @@ def settle_command(
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         counts, windows = settle(client, audit, question, who.strip(), why.strip())
     typer.echo(f"settled {counts} counts in {windows} windows of topic {topic}")
+
+
+@app.command("serve")
+def serve_command(
+    config: ConfigFile = DEFAULT_CONFIG,
+    host: Annotated[str, typer.Option("--host", help="The address to listen on; there is no authentication.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8095,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
+    expect: Annotated[list[str] | None, typer.Option("--expect", help="As for klamm audit.")] = None,
+    max_events: Annotated[
+        int, typer.Option("--max-events", min=1, help="How many events of the audit topic may be kept in memory.")
+    ] = 1_000_000,
+) -> None:
+    """Show the audit as web pages, and as JSON below /api; until Ctrl-C or SIGTERM."""
+    try:
+        from klamm.plugins.audit.web.server import serve
+        from klamm.plugins.audit.web.source import ClusterSource
+    except ImportError as error:
+        if error.name is None or error.name.startswith("klamm"):
+            raise
+        missing = f"klamm audit serve needs {error.name}; install it with: pip install 'klamm[web]'"
+        raise PluginError(missing) from error
+    settings = load_settings(config)
+    of_command(settings.log)
+    question = Question(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
+    servers, codecs = settings.producer.bootstrap_servers, settings.codec_table()
+
+    def connect() -> ClusterClient:
+        return ClusterClient(servers, codecs=codecs, client_id="klamm-audit-serve", request_timeout_s=TIMEOUT_S)
+
+    source = ClusterSource(connect, audit_config(settings), question, max_events=max_events)
+    try:
+        serve(source, host, port, typer.echo)
+    finally:
+        source.close()
 
 
 def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float | None) -> Gate:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from klamm.core.client.cluster_client import ClusterClient
@@ -38,11 +38,15 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """`counted`: the topics of which something has been counted, whatever was asked for."""
+    """`counted`: the topics of which something has been counted, whatever was asked for. `events` and `logs`: what was
+    compared, at `now_ms`."""
 
     audits: tuple[TopicAudit, ...]
     unreadable: tuple[str, ...]
     counted: frozenset[str] = frozenset()
+    events: tuple[AuditEvent, ...] = ()
+    logs: Mapping[str, Mapping[Place, LogEnd]] = field(default_factory=dict)
+    now_ms: int = 0
 
     @property
     def complete(self) -> bool:
@@ -52,10 +56,11 @@ class Answer:
 class AuditQuestions:
     """Answers questions one after another; each reads only what the audit topic has got since the one before."""
 
-    def __init__(self, client: ClusterClient, config: AuditConfig) -> None:
+    def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
+        """`reader`: one that has read before, or keeps only a part."""
         self._client = client
         self._config = config
-        self._reader = AuditReader(client, config.topic)
+        self._reader = AuditReader(client, config.topic) if reader is None else reader
 
     def ask(self, question: Question) -> Answer:
         """Reads on and compares; `KlammError` when the topic cannot be read, and the next question reads on from there.
@@ -76,7 +81,8 @@ class AuditQuestions:
         expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
         audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
         counted = frozenset(event.topic for event in reader.events)
-        return Answer(tuple(_narrowed(audit, question) for audit in audits), tuple(reader.unreadable), counted)
+        narrowed = tuple(narrow(audit, question) for audit in audits)
+        return Answer(narrowed, tuple(reader.unreadable), counted, tuple(events), logs, now_ms)
 
 
 def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answer:
@@ -109,7 +115,7 @@ def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditE
     )
 
 
-def _narrowed(audit: TopicAudit, question: Question) -> TopicAudit:
+def narrow(audit: TopicAudit, question: Question) -> TopicAudit:
     """Only the tiers and the windows asked for, each measured as before."""
     if question.tiers:
         audit = audit.of_tiers([t for t in audit.tiers if t.tier in question.tiers or str(t) in question.tiers])

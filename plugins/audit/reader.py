@@ -24,11 +24,14 @@ class AuditLog:
 
 
 class AuditReader:
-    """Reads the audit topic, and later on what has come since."""
+    """Reads the audit topic, and later on what has come since. It keeps the events that `keep` says."""
 
-    def __init__(self, client: ClusterClient, topic: str) -> None:
+    def __init__(
+        self, client: ClusterClient, topic: str, keep: Callable[[AuditEvent], bool] = lambda _event: True
+    ) -> None:
         self._client = client
         self._topic = topic
+        self._keep = keep
         self._positions: dict[TopicPartition, int] = {}
         self.events: list[AuditEvent] = []
         self.unreadable: list[str] = []
@@ -52,9 +55,12 @@ class AuditReader:
             end = ends[partition][0]
             for offset, stored_ms, value in _values(client, partition, positions[partition], end):
                 try:
-                    self.events.append(decode_event(value, stored_ms))
+                    event = decode_event(value, stored_ms)
                 except SchemaError as error:
                     self.unreadable.append(f"{partition} offset {offset}: {error}")
+                else:
+                    if self._keep(event):
+                        self.events.append(event)
                 positions[partition] = offset + 1
             positions[partition] = max(positions[partition], end)
 

@@ -155,6 +155,8 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
     broker's are of `sources` ({source: {window number: records}}), or of unknown producers."""
     fields: dict[str, Any] = {
         "partition": None if tier == "producer" else 0,
+        "host": "host",
+        "application": "tests",
         "topic": "flights",
         "window_ms": WINDOW_MS,
         "interval_ms": 1000 if tier == "producer" else 0,
@@ -170,8 +172,6 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
     return AuditEvent(
         tier=tier,
         owner=owner,
-        host="host",
-        application="tests",
         from_offset=begin,
         to_offset=end,
         windows=counts,

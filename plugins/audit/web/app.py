@@ -1,0 +1,222 @@
+"""The pages and the REST endpoint as an ASGI application. Each page has a twin below `/api` that says the same as JSON.
+
+A page is complete without JavaScript and names nothing outside of this server. What goes wrong is one line on a page:
+400 for a wrong filter, 404 for a name that is not there, 503 where the cluster cannot be asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from jinja2 import Environment, FunctionLoader
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from klamm.core.errors import ConfigError, KlammError
+from klamm.plugins.audit.web import views
+from klamm.plugins.audit.web.chart import draw
+from klamm.plugins.audit.web.source import Source
+from klamm.plugins.audit.web.views import Filters, Json, NotFoundError
+from klamm.plugins.audit.windows import Span, iso
+
+MAX_ROWS: Final = 500
+"""Of a table on a page, the newest; the REST endpoint gives all."""
+
+_FILTERS: Final = ("by", "since", "until", "tier", "host", "application")
+_HEADERS: Final = {
+    "Cache-Control": "no-cache",
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+View = Callable[[Request], tuple[str, Json, Json]]
+"""The name of a template, what it and JSON say, and what only the template needs. Runs in a thread."""
+
+
+def make_app(source: Source) -> Starlette:
+    """The application; `source` gives the answers."""
+    site = _Site(source)
+    shown: dict[str, View] = {
+        "/topics/{topic}": site.topic,
+        "/topics/{topic}/producers": site.producers,
+        "/topics/{topic}/tiers/{tier:path}": site.tier,
+    }
+    pages = {"/": site.overview, **shown}
+    apis = {"/api/topics": site.overview, **{f"/api{path}": view for path, view in shown.items()}}
+    return Starlette(
+        routes=[
+            *(Route(path, _page(view)) for path, view in pages.items()),
+            *(Route(path, _api(view)) for path, view in apis.items()),
+            Route("/page.css", _asset("page.css", "text/css")),
+            Route("/live.js", _asset("live.js", "text/javascript")),
+        ],
+        exception_handlers={KlammError: _failed, HTTPException: _refused, 500: _broken},
+    )
+
+
+class _Site:
+    """The views of one source."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def overview(self, request: Request) -> tuple[str, Json, Json]:  # noqa: ARG002 - as every view is called
+        return "overview.html", views.overview(self._source.answer()), {}
+
+    def topic(self, request: Request) -> tuple[str, Json, Json]:
+        filters = Filters.parse(request.query_params)
+        said, audit, rows = views.topic(self._source.answer(), request.path_params["topic"], filters)
+        return "topic.html", said, {"chart": draw(audit, rows[-views.FEW_ROWS :])}
+
+    def producers(self, request: Request) -> tuple[str, Json, Json]:
+        query = request.query_params
+        filters = Filters.parse(query)
+        name = request.path_params["topic"]
+        said = views.producers(self._source.answer(), name, filters, query.get("host"), query.get("application"))
+        return "producers.html", said, {}
+
+    def tier(self, request: Request) -> tuple[str, Json, Json]:
+        filters = Filters.parse(request.query_params)
+        path = request.path_params
+        return "tier.html", views.tier(self._source.answer(), path["topic"], path["tier"], filters), {}
+
+
+# -- answers
+
+
+def _page(view: View) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        name, said, more = await run_in_threadpool(view, request)
+        text = await run_in_threadpool(_render, request, name, {**said, **more})
+        return _answer(request, text, "text/html", instant(said["read_ms"]))
+
+    return endpoint
+
+
+def _api(view: View) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        _, said, _ = await run_in_threadpool(view, request)
+        text = bytes(JSONResponse(said).body).decode()
+        return _answer(request, text, "application/json", f'"read_ms":{said["read_ms"]}')
+
+    return endpoint
+
+
+def _asset(name: str, media_type: str) -> Endpoint:
+    async def endpoint(request: Request) -> Response:
+        return _answer(request, _text(name), media_type)
+
+    return endpoint
+
+
+def _answer(request: Request, text: str, media_type: str, read_at: str = "") -> Response:
+    """With an entity tag that does not change with the time of reading alone; 304 where the client has this one."""
+    digest = hashlib.sha256((text.replace(read_at, "") if read_at else text).encode()).hexdigest()
+    tag = f'W/"{digest[:32]}"'
+    headers = {**_HEADERS, "ETag": tag}
+    known = [each.strip() for each in request.headers.get("if-none-match", "").split(",")]
+    if tag in known:
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type=media_type, headers=headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    status = 404 if isinstance(error, NotFoundError) else 400 if isinstance(error, ConfigError) else 503
+    return await _error(request, status, " ".join(str(error).split()))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    said = f"there is no page {request.url.path}" if error.status_code == 404 else error.detail
+    return await _error(request, error.status_code, said)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    return await _error(request, 500, f"the server failed: {type(error).__name__}; its log says more")
+
+
+async def _error(request: Request, status: int, text: str) -> Response:
+    if request.url.path.startswith("/api/"):
+        return JSONResponse({"error": text}, status, headers=_HEADERS)
+    page = _render(request, "error.html", {"status": status, "error": text})
+    return Response(page, status, _HEADERS, "text/html")
+
+
+# -- templates
+
+
+def _render(request: Request, name: str, said: Json) -> str:
+    query = {key: request.query_params[key] for key in _FILTERS if request.query_params.get(key)}
+    live = request.query_params.get("live", "")
+    kept = {**query, "live": live} if live in ("on", "off") else query
+    page: Json = {
+        "query": query,
+        "live": live,
+        "here": request.url.path,
+        "href": lambda path, **more: _href(path, {**{k: v for k, v in kept.items() if k in _KEPT}, **more}),
+        "this": lambda **more: _href(quote(request.url.path), {**query, **more}),
+        "api": _href(_twin(request.url.path), query),
+    }
+    return _environment().get_template(name).render(**said, page=page)
+
+
+_KEPT: Final = ("since", "until", "live")
+"""Filters that a link to another page keeps."""
+
+
+def _twin(path: str) -> str:
+    return "/api/topics" if path == "/" else quote(f"/api{path}")
+
+
+def _href(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(loader=FunctionLoader(_text), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters |= {"number": number, "instant": instant, "window": window, "part": part}
+    environment.globals |= {"spans": list(Span), "max_rows": MAX_ROWS}
+    return environment
+
+
+@cache
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text()
+
+
+def number(value: int | None) -> str:
+    """`1,234`, and `unknown` without one."""
+    return "unknown" if value is None else f"{value:,}"
+
+
+def instant(timestamp_ms: int | None) -> str:
+    """`2026-11-22 10:00:00 UTC`."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return "unknown"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def window(start_ms: int | None) -> str:
+    """The start of a window of record time; records without a timestamp have one of their own."""
+    if start_ms is None:
+        return "none"
+    return "no timestamp" if start_ms < 0 else iso(start_ms)
+
+
+def part(text: Any) -> str:
+    """One segment of a path."""
+    return quote(str(text), safe="")

@@ -1,0 +1,110 @@
+"""Where the pages get their answers: one reader of the audit topic, shared by all requests.
+
+The reader keeps the events that it has read and asks only for what has come since. An answer is used again for
+`max_age_s`, so that many viewers cost one reading. After a failure the next reading begins at the start of the topic.
+Thread-safe: one request reads, the others wait for its answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+from uuid import UUID
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import KlammError
+from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.question import Answer, AuditQuestions, Question
+from klamm.plugins.audit.reader import AuditReader
+
+MAX_AGE_S: Final = 1.0
+MAX_EVENTS: Final = 1_000_000
+
+
+class Source(Protocol):
+    """What the pages show."""
+
+    def answer(self) -> Answer:
+        """The comparison as of now; `KlammError` where the cluster cannot be asked."""
+        ...
+
+
+class ClusterSource:
+    """Reads the cluster. `question` narrows what is read: its topics, and the tiers that are expected."""
+
+    def __init__(
+        self,
+        connect: Callable[[], ClusterClient],
+        config: AuditConfig,
+        question: Question,
+        *,
+        max_events: int = MAX_EVENTS,
+        max_age_s: float = MAX_AGE_S,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._config = config
+        self._question = question
+        self._max_events = max_events
+        self._max_age_s = max_age_s
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._client: ClusterClient | None = None
+        self._reader: AuditReader | None = None
+        self._topic_id: UUID | None = None
+        self._last: Answer | KlammError | None = None
+        self._asked_s = 0.0
+
+    def answer(self) -> Answer:
+        """The last one while it is fresh. A failure is used again for as long, so that requests do not queue up behind
+        a cluster that does not answer."""
+        with self._lock:
+            if self._last is None or self._monotonic() - self._asked_s >= self._max_age_s:
+                self._last = None  # not two answers in memory
+                try:
+                    self._last = self._ask()
+                except KlammError as error:
+                    self._reader = None  # what it has read may end in the middle of a partition
+                    self._last = error
+                self._asked_s = self._monotonic()
+            last = self._last
+        if isinstance(last, KlammError):
+            raise last.with_traceback(None)
+        return last
+
+    def close(self) -> None:
+        """Closes the connections."""
+        with self._lock:
+            if self._client is not None:
+                self._client.close()
+
+    def _ask(self) -> Answer:
+        if self._client is None:
+            self._client = self._connect()
+        topic = self._client.metadata().topics.get(self._config.topic)
+        topic_id = None if topic is None else topic.topic_id
+        if self._reader is None or topic_id != self._topic_id:  # created again: what was read is of another topic
+            self._reader = AuditReader(self._client, self._config.topic, self._keeper())
+            self._topic_id = topic_id
+        return AuditQuestions(self._client, self._config, self._reader).ask(self._question)
+
+    def _keeper(self) -> Callable[[AuditEvent], bool]:
+        """Which events are kept; `KlammError` above the bound, for an audit of a part of them would be wrong."""
+        kept = 0
+
+        def keep(event: AuditEvent) -> bool:
+            nonlocal kept
+            if self._question.topics and event.topic not in self._question.topics:
+                return False
+            kept += 1
+            if kept > self._max_events:
+                raise KlammError(
+                    f"{self._config.topic} has more than {self._max_events:,} events; choose topics with --topic, or "
+                    "raise --max-events (about 1 KB of memory each)"
+                )
+            return True
+
+        return keep

@@ -1,0 +1,346 @@
+"""What the pages and the REST endpoint say, as data: each view is a dictionary that is JSON as it is, and that a
+template shows. Instants are in ms since the epoch. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from klamm.core.client.errors import nearest_of, unknown_topic
+from klamm.core.errors import ConfigError, KlammError
+from klamm.plugins.audit.compare import State, TopicAudit, told_now
+from klamm.plugins.audit.event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
+from klamm.plugins.audit.question import Answer, Question, narrow
+from klamm.plugins.audit.report import Row, as_json, rows
+from klamm.plugins.audit.tiling import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, tier_counts, wide
+from klamm.plugins.audit.web.chart import missing_records
+from klamm.plugins.audit.windows import Span, parse_instant
+
+Json = dict[str, Any]
+FEW_ROWS: Final = 60
+NOTHING: Final = "nothing counted"
+
+
+class NotFoundError(KlammError):
+    """There is no such topic, tier or page."""
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a viewer chose. `by`: None for the shortest span that makes few rows."""
+
+    by: Span | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    tiers: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, query: Mapping[str, str]) -> Filters:
+        """Of a query string; `ConfigError` in one line."""
+        by = query.get("by", "")
+        if by not in ("", *Span):
+            raise ConfigError(f"by: expected month, day, hour or window, got {by!r}")
+        tier = query.get("tier", "")
+        span = (_instant(name, query.get(name, "")) for name in ("since", "until"))
+        return cls(Span(by) if by else None, *span, (tier,) if tier else ())
+
+
+def _instant(name: str, text: str) -> int | None:
+    try:
+        return parse_instant(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{name}: expected a date or time in ISO 8601, got {text!r}") from error
+
+
+def find_topic(answer: Answer, name: str) -> TopicAudit:
+    """`NotFoundError` names the nearest topic."""
+    for audit in answer.audits:
+        if audit.topic == name:
+            return audit
+    raise NotFoundError(unknown_topic(name, [audit.topic for audit in answer.audits], wanted=False).words)
+
+
+def find_tier(audit: TopicAudit, name: str) -> TierKey:
+    """`NotFoundError` names the nearest tier."""
+    for tier in audit.tiers:
+        if str(tier) == name:
+            return tier
+    near = nearest_of(name, map(str, audit.tiers))
+    raise NotFoundError(f"topic {audit.topic!r} has no tier {name!r}{near}")
+
+
+# -- the views
+
+
+def overview(answer: Answer) -> Json:
+    """Every topic in one row."""
+    return {
+        "read_ms": answer.now_ms,
+        "unreadable": list(answer.unreadable),
+        "topics": [
+            {
+                "topic": audit.topic,
+                "state": topic_state(audit),
+                "complete": audit.complete,
+                "lowest": Row("", audit.windows).completeness() if audit.windows else None,
+                "watermark_ms": audit.watermark_ms,
+                "lag": _lag_json(answer, audit),
+                "problems": len(audit.problems),
+                "live_producers": len(audit.live_producers),
+            }
+            for audit in answer.audits
+        ],
+    }
+
+
+def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit, list[Row]]:
+    """One topic, its tiers side by side; and what the chart is drawn of."""
+    whole = find_topic(answer, name)
+    for tier in filters.tiers:
+        find_tier(whole, tier)
+    audit = narrow(whole, Question(tiers=filters.tiers, since_ms=filters.since_ms, until_ms=filters.until_ms))
+    span = filters.by or _span(audit)
+    shown = rows(audit, span)
+    [said] = as_json([audit], span, ())["topics"]
+    for row, entry in zip(shown, said["rows"], strict=True):
+        entry["completeness"] = row.completeness()
+        for tier_key in audit.tiers:
+            entry["tiers"][str(tier_key)]["missing"] = missing_records(row, tier_key)
+    said |= {
+        "read_ms": answer.now_ms,
+        "by": span,
+        "since_ms": filters.since_ms,
+        "until_ms": filters.until_ms,
+        "state": topic_state(audit),
+        "tiers": [str(tier) for tier in audit.tiers],
+        "lag": _lag_json(answer, audit),
+    }
+    return said, audit, shown
+
+
+def producers(answer: Answer, name: str, filters: Filters, host: str | None, application: str | None) -> Json:
+    """Who sent the records: by host and application, or the producers of one of them; and what the broker stored of
+    each, which the records' headers tell."""
+    audit = find_topic(answer, name)
+    found = _found(answer, audit)
+    counted = found.get(PRODUCERS, TierCounts(PRODUCERS))
+    stored = _stored_by_source(found.values(), filters)
+    entries = [
+        _producer(life, stored, audit.window_ms, filters)
+        for life in counted.lives
+        if host in (None, life.last.host) and application in (None, life.last.application)
+    ]
+    one = host is not None or application is not None
+    said: Json = {
+        "topic": audit.topic,
+        "read_ms": answer.now_ms,
+        "host": host,
+        "application": application,
+        "applications": _by_application(entries),
+        "producers": sorted(entries, key=lambda each: (-each["last_told_ms"], each["producer"])) if one else [],
+    }
+    if one and not entries:
+        raise NotFoundError(f"topic {audit.topic!r} has no producers on host {host!r} in application {application!r}")
+    return said
+
+
+def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
+    """One group, load job or the broker: its counts by time, how far it has come in each partition, and the ranges that
+    it told (of a load job those that were published)."""
+    whole = find_topic(answer, name)
+    key = find_tier(whole, tier_name)
+    audit = narrow(whole, Question(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
+    span = filters.by or _span(audit)
+    tiles = _tiles(_found(answer, whole), key)
+    ends = answer.logs.get(name, {})
+    return {
+        "topic": audit.topic,
+        "tier": tier_name,
+        "what": {HADOOP: "load job", BROKER: "broker"}.get(key.tier, "consumer group"),
+        "read_ms": answer.now_ms,
+        "by": span,
+        "state": topic_state(audit),
+        "lag": _lag_json(answer, whole).get(tier_name),
+        "problems": [{"kind": problem.kind, "text": problem.text} for problem in audit.problems],
+        "rows": [
+            {
+                "label": row.label,
+                "records": row.records(key),
+                "expected": sum(cell.expected for cell in row.cells(key)),
+                "bytes": row.size(key),
+                "missing": missing_records(row, key),
+                "state": row.state(key),
+            }
+            for row in rows(audit, span)
+        ],
+        "partitions": [_partition(place, events, ends.get(place)) for place, events in sorted(tiles.items())],
+        "ranges": [
+            _range(event)
+            for event in sorted(
+                (event for events in tiles.values() for event in events if _in_span(event, filters)),
+                key=lambda event: (-event.seen_ms, event.partition, -event.from_offset),
+            )
+        ],
+    }
+
+
+def topic_state(audit: TopicAudit) -> str:
+    """The worst of its counts; a problem that no counted window shows makes it unknown too."""
+    if not audit.windows:
+        return State.UNKNOWN if audit.problems else NOTHING
+    worst = Row("", audit.windows).state() if audit.tiers else State.UNKNOWN
+    return State.UNKNOWN if audit.problems and worst in (State.COMPLETE, State.SETTLED) else worst
+
+
+# -- lag
+
+
+def lags(audit: TopicAudit, events: Iterable[AuditEvent], logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
+    """How many records the log holds behind what each tier has told, by tier; None where no broker says where a log
+    ends. Producers have none: they are the measure."""
+    told: dict[tuple[TierKey, Place], int] = {}
+    for event in events:
+        if event.partition is not None and not event.replay:
+            key = (TierKey(event.tier, event.owner), Place(event.topic_id, event.partition))
+            told[key] = max(told.get(key, 0), event.to_offset)
+    found: dict[str, int | None] = {}
+    for tier in audit.tiers:
+        if tier.tier == PRODUCER:
+            continue
+        left = 0
+        for place, log in logs.items():
+            end = told.get((tier, place), told.get((tier, Place("", place.partition)), log.start))
+            left += max(log.end - max(end, log.start), 0)
+        found[str(tier)] = None if any(log.end < 0 for log in logs.values()) or not logs else left
+    return found
+
+
+def _lag_json(answer: Answer, audit: TopicAudit) -> dict[str, int | None]:
+    events = (event for event in answer.events if event.topic == audit.topic)
+    return lags(audit, events, answer.logs.get(audit.topic, {}))
+
+
+# -- drill-down
+
+
+def _found(answer: Answer, audit: TopicAudit) -> dict[TierKey, TierCounts]:
+    events = [event for event in answer.events if event.topic == audit.topic]
+    now_ms = told_now(list(answer.events), answer.now_ms)
+    return tier_counts(audit.topic, events, audit.window_ms, now_ms, logs=answer.logs.get(audit.topic, {}))
+
+
+def _tiles(found: Mapping[TierKey, TierCounts], key: TierKey) -> dict[Place, list[AuditEvent]]:
+    return found[key].tiles if key in found else {}
+
+
+def _within(start_ms: int, filters: Filters) -> bool:
+    after = filters.since_ms is None or start_ms >= filters.since_ms
+    return after and (filters.until_ms is None or start_ms < filters.until_ms)
+
+
+def _in_span(event: AuditEvent, filters: Filters) -> bool:
+    return not event.windows or any(_within(window.start_ms, filters) for window in event.windows)
+
+
+def _stored_by_source(found: Iterable[TierCounts], filters: Filters) -> dict[str, int]:
+    stored: dict[str, int] = {}
+    for counts in found:
+        if counts.tier.tier == BROKER:
+            for start, sources in counts.sources.items():
+                for source, records in sources.items() if _within(start, filters) else ():
+                    stored[source] = stored.get(source, 0) + records
+    return stored
+
+
+def _producer(life: ProducerLife, stored: Mapping[str, int], window_ms: int, filters: Filters) -> Json:
+    windows = [
+        window
+        for event in life.events
+        for window in event.windows
+        if _within(wide(window.start_ms, window_ms), filters)
+    ]
+    acknowledged = sum(window.records for window in windows)
+    held = None if UNATTRIBUTED in stored else stored.get(life.owner, 0)
+    status = "killed" if life.killed else "live" if life.live else "closed"
+    if held is None:
+        state = State.UNKNOWN
+    elif held < acknowledged:
+        state = State.MISSING
+    else:
+        state = State.COMPLETE if held == acknowledged and not life.killed else State.UNKNOWN
+    return {
+        "producer": life.owner,
+        "host": life.last.host,
+        "application": life.last.application,
+        "status": status,
+        "attempted": sum(window.attempted for window in windows),
+        "acknowledged": acknowledged,
+        "stored": held,
+        "missing": max(acknowledged - held, 0) if held is not None else None,
+        "state": state,
+        "last_told_ms": life.last.seen_ms,
+    }
+
+
+def _by_application(entries: Sequence[Json]) -> list[Json]:
+    grouped: dict[tuple[str, str], list[Json]] = {}
+    for entry in entries:
+        grouped.setdefault((entry["host"], entry["application"]), []).append(entry)
+    order = list(State)
+    return [
+        {
+            "host": host,
+            "application": application,
+            "producers": len(group),
+            "live": sum(each["status"] == "live" for each in group),
+            "killed": sum(each["status"] == "killed" for each in group),
+            "attempted": sum(each["attempted"] for each in group),
+            "acknowledged": sum(each["acknowledged"] for each in group),
+            "stored": None if any(each["stored"] is None for each in group) else sum(e["stored"] for e in group),
+            "missing": None if any(each["missing"] is None for each in group) else sum(e["missing"] for e in group),
+            "state": max((each["state"] for each in group), key=order.index),
+            "last_told_ms": max(each["last_told_ms"] for each in group),
+        }
+        for (host, application), group in sorted(grouped.items())
+    ]
+
+
+def _partition(place: Place, events: Sequence[AuditEvent], log: LogEnd | None) -> Json:
+    end = None if log is None or log.end < 0 else log.end
+    told = events[-1].to_offset
+    return {
+        "partition": place.partition,
+        "topic_id": place.topic_id,
+        "from": events[0].from_offset,
+        "to": told,
+        "log_end": end,
+        "lag": None if end is None else max(end - told, 0),
+        "last_told_ms": max(event.seen_ms for event in events),
+    }
+
+
+def _range(event: AuditEvent) -> Json:
+    starts = [window.start_ms for window in event.windows]
+    return {
+        "partition": event.partition,
+        "topic_id": event.topic_id,
+        "from": event.from_offset,
+        "to": event.to_offset,
+        "records": sum(window.records for window in event.windows),
+        "first_window_ms": min(starts, default=None),
+        "last_window_ms": max(starts, default=None),
+        "lossy": event.lossy,
+        "host": event.host,
+        "application": event.application,
+        "told_ms": event.seen_ms,
+    }
+
+
+def _span(audit: TopicAudit) -> Span:
+    """The shortest that makes few rows."""
+    for span in (Span.WINDOW, Span.HOUR, Span.DAY):
+        if len({span.label(window.start_ms) for window in audit.windows}) <= FEW_ROWS:
+            return span
+    return Span.MONTH

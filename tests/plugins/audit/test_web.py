@@ -1,0 +1,460 @@
+"""The pages and the REST endpoint, on hand-made events: every view, every error; and one page in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote
+
+import pytest
+
+pytest.importorskip("starlette", reason="the extra `web` is not installed")
+import uvicorn
+
+from klamm.core.errors import KlammError
+from klamm.plugins.audit.compare import compare
+from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.question import Answer, Question
+from klamm.plugins.audit.tiling import LogEnd, Place
+from klamm.plugins.audit.web import source as source_module
+from klamm.plugins.audit.web.app import make_app
+from klamm.plugins.audit.web.source import ClusterSource
+from klammtest.audits import event
+
+NOW = 10**9
+GROUP = "a/b <i>"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
+    """Two producers of two applications, 30 records in three windows; the lake has lost one of the second window."""
+    return [
+        event("producer", "p1", 0, 1, {0: 4, 1: 6, 2: 5}, host="web-1", application="shop"),
+        event("producer", "p2", 0, 1, {0: 6, 1: 4, 2: 5}, host="web-2", application="<b>till</b>"),
+        event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 6, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}}),
+        event("consumer", GROUP, 0, 30, {0: 10, 1: 10, 2: 10}),
+        event("hadoop", "lake", 0, 20, {0: 10, 1: 9, 2: 1} if lake is None else lake),
+        event("hadoop", "lake", 20, 30, {2: 9}),
+    ]
+
+
+class Hand:
+    """A source of hand-made events."""
+
+    def __init__(self, events: list[AuditEvent], log_end: int = 35, unreadable: tuple[str, ...] = ()) -> None:
+        self.events = events
+        self.error: Exception | None = None
+        self.unreadable = unreadable
+        self.now_ms = NOW
+        self.logs = {"flights": {Place("", 0): LogEnd(0, log_end)}}
+
+    def answer(self) -> Answer:
+        if self.error is not None:
+            raise self.error
+        audits = compare(self.events, self.now_ms, topics=["flights"])
+        return Answer(tuple(audits), self.unreadable, frozenset(), tuple(self.events), self.logs, self.now_ms)
+
+
+class Got:
+    def __init__(self, status: int, headers: dict[str, str], text: str) -> None:
+        self.status, self.headers, self.text = status, headers, text
+
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+def get(hand: Hand, target: str, **headers: str) -> Got:
+    """One request to the application, without a network."""
+    path, _, query = target.partition("?")
+    sent: list[dict[str, Any]] = []
+    scope = {
+        "type": "http", "method": "GET", "path": unquote(path), "raw_path": path.encode(),
+        "query_string": query.encode(), "root_path": "", "scheme": "http", "http_version": "1.1", "server": ("t", 80),
+        "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    try:
+        asyncio.run(make_app(hand)(scope, receive, send))
+    except RuntimeError:  # told the client, and raised for the server's log
+        assert sent
+    said = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
+    return Got(sent[0]["status"], said, b"".join(each.get("body", b"") for each in sent[1:]).decode())
+
+
+class Page(HTMLParser):
+    """The elements of a page, for what a screen reader needs."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for each, attributes in self.tags if each == tag]
+
+
+TIER = f"/topics/flights/tiers/consumer%2F{quote(GROUP, safe='')}"
+PAGES = ["/", "/topics/flights", "/topics/flights/producers", "/topics/flights/producers?host=web-1&application=shop",
+         TIER, "/topics/flights/tiers/hadoop%2Flake", "/topics/flights/tiers/broker"]  # fmt: skip
+
+
+@pytest.mark.parametrize("target", PAGES)
+def test_every_page_is_complete_escaped_and_fit_for_a_screen_reader(target: str) -> None:
+    got = get(Hand(pipeline()), target)
+    assert (got.status, got.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert "<b>till" not in got.text
+    assert "a/b <i>" not in got.text
+    assert "://" not in got.text, "a page names nothing outside of its server"
+    page = Page(got.text)
+    assert page.all("html") == [{"lang": "en"}]
+    assert len(page.all("h1")) == len(page.all("main")) == 1
+    assert len(page.all("caption")) == len(page.all("table"))
+    assert all(cell.get("scope") in ("col", "row") for cell in page.all("th"))
+    assert all("style" not in attributes for _, attributes in page.tags), "the content security policy forbids it"
+    assert all(region.get("tabindex") == "0" for region in page.all("div") if region.get("role") == "region")
+
+
+@pytest.mark.parametrize("target", PAGES)
+def test_every_link_of_a_page_leads_somewhere(target: str) -> None:
+    hand = Hand(pipeline())
+    links = {link["href"] for link in Page(get(hand, target).text).all("a")}
+    for link in links:
+        assert link is not None
+        assert link.startswith("#") or get(hand, link).status == 200, link
+
+
+def test_the_overview_has_completeness_and_lag_of_each_topic() -> None:
+    [topic] = get(Hand(pipeline()), "/api/topics").json()["topics"]
+    assert (topic["topic"], topic["state"], topic["lowest"]) == ("flights", "missing", "0.9000 missing")
+    assert topic["lag"] == {"broker": 5, f"consumer/{GROUP}": 5, "hadoop/lake": 5}
+    text = get(Hand(pipeline(), unreadable=("<x>",)), "/").text
+    assert "Unreadable: &lt;x&gt;" in text
+    assert "hadoop/lake: 5" in text
+
+
+def test_a_topic_shows_its_tiers_side_by_side_and_what_is_missing_in_words_and_in_the_picture() -> None:
+    text = get(Hand(pipeline()), "/topics/flights").text
+    for tier in ("acknowledged", "broker", "consumer/a/b &lt;i&gt;", "hadoop/lake"):
+        assert tier in text
+    assert "1 missing" in text
+    assert text.count('class="gap"') == 2, "one bar and its key"
+    [chart] = [each for each in Page(text).all("svg") if each.get("role") == "img"]
+    assert chart["aria-labelledby"] == "chart-title chart-desc"
+    assert "1970-01-01 00:10 is missing" in text
+
+
+def test_a_topic_that_is_complete_has_no_gap() -> None:
+    text = get(Hand(pipeline({0: 10, 1: 10, 2: 1}), log_end=30), "/topics/flights").text
+    assert text.count('class="gap"') == 1
+    assert "All are complete" in text
+    assert 'class="problem"' not in text
+
+
+def test_unknown_counts_are_hatched_and_problems_are_listed() -> None:
+    broken = [each for each in pipeline() if each.to_offset != 20]
+    text = get(Hand(broken), "/topics/flights").text
+    assert '<strong>gap</strong> at <a href="/topics/flights/tiers/hadoop%2Flake">' in text
+    assert text.count("over unknown") > 1
+
+
+def test_filters_of_time_tier_and_span() -> None:
+    hand = Hand(pipeline())
+    said = get(hand, "/api/topics/flights?since=1970-01-01T00:10&until=1970-01-01T00:20&tier=hadoop/lake").json()
+    assert (said["tiers"], [row["label"] for row in said["rows"]]) == (["hadoop/lake"], ["1970-01-01 00:10"])
+    assert said["rows"][0]["tiers"]["hadoop/lake"] == {"records": 9, "bytes": 90, "state": "missing", "missing": 1}
+    by_day = get(hand, "/api/topics/flights?by=day").json()
+    assert [(row["label"], row["completeness"]) for row in by_day["rows"]] == [("1970-01-01", "0.9000 missing")]
+
+
+def test_many_windows_are_grouped_and_a_long_table_is_cut() -> None:
+    windows = dict.fromkeys(range(1200), 1)
+    events = [event("producer", "p", 0, 1, windows), event("broker", "b", 0, 1200, windows)]
+    hand = Hand(events, log_end=1200)
+    assert get(hand, "/api/topics/flights").json()["by"] == "day"
+    cut = get(hand, "/topics/flights?by=window").text
+    assert "The newest 500 of 1200 rows are listed" in cut
+    assert "The newest 60 rows are drawn" in cut
+    assert len(get(hand, "/api/topics/flights?by=window").json()["rows"]) == 1200
+
+
+def test_producers_by_host_and_application_with_what_is_stored_of_each() -> None:
+    events = pipeline()
+    events[2] = event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 5, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}})
+    hand = Hand(events)
+    said = get(hand, "/api/topics/flights/producers").json()
+    rows = {row["application"]: row for row in said["applications"]}
+    assert (rows["shop"]["acknowledged"], rows["shop"]["stored"], rows["shop"]["missing"]) == (15, 14, 1)
+    assert (rows["shop"]["state"], rows["<b>till</b>"]["state"]) == ("missing", "complete")
+    one = get(hand, "/api/topics/flights/producers?host=web-1&application=shop&since=1970-01-01T00:20").json()
+    assert [(p["producer"], p["status"], p["stored"]) for p in one["producers"]] == [("p1", "closed", 5)]
+
+
+def test_a_killed_and_a_live_producer_are_told_apart() -> None:
+    events = pipeline()
+    events[0] = event("producer", "p1", 0, 1, {0: 4}, final=False, time_ms=0)
+    events[1] = event("producer", "p2", 0, 1, {0: 6}, final=False, time_ms=NOW)
+    said = get(Hand(events), "/api/topics/flights/producers?application=tests").json()
+    assert {p["producer"]: p["status"] for p in said["producers"]} == {"p1": "killed", "p2": "live"}
+
+
+def test_a_load_job_shows_its_ranges_and_its_partitions() -> None:
+    said = get(Hand(pipeline()), "/api/topics/flights/tiers/hadoop%2Flake").json()
+    assert (said["what"], said["lag"], said["state"]) == ("load job", 5, "missing")
+    assert [(r["from"], r["to"], r["records"]) for r in said["ranges"]] == [(20, 30, 9), (0, 20, 20)]
+    assert [(p["partition"], p["to"], p["log_end"], p["lag"]) for p in said["partitions"]] == [(0, 30, 35, 5)]
+    assert [(r["records"], r["expected"]) for r in said["rows"]] == [(10, 10), (9, 10), (10, 10)]
+
+
+def test_a_log_that_no_broker_serves_has_an_unknown_lag() -> None:
+    said = get(Hand(pipeline(), log_end=-1), "/api/topics").json()
+    assert set(said["topics"][0]["lag"].values()) == {None}
+
+
+def test_nothing_counted_is_said() -> None:
+    hand = Hand([])
+    assert get(hand, "/api/topics/flights").json()["rows"] == []
+    assert "Nothing has been counted" in get(hand, "/topics/flights").text
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "said"),
+    [
+        ("/topics/flihgts", 404, "there is no topic 'flihgts'; did you mean 'flights'?"),
+        ("/topics/flights/tiers/hadoop/lak", 404, "has no tier 'hadoop/lak'; did you mean 'hadoop/lake'?"),
+        ("/topics/flights?tier=hadoop/lak", 404, "did you mean 'hadoop/lake'?"),
+        ("/topics/flights/producers?host=nobody", 404, "no producers on host 'nobody'"),
+        ("/nothing", 404, "there is no page"),
+        ("/topics/flights?by=year", 400, "by: expected month, day, hour or window, got 'year'"),
+        ("/topics/flights?since=soon", 400, "since: expected a date or time in ISO 8601, got 'soon'"),
+    ],
+)
+def test_what_is_wrong_is_one_line_on_the_page_and_in_json(target: str, status: int, said: str) -> None:
+    import html
+
+    page, api = get(Hand(pipeline()), target), get(Hand(pipeline()), f"/api{target}")
+    assert (page.status, api.status) == (status, status)
+    assert said in html.unescape(page.text)
+    assert said in api.json()["error"]
+
+
+def test_a_cluster_that_cannot_be_asked_is_503_and_the_server_lives_on() -> None:
+    hand = Hand(pipeline())
+    hand.error = KlammError("no broker at <127.0.0.1:1>\nanswers")
+    page = get(hand, "/")
+    assert page.status == 503
+    assert "no broker at &lt;127.0.0.1:1&gt; answers" in page.text
+    assert get(hand, "/api/topics").json() == {"error": "no broker at <127.0.0.1:1> answers"}
+    hand.error = None
+    assert get(hand, "/").status == 200
+
+
+def test_a_fault_of_the_server_is_one_line_without_a_traceback() -> None:
+    hand = Hand(pipeline())
+    hand.error = RuntimeError("a secret")
+    page = get(hand, "/")
+    assert page.status == 500
+    assert "the server failed: RuntimeError" in page.text
+    assert "a secret" not in page.text
+
+
+@pytest.mark.parametrize("target", ["/topics/flights", "/api/topics", "/page.css"])
+def test_what_has_not_changed_is_not_sent_again(target: str) -> None:
+    hand = Hand(pipeline())
+    first = get(hand, target)
+    assert first.headers["cache-control"] == "no-cache"
+    hand.now_ms += 1000
+    again = get(hand, target, if_none_match=first.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+    if target != "/page.css":
+        hand.events = pipeline({0: 10, 1: 10, 2: 1})
+        assert get(hand, target, if_none_match=first.headers["etag"]).status == 200
+
+
+def test_a_page_updates_by_itself_unless_it_is_told_not_to() -> None:
+    hand = Hand(pipeline())
+    plain, on, off = (get(hand, f"/topics/flights{query}").text for query in ("", "?live=on", "?live=off"))
+    assert ["live.js" in text for text in (plain, on, off)] == [True, True, False]
+    assert ['http-equiv="refresh"' in text for text in (plain, on, off)] == [False, True, False]
+    assert get(hand, "/live.js").status == 200
+
+
+# -- the source
+
+
+class Asked:
+    """In place of `question.ask`."""
+
+    def __init__(self) -> None:
+        self.readers: list[Any] = []
+        self.error: KlammError | None = None
+
+    def __call__(self, client: Any, config: Any, question: Any, reader: Any) -> Answer:
+        self.readers.append(reader)
+        if self.error is not None:
+            raise self.error
+        return Answer((), ())
+
+
+class FakeTopic:
+    topic_id = None
+
+
+class FakeClient:
+    def __init__(self) -> None:
+        self.topics: dict[str, FakeTopic] = {"__klamm_audit": FakeTopic()}
+        self.closed = False
+
+    def metadata(self) -> FakeClient:
+        return self
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    stub = Asked()
+    monkeypatch.setattr(source_module, "ask", stub)
+    return stub
+
+
+def make_source(client: FakeClient, clock: Callable[[], float], **more: Any) -> ClusterSource:
+    return ClusterSource(lambda: client, AuditConfig(), Question(**more), max_events=2, monotonic=clock)  # type: ignore[arg-type, return-value]
+
+
+def test_an_answer_serves_many_requests_and_one_reader_goes_on(asked: Asked) -> None:
+    now = [0.0]
+    client = FakeClient()
+    source = make_source(client, lambda: now[0])
+    assert source.answer() is source.answer()
+    now[0] = 1.0
+    source.answer()
+    assert len(asked.readers) == 2
+    assert asked.readers[0] is asked.readers[1]
+    source.close()
+    assert client.closed
+
+
+def test_after_a_failure_the_topic_is_read_from_its_beginning(asked: Asked) -> None:
+    now = [0.0]
+    source = make_source(FakeClient(), lambda: now[0])
+    source.answer()
+    now[0], asked.error = 1.0, KlammError("away")
+    for _ in range(2):
+        with pytest.raises(KlammError, match="away"):
+            source.answer()
+    assert len(asked.readers) == 2, "those who wait get the same failure"
+    now[0], asked.error = 2.0, None
+    source.answer()
+    assert asked.readers[2] is not asked.readers[0]
+
+
+def test_an_audit_topic_that_was_created_again_is_read_from_its_beginning(asked: Asked) -> None:
+    now, client = [0.0], FakeClient()
+    source = make_source(client, lambda: now[0])
+    source.answer()
+    other = FakeTopic()
+    other.topic_id = "another"  # type: ignore[assignment]
+    client.topics["__klamm_audit"], now[0] = other, 1.0
+    source.answer()
+    assert asked.readers[0] is not asked.readers[1]
+
+
+def test_memory_is_bounded_by_the_number_of_events(asked: Asked) -> None:
+    source = make_source(FakeClient(), lambda: 0.0, topics=("flights",))
+    source.answer()
+    keep = asked.readers[0]._keep
+    kept = [keep(event("broker", "b", 0, 1, {}, topic=topic)) for topic in ("flights", "trips", "flights")]
+    assert kept == [True, False, True]
+    with pytest.raises(KlammError, match="more than 2 events"):
+        keep(pipeline()[0])
+
+
+# -- the server
+
+
+@contextmanager
+def served(hand: Hand) -> Iterator[str]:
+    """The application on a port of its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config = uvicorn.Config(make_app(hand), lifespan="off", log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join(60)
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
+def test_the_command_serves_without_a_cluster_says_so_and_stops_in_order(tmp_path: Path, signal_number: int) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        nobody = taken.getsockname()[1]
+    config = tmp_path / "klamm.yaml"
+    config.write_text(f"producer: {{bootstrap.servers: '127.0.0.1:{nobody}'}}\naudit: {{plugin: klamm}}\n")
+    command = [str(Path(sys.executable).parent / "klamm"), "audit", "serve", "--config", str(config), "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    ) as process:
+        assert process.stdout is not None
+        try:
+            [url] = re.findall(r"ready on (http://127\.0\.0\.1:\d+/)", process.stdout.readline())
+            with pytest.raises(urllib.error.HTTPError) as refused:
+                urllib.request.urlopen(url, timeout=120)
+            with refused.value as answer:
+                assert answer.status == 503
+                assert str(nobody) in answer.read().decode()
+        finally:
+            process.send_signal(signal_number)
+            _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert "Traceback" not in errors
+
+
+def chromium(url: str, *options: str, folder: Path) -> str:
+    """What headless Chromium prints; it reaches nothing but this machine."""
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+               "--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
+               f"--user-data-dir={folder}/profile", *options, url]  # fmt: skip
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: scripts/setup.sh chromium=chromium")
+def test_a_browser_without_a_network_shows_the_tiers_and_takes_a_picture(tmp_path: Path) -> None:
+    with served(Hand(pipeline())) as url:
+        shown = chromium(f"{url}/topics/flights", "--dump-dom", "--virtual-time-budget=5000", folder=tmp_path)
+        chromium(f"{url}/topics/flights?live=off", "--window-size=1100,1000", "--screenshot=page.png", folder=tmp_path)
+    for tier in ("acknowledged", "broker", "consumer/a/b", "hadoop/lake"):
+        assert tier in shown
+    assert "Updating" in shown, "the script ran, and found the page again"
+    assert (tmp_path / "page.png").stat().st_size > 10_000
