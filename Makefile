@@ -3,13 +3,13 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: guarantees native-twin sanitize help setup demo test lint clients faults bench wheel clean
+.PHONY: guarantees native-twin sanitize help setup demo test lint clients faults bench audit-pictures wheel clean
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 setup: ## .venv with pinned versions; done by the others themselves
-	@scripts/setup.sh kcat=kcat
+	@scripts/setup.sh kcat=kcat 'chromium=chromium?'
 
 demo: ## the whole pipeline on 336,776 real flights (PLANT=lost or PLANT=doubled plants an anomaly; LAKE=file without HDFS)
 	@scripts/setup.sh
@@ -43,6 +43,10 @@ sanitize: setup ## the compiled module built with the sanitizers, against its tw
 bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
 	@bench/install.sh
 	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report)
+
+audit-pictures: setup ## the pictures of the audit's page in docs/, by headless Chromium
+	@scripts/setup.sh chromium=chromium
+	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_page docs
 
 wheel: setup ## dist/klamm-*.whl
 	@rm -rf build  # setuptools would take stale modules from it

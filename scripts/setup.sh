@@ -33,8 +33,13 @@ need java openjdk-17-jre-headless # Spark and ZooKeeper run on it
 major=$(java -XshowSettings:properties -version 2>&1 | sed -n 's/ *java.specification.version = \([0-9]*\).*/\1/p')
 [ "${major:-0}" -ge 17 ] || die "Java $major found, 17 or newer is needed; install openjdk-17-jre-headless"
 
-for wanted in "$@"; do # extra system packages, COMMAND=PACKAGE
-  need "${wanted%%=*}" "${wanted##*=}"
+for wanted in "$@"; do # extra system packages, COMMAND=PACKAGE; COMMAND=PACKAGE? where it is not there, its tests are skipped
+  case $wanted in
+    *'?') wanted=${wanted%'?'}
+      command -v "${wanted%%=*}" >/dev/null 2>&1 || apt_install "${wanted##*=}" \
+        || echo "setup: no ${wanted%%=*} (system package ${wanted##*=}); its tests are skipped" >&2 ;;
+    *) need "${wanted%%=*}" "${wanted##*=}" ;;
+  esac
 done
 
 stamp=.venv/requirements.sha256

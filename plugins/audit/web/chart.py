@@ -18,7 +18,8 @@ from klamm.plugins.audit.tiling import TierKey
 WIDTH: Final = 960
 HEIGHT: Final = 280
 LEFT, RIGHT, TOP, BOTTOM = 76, 8, 22, 34
-LABELS: Final = 12
+LABEL_WIDTH: Final = 8
+"""Pixels of a letter of a label, and a little: labels do not overlap."""
 MIN_BAR: Final = 3.0
 """Pixels: an unknown or missing count of 0 is seen too."""
 
@@ -78,7 +79,7 @@ def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
     bars: list[Bar] = []
     warnings: list[Mark] = []
     labels: list[Mark] = []
-    every = math.ceil(len(rows) / LABELS)
+    every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / group)
     for number, row in enumerate(rows):
         middle = LEFT + group * (number + 0.5)
         begin = middle - bar * len(audit.tiers) / 2
@@ -126,7 +127,7 @@ def _nice(value: int) -> int:
     """The next round number that four ticks divide."""
     if value <= 4:
         return 4
-    step = 10 ** math.floor(math.log10(value / 4))
+    step: int = 10 ** math.floor(math.log10(value / 4))
     return next(4 * step * n for n in (1, 2, 3, 5, 10, 20) if 4 * step * n >= value)
 
 

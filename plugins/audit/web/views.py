@@ -43,8 +43,8 @@ class Filters:
         if by not in ("", *Span):
             raise ConfigError(f"by: expected month, day, hour or window, got {by!r}")
         tier = query.get("tier", "")
-        span = (_instant(name, query.get(name, "")) for name in ("since", "until"))
-        return cls(Span(by) if by else None, *span, (tier,) if tier else ())
+        since_ms, until_ms = (_instant(name, query.get(name, "")) for name in ("since", "until"))
+        return cls(Span(by) if by else None, since_ms, until_ms, (tier,) if tier else ())
 
 
 def _instant(name: str, text: str) -> int | None:

@@ -20,11 +20,13 @@ from klamm import Consumer, Producer
 from klamm.core.cli.main import app
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError
+from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.question import audit_config, completeness_watermark
+from klamm.plugins.audit.question import Question, audit_config, completeness_watermark
 from klamm.plugins.audit.reader import read_audit_log
+from klamm.plugins.audit.web import views
+from klamm.plugins.audit.web.source import ClusterSource
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.broker import RunningBroker, running_broker
 
@@ -345,3 +347,30 @@ def test_where_the_broker_stamps_records_all_tiers_count_by_its_time(broker: Run
     assert (status, topic["lowest"]) == (0, 1.0)
     stamped = [row for row in topic["rows"] if row["tiers"]["broker"]["records"]]
     assert sum(row["tiers"]["producer"]["records"] for row in stamped) == 30
+
+
+def test_the_pages_source_follows_a_live_topic_and_outlives_the_broker(broker: RunningBroker) -> None:
+    settings = load_settings(broker.config_path)
+    config = audit_config(settings)
+
+    def connect() -> ClusterClient:
+        return ClusterClient(broker.bootstrap, codecs=settings.codec_table(), request_timeout_s=30)
+
+    source = ClusterSource(connect, config, Question(), max_age_s=0)
+    try:
+        for total in (100, 200):
+            produce(broker, 100, begin=total - 100)
+            deadline = time.monotonic() + 300
+            while not (said := source.answer()).complete and time.monotonic() < deadline:
+                time.sleep(0.1)
+            [entry] = views.overview(said)["topics"]
+            assert (entry["state"], entry["lag"]) == ("complete", {"broker": 0})
+            [row] = views.producers(said, TOPIC, views.Filters(), None, None)["applications"]
+            assert (row["acknowledged"], row["stored"], row["missing"]) == (total, total, 0)
+        broker.stop()
+        with pytest.raises(KlammError):
+            source.answer()
+        broker.restart()
+        assert source.answer().complete
+    finally:
+        source.close()

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,22 +22,17 @@ from urllib.parse import quote, unquote
 import pytest
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
-import uvicorn
-
 from klamm.core.errors import KlammError
-from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.question import Answer, Question
-from klamm.plugins.audit.tiling import LogEnd, Place
 from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
 from klamm.plugins.audit.web.source import ClusterSource
+from klammtest.audit_page import BROWSER, NO_BROWSER, NOW, HandMade, chromium, served
 from klammtest.audits import event
 
-NOW = 10**9
 GROUP = "a/b <i>"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
@@ -54,21 +47,8 @@ def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
     ]
 
 
-class Hand:
-    """A source of hand-made events."""
-
-    def __init__(self, events: list[AuditEvent], log_end: int = 35, unreadable: tuple[str, ...] = ()) -> None:
-        self.events = events
-        self.error: Exception | None = None
-        self.unreadable = unreadable
-        self.now_ms = NOW
-        self.logs = {"flights": {Place("", 0): LogEnd(0, log_end)}}
-
-    def answer(self) -> Answer:
-        if self.error is not None:
-            raise self.error
-        audits = compare(self.events, self.now_ms, topics=["flights"])
-        return Answer(tuple(audits), self.unreadable, frozenset(), tuple(self.events), self.logs, self.now_ms)
+def hand_made(events: list[AuditEvent] | None = None, log_end: int = 35, unreadable: tuple[str, ...] = ()) -> HandMade:
+    return HandMade(pipeline() if events is None else events, {"flights": log_end}, unreadable)
 
 
 class Got:
@@ -79,7 +59,7 @@ class Got:
         return json.loads(self.text)
 
 
-def get(hand: Hand, target: str, **headers: str) -> Got:
+def get(hand: HandMade, target: str, **headers: str) -> Got:
     """One request to the application, without a network."""
     path, _, query = target.partition("?")
     sent: list[dict[str, Any]] = []
@@ -125,7 +105,7 @@ PAGES = ["/", "/topics/flights", "/topics/flights/producers", "/topics/flights/p
 
 @pytest.mark.parametrize("target", PAGES)
 def test_every_page_is_complete_escaped_and_fit_for_a_screen_reader(target: str) -> None:
-    got = get(Hand(pipeline()), target)
+    got = get(hand_made(), target)
     assert (got.status, got.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert "<b>till" not in got.text
     assert "a/b <i>" not in got.text
@@ -141,7 +121,7 @@ def test_every_page_is_complete_escaped_and_fit_for_a_screen_reader(target: str)
 
 @pytest.mark.parametrize("target", PAGES)
 def test_every_link_of_a_page_leads_somewhere(target: str) -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     links = {link["href"] for link in Page(get(hand, target).text).all("a")}
     for link in links:
         assert link is not None
@@ -149,16 +129,16 @@ def test_every_link_of_a_page_leads_somewhere(target: str) -> None:
 
 
 def test_the_overview_has_completeness_and_lag_of_each_topic() -> None:
-    [topic] = get(Hand(pipeline()), "/api/topics").json()["topics"]
+    [topic] = get(hand_made(), "/api/topics").json()["topics"]
     assert (topic["topic"], topic["state"], topic["lowest"]) == ("flights", "missing", "0.9000 missing")
     assert topic["lag"] == {"broker": 5, f"consumer/{GROUP}": 5, "hadoop/lake": 5}
-    text = get(Hand(pipeline(), unreadable=("<x>",)), "/").text
+    text = get(hand_made(pipeline(), unreadable=("<x>",)), "/").text
     assert "Unreadable: &lt;x&gt;" in text
     assert "hadoop/lake: 5" in text
 
 
 def test_a_topic_shows_its_tiers_side_by_side_and_what_is_missing_in_words_and_in_the_picture() -> None:
-    text = get(Hand(pipeline()), "/topics/flights").text
+    text = get(hand_made(), "/topics/flights").text
     for tier in ("acknowledged", "broker", "consumer/a/b &lt;i&gt;", "hadoop/lake"):
         assert tier in text
     assert "1 missing" in text
@@ -169,7 +149,7 @@ def test_a_topic_shows_its_tiers_side_by_side_and_what_is_missing_in_words_and_i
 
 
 def test_a_topic_that_is_complete_has_no_gap() -> None:
-    text = get(Hand(pipeline({0: 10, 1: 10, 2: 1}), log_end=30), "/topics/flights").text
+    text = get(hand_made(pipeline({0: 10, 1: 10, 2: 1}), log_end=30), "/topics/flights").text
     assert text.count('class="gap"') == 1
     assert "All are complete" in text
     assert 'class="problem"' not in text
@@ -177,13 +157,13 @@ def test_a_topic_that_is_complete_has_no_gap() -> None:
 
 def test_unknown_counts_are_hatched_and_problems_are_listed() -> None:
     broken = [each for each in pipeline() if each.to_offset != 20]
-    text = get(Hand(broken), "/topics/flights").text
+    text = get(hand_made(broken), "/topics/flights").text
     assert '<strong>gap</strong> at <a href="/topics/flights/tiers/hadoop%2Flake">' in text
     assert text.count("over unknown") > 1
 
 
 def test_filters_of_time_tier_and_span() -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     said = get(hand, "/api/topics/flights?since=1970-01-01T00:10&until=1970-01-01T00:20&tier=hadoop/lake").json()
     assert (said["tiers"], [row["label"] for row in said["rows"]]) == (["hadoop/lake"], ["1970-01-01 00:10"])
     assert said["rows"][0]["tiers"]["hadoop/lake"] == {"records": 9, "bytes": 90, "state": "missing", "missing": 1}
@@ -194,7 +174,7 @@ def test_filters_of_time_tier_and_span() -> None:
 def test_many_windows_are_grouped_and_a_long_table_is_cut() -> None:
     windows = dict.fromkeys(range(1200), 1)
     events = [event("producer", "p", 0, 1, windows), event("broker", "b", 0, 1200, windows)]
-    hand = Hand(events, log_end=1200)
+    hand = hand_made(events, log_end=1200)
     assert get(hand, "/api/topics/flights").json()["by"] == "day"
     cut = get(hand, "/topics/flights?by=window").text
     assert "The newest 500 of 1200 rows are listed" in cut
@@ -205,7 +185,7 @@ def test_many_windows_are_grouped_and_a_long_table_is_cut() -> None:
 def test_producers_by_host_and_application_with_what_is_stored_of_each() -> None:
     events = pipeline()
     events[2] = event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 5, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}})
-    hand = Hand(events)
+    hand = hand_made(events)
     said = get(hand, "/api/topics/flights/producers").json()
     rows = {row["application"]: row for row in said["applications"]}
     assert (rows["shop"]["acknowledged"], rows["shop"]["stored"], rows["shop"]["missing"]) == (15, 14, 1)
@@ -218,12 +198,12 @@ def test_a_killed_and_a_live_producer_are_told_apart() -> None:
     events = pipeline()
     events[0] = event("producer", "p1", 0, 1, {0: 4}, final=False, time_ms=0)
     events[1] = event("producer", "p2", 0, 1, {0: 6}, final=False, time_ms=NOW)
-    said = get(Hand(events), "/api/topics/flights/producers?application=tests").json()
+    said = get(hand_made(events), "/api/topics/flights/producers?application=tests").json()
     assert {p["producer"]: p["status"] for p in said["producers"]} == {"p1": "killed", "p2": "live"}
 
 
 def test_a_load_job_shows_its_ranges_and_its_partitions() -> None:
-    said = get(Hand(pipeline()), "/api/topics/flights/tiers/hadoop%2Flake").json()
+    said = get(hand_made(), "/api/topics/flights/tiers/hadoop%2Flake").json()
     assert (said["what"], said["lag"], said["state"]) == ("load job", 5, "missing")
     assert [(r["from"], r["to"], r["records"]) for r in said["ranges"]] == [(20, 30, 9), (0, 20, 20)]
     assert [(p["partition"], p["to"], p["log_end"], p["lag"]) for p in said["partitions"]] == [(0, 30, 35, 5)]
@@ -231,12 +211,12 @@ def test_a_load_job_shows_its_ranges_and_its_partitions() -> None:
 
 
 def test_a_log_that_no_broker_serves_has_an_unknown_lag() -> None:
-    said = get(Hand(pipeline(), log_end=-1), "/api/topics").json()
+    said = get(hand_made(pipeline(), log_end=-1), "/api/topics").json()
     assert set(said["topics"][0]["lag"].values()) == {None}
 
 
 def test_nothing_counted_is_said() -> None:
-    hand = Hand([])
+    hand = hand_made([])
     assert get(hand, "/api/topics/flights").json()["rows"] == []
     assert "Nothing has been counted" in get(hand, "/topics/flights").text
 
@@ -254,16 +234,14 @@ def test_nothing_counted_is_said() -> None:
     ],
 )
 def test_what_is_wrong_is_one_line_on_the_page_and_in_json(target: str, status: int, said: str) -> None:
-    import html
-
-    page, api = get(Hand(pipeline()), target), get(Hand(pipeline()), f"/api{target}")
+    page, api = get(hand_made(), target), get(hand_made(), f"/api{target}")
     assert (page.status, api.status) == (status, status)
     assert said in html.unescape(page.text)
     assert said in api.json()["error"]
 
 
 def test_a_cluster_that_cannot_be_asked_is_503_and_the_server_lives_on() -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     hand.error = KlammError("no broker at <127.0.0.1:1>\nanswers")
     page = get(hand, "/")
     assert page.status == 503
@@ -274,7 +252,7 @@ def test_a_cluster_that_cannot_be_asked_is_503_and_the_server_lives_on() -> None
 
 
 def test_a_fault_of_the_server_is_one_line_without_a_traceback() -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     hand.error = RuntimeError("a secret")
     page = get(hand, "/")
     assert page.status == 500
@@ -284,7 +262,7 @@ def test_a_fault_of_the_server_is_one_line_without_a_traceback() -> None:
 
 @pytest.mark.parametrize("target", ["/topics/flights", "/api/topics", "/page.css"])
 def test_what_has_not_changed_is_not_sent_again(target: str) -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     first = get(hand, target)
     assert first.headers["cache-control"] == "no-cache"
     hand.now_ms += 1000
@@ -296,7 +274,7 @@ def test_what_has_not_changed_is_not_sent_again(target: str) -> None:
 
 
 def test_a_page_updates_by_itself_unless_it_is_told_not_to() -> None:
-    hand = Hand(pipeline())
+    hand = hand_made()
     plain, on, off = (get(hand, f"/topics/flights{query}").text for query in ("", "?live=on", "?live=off"))
     assert ["live.js" in text for text in (plain, on, off)] == [True, True, False]
     assert ['http-equiv="refresh"' in text for text in (plain, on, off)] == [False, True, False]
@@ -398,21 +376,6 @@ def test_memory_is_bounded_by_the_number_of_events(asked: Asked) -> None:
 # -- the server
 
 
-@contextmanager
-def served(hand: Hand) -> Iterator[str]:
-    """The application on a port of its own."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        config = uvicorn.Config(make_app(hand), lifespan="off", log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(60)
-
-
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
 def test_the_command_serves_without_a_cluster_says_so_and_stops_in_order(tmp_path: Path, signal_number: int) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -438,20 +401,9 @@ def test_the_command_serves_without_a_cluster_says_so_and_stops_in_order(tmp_pat
     assert "Traceback" not in errors
 
 
-def chromium(url: str, *options: str, folder: Path) -> str:
-    """What headless Chromium prints; it reaches nothing but this machine."""
-    assert BROWSER is not None
-    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-               "--disable-background-networking", "--disable-component-update", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-               f"--user-data-dir={folder}/profile", *options, url]  # fmt: skip
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no chromium here: scripts/setup.sh chromium=chromium")
+@pytest.mark.skipif(BROWSER is None, reason=NO_BROWSER)
 def test_a_browser_without_a_network_shows_the_tiers_and_takes_a_picture(tmp_path: Path) -> None:
-    with served(Hand(pipeline())) as url:
+    with served(hand_made()) as url:
         shown = chromium(f"{url}/topics/flights", "--dump-dom", "--virtual-time-budget=5000", folder=tmp_path)
         chromium(f"{url}/topics/flights?live=off", "--window-size=1100,1000", "--screenshot=page.png", folder=tmp_path)
     for tier in ("acknowledged", "broker", "consumer/a/b", "hadoop/lake"):
