@@ -85,9 +85,9 @@ class AuditQuestions:
         return Answer(narrowed, tuple(reader.unreadable), counted, tuple(events), logs, now_ms)
 
 
-def ask(client: ClusterClient, config: AuditConfig, question: Question) -> Answer:
-    """One question to the audit topic from its beginning."""
-    return AuditQuestions(client, config).ask(question)
+def ask(client: ClusterClient, config: AuditConfig, question: Question, reader: AuditReader | None = None) -> Answer:
+    """One question to the audit topic; from its beginning, or from where `reader` stopped."""
+    return AuditQuestions(client, config, reader).ask(question)
 
 
 def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:

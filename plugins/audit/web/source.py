@@ -17,7 +17,7 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import KlammError
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.question import Answer, AuditQuestions, Question
+from klamm.plugins.audit.question import Answer, Question, ask
 from klamm.plugins.audit.reader import AuditReader
 
 MAX_AGE_S: Final = 1.0
@@ -89,7 +89,7 @@ class ClusterSource:
         if self._reader is None or topic_id != self._topic_id:  # created again: what was read is of another topic
             self._reader = AuditReader(self._client, self._config.topic, self._keeper())
             self._topic_id = topic_id
-        return AuditQuestions(self._client, self._config, self._reader).ask(self._question)
+        return ask(self._client, self._config, self._question, self._reader)
 
     def _keeper(self) -> Callable[[AuditEvent], bool]:
         """Which events are kept; `KlammError` above the bound, for an audit of a part of them would be wrong."""
