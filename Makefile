@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: guarantees native-twin sanitize help setup demo test lint clients faults bench audit-pictures wheel clean
+.PHONY: guarantees native-twin sanitize help setup demo test lint clients faults bench audit-pictures wheel clean faults-load
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -30,6 +30,10 @@ clients: setup ## four foreign clients, 100,000 records with each codec (ONLY=kc
 faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 PLANT=1 must fail; SEED=n AT=n replays)
 	@scripts/setup.sh $$($(FAULTS) $(ONLY) --tools)
 	@$(FAULTS) $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+faults-load: setup ## loads into a real HDFS by real Spark, killed, cut off and overtaken (the same variables as faults)
+	@scripts/setup.sh $$($(FAULTS) --loads $(ONLY) --tools)
+	@$(FAULTS) --loads $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
 
 guarantees: setup ## what Klamm never does, a line for each (ONLY=A is a letter; PLANT=1 plants a fault in each, which it must find)
 	@$(PY) -m pytest -q --no-header -p no:cacheprovider -n 2 --guarantees $(or $(ONLY),ABCDE) $(if $(PLANT),--plant) $(ARGS)

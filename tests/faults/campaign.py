@@ -7,7 +7,7 @@ Every campaign prints one line, and an indented one with further figures and its
 Exit 1 where one fails; the command that replays it is printed, the seed and, where it is one, the injection in it.
 With `--plant` each campaign plants an anomaly of its own kind and must fail: exit 1 when each of them was found, 3 when
 one was not. Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
-measure times run alone.
+measure times run alone. With `--loads`: the campaigns of loads into HDFS instead (`make faults-load`), one at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from report import Row, write_report
 from template import scratch
 
 AT_A_TIME = 2
-LIMIT_S = 2_400.0
+LIMIT_S = 3_600.0
 """Seconds for one campaign; each has limits of its own below it."""
 LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
 WAITING = (
@@ -68,6 +68,7 @@ def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
     began = time.monotonic()
     command = [sys.executable, __file__, name, "--child", "--seed", str(options.seed)]
     command += ["--quick"] * options.quick + ["--plant"] * options.plant
+    command += ["--loads"] * options.loads
     command += [] if options.at is None else ["--at", str(options.at)]
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = subprocess.Popen(command, stdout=out, stderr=err)
@@ -98,7 +99,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def child(name: str, options: argparse.Namespace) -> int:
-    campaign = all_campaigns()[name]
+    campaign = all_campaigns(_package(options))[name]
     with tempfile.TemporaryDirectory(prefix="klamm-faults-", dir=scratch()) as folder:
         run = Run(name, options.seed, options.quick, options.plant, Path(folder), options.at)
         result = in_this_process(campaign, run)
@@ -124,12 +125,15 @@ def say(name: str, result: Result, seconds: float, options: argparse.Namespace) 
     if result.problem_count > len(result.problems):
         print(f"  and {result.problem_count - len(result.problems)} more")
     short = " QUICK=1" if options.quick else ""
-    print(f"  replay: make faults ONLY={name} SEED={options.seed}{short} (AT=n for the injection n alone)", flush=True)
+    print(
+        f"  replay: make {_target(options)} ONLY={name} SEED={options.seed}{short} (AT=n for the injection n alone)",
+        flush=True,
+    )
 
 
 def run_all(names: list[str], options: argparse.Namespace) -> int:
     began = time.monotonic()
-    print(f"faults: seed {options.seed}, {len(names)} campaigns", flush=True)
+    print(f"{_target(options)}: seed {options.seed}, {len(names)} campaigns", flush=True)
     rows: list[Row] = []
     for name, result, seconds in _results(names, options):
         say(name, result, seconds, options)
@@ -137,10 +141,12 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
     seconds = time.monotonic() - began
     bad = [r.name for r in rows if (not r.result.found if options.plant else not r.result.passed)]
     good, ill = ("plants found", "NOT FOUND") if options.plant else ("campaigns passed", "FAILED")
-    print(f"faults: {len(rows) - len(bad)} of {len(rows)} {good}" + f"; {ill}: {', '.join(bad)}" * bool(bad))
-    print(f"faults: {seconds:.0f} s")
+    print(
+        f"{_target(options)}: {len(rows) - len(bad)} of {len(rows)} {good}" + f"; {ill}: {', '.join(bad)}" * bool(bad)
+    )
+    print(f"{_target(options)}: {seconds:.0f} s")
     if options.report:
-        write_report(options.report, all_campaigns(), rows, options, seconds)
+        write_report(options.report, _target(options), all_campaigns(_package(options)), rows, options, seconds)
     if options.plant:
         return 3 if bad else 1
     return 1 if bad else 0
@@ -151,7 +157,7 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
     order = LONGEST_FIRST + WAITING
     together = [name for name in names if name not in ALONE]
     together.sort(key=lambda n: order.index(n) if n in order else len(order))
-    with ThreadPoolExecutor(AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(1 if options.loads else AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
         running = {(beside if n in WAITING else busy).submit(in_its_own, n, options): n for n in together}
         for done in as_completed(running):
             yield running[done], *done.result()
@@ -160,8 +166,16 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
             yield name, *in_its_own(name, options)
 
 
+def _package(options: argparse.Namespace) -> str:
+    return "load_campaigns" if options.loads else "campaigns"
+
+
+def _target(options: argparse.Namespace) -> str:
+    return "faults-load" if options.loads else "faults"
+
+
 def main() -> int:
-    known = all_campaigns()
+    known = all_campaigns("load_campaigns" if "--loads" in sys.argv else "campaigns")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
@@ -169,6 +183,7 @@ def main() -> int:
     parser.add_argument("--at", type=int, help="this injection alone")
     parser.add_argument("--plant", action="store_true", help="plant an anomaly in each: each must fail; few injections")
     parser.add_argument("--report", type=Path, help="write the figures into this page")
+    parser.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
     parser.add_argument("--tools", action="store_true", help="name the system commands that they need, and end")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()

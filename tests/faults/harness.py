@@ -123,12 +123,12 @@ class Campaign(Protocol):
         ...
 
 
-def all_campaigns() -> dict[str, Campaign]:
-    """By name, from every file in `campaigns/`."""
+def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
+    """By name, from every file in `campaigns/`, or in the other package beside it."""
     found: dict[str, Campaign] = {}
-    folder = Path(__file__).parent / "campaigns"
+    folder = Path(__file__).parent / package
     for module in sorted(m.name for m in pkgutil.iter_modules([str(folder)])):
-        for campaign in importlib.import_module(f"campaigns.{module}").CAMPAIGNS:
+        for campaign in importlib.import_module(f"{package}.{module}").CAMPAIGNS:
             found[campaign.name] = campaign
     return found
 

@@ -1,4 +1,4 @@
-"""The figures of a run, written into docs/faults.md between its two markers."""
+"""The figures of a run, written into a page of the docs between its two markers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from pathlib import Path
 
 from harness import Campaign, Result
 
-BEGIN, END = "<!-- figures of `make faults`: begin -->", "<!-- figures of `make faults`: end -->"
-
 
 @dataclass(frozen=True)
 class Row:
@@ -24,13 +22,20 @@ class Row:
 
 
 def write_report(
-    page: Path, campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float
+    page: Path,
+    target: str,
+    campaigns: Mapping[str, Campaign],
+    rows: list[Row],
+    options: argparse.Namespace,
+    seconds: float,
 ) -> None:
-    """Between the page's markers: what failed and what was left out first, then all figures, then what each does."""
+    """Between the page's markers of that make target: what failed and what was left out first, then all figures, then
+    what each does."""
+    begin, end = (f"<!-- figures of `make {target}`: {edge} -->" for edge in ("begin", "end"))
     text = page.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    page.write_text(f"{before}{BEGIN}\n{figures(campaigns, rows, options, seconds)}\n{END}{after}")
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    page.write_text(f"{before}{begin}\n{figures(campaigns, rows, options, seconds)}\n{end}{after}")
 
 
 def figures(campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float) -> str:

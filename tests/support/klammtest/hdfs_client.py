@@ -52,10 +52,13 @@ class Administration:
         """A quota of files and directories."""
         self._files.setQuota(self._path(path), names, 2**63 - 1)
 
+    def set_safe_mode(self, *, on: bool) -> None:
+        self._files.setSafeMode(self._safe_mode.ENTER if on else self._safe_mode.LEAVE)
+
     @contextmanager
     def safe_mode(self) -> Iterator[None]:
-        self._files.setSafeMode(self._safe_mode.ENTER)
+        self.set_safe_mode(on=True)
         try:
             yield
         finally:
-            self._files.setSafeMode(self._safe_mode.LEAVE)
+            self.set_safe_mode(on=False)

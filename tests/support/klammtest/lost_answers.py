@@ -1,10 +1,11 @@
-"""A TCP proxy before a NameNode that loses the answer of one call: the call is carried out, its connection is cut."""
+"""A TCP proxy before a NameNode that loses one call or its answer; in the latter case the call is carried out."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
 import threading
+from collections.abc import Callable
 from types import TracebackType
 
 from klammtest.ports import free_port
@@ -13,17 +14,30 @@ _CHUNK = 65_536
 
 
 class AnswerLostProxy:
-    """Carries bytes both ways until a request names `method` (Hadoop's RPC sends it as text): from then on that
-    connection's answers are swallowed. `lost` counts the calls."""
+    """Carries bytes both ways until a request holds all of `words`, as a method's name (Hadoop's RPC sends it as text):
+    from then on that connection's answers are swallowed. `lost` counts the calls. Once, or once for each `arm`."""
 
-    def __init__(self, port: int, method: bytes) -> None:
+    def __init__(self, port: int, *words: bytes, armed: bool = True) -> None:
         self.port = free_port()
         self.lost = 0
         self._upstream = port
-        self._method = method
+        self._words = words
+        self._armed = armed
+        self._passes = True
+        self._before: Callable[[], None] = lambda: None
+        self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept, name="answer-lost-proxy", daemon=True)
+
+    def arm(self, *, passes: bool = True, before: Callable[[], None] = lambda: None) -> None:
+        """For the next such call: whether it still reaches the NameNode, and what is done before it would."""
+        with self._lock:
+            self._armed, self._passes, self._before = True, passes, before
+
+    def disarm(self) -> None:
+        with self._lock:
+            self._armed = False
 
     def __enter__(self) -> AnswerLostProxy:
         self._thread.start()
@@ -42,7 +56,11 @@ class AnswerLostProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection(("127.0.0.1", self._upstream))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._upstream))
+            except OSError:  # it is down
+                client.close()
+                continue
             self._open += [client, server]
             swallow = threading.Event()
             answered = threading.Event()
@@ -54,14 +72,22 @@ class AnswerLostProxy:
     ) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(_CHUNK):
-                if self._method in data and not self.lost:
-                    self.lost += 1
+                if self._is_the_call(data):
                     swallow.set()
-                    server.sendall(data)
-                    answered.wait(60)
+                    self._before()
+                    if self._passes:
+                        server.sendall(data)
+                        answered.wait(60)
+                    self.lost += 1
                     break
                 server.sendall(data)
         _cut(client, server)
+
+    def _is_the_call(self, data: bytes) -> bool:
+        with self._lock:
+            found = self._armed and all(word in data for word in self._words)
+            self._armed &= not found
+        return found
 
     def _answer(
         self, server: socket.socket, client: socket.socket, swallow: threading.Event, answered: threading.Event

@@ -1,0 +1,104 @@
+"""What a campaign plants in a driver: a mechanism of the load undone, so that the fault does its harm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from klamm.hadoop import job, staging
+from klamm.hadoop.layout import TopicLayout
+from klamm.hadoop.manifest import Manifest, load_numbers, read_manifest
+from klamm.hadoop.publishing import hdfs
+from klamm.hadoop.publishing.seam import LakeReader, Publisher
+
+
+def plant(what: str) -> None:
+    """`what` is a name of `PLANTS`."""
+    PLANTS[what]()
+
+
+def _offsets_apart() -> None:
+    """The offsets are stored after the data, by a run that lives to do so: a second store, as a group's commit."""
+    stored: dict[str, Manifest] = {}
+    last = job.last_manifest
+
+    def forgetful(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
+        """The offsets of the load before the newest, and the newest one's number."""
+        newest = last(reader, layout)
+        numbers = load_numbers(reader, layout)
+        if newest is None or len(numbers) < 2 or stored:
+            return newest
+        before = read_manifest(reader, layout, numbers[-2])
+        assert before is not None
+        stored[layout.topic] = before
+        return before.model_copy(update={"load": newest.load})
+
+    job.last_manifest = forgetful
+
+
+def _in_sight() -> None:
+    """The job writes where readers look."""
+    path = TopicLayout.load
+
+    def staged(layout: TopicLayout, job_id: str) -> str:
+        number = int(time.time())  # a free one
+        return path(layout, number)
+
+    TopicLayout.staging = staged  # type: ignore[method-assign]
+
+
+def _not_read_back() -> None:
+    """An error of the rename is believed."""
+
+    def publish(self: Any, what: str, target: str, owner: Callable[[], str | None]) -> None:
+        self._publisher.publish(self.path, target)
+
+    staging.Staging._publish = publish  # type: ignore[method-assign]
+
+
+def _next_number() -> None:
+    """A job that finds its number taken takes the next one."""
+    publish = staging.Staging.publish
+
+    def insisting(self: staging.Staging, number: int) -> None:
+        while True:
+            try:
+                publish(self, number)
+            except staging.LoadConflictError:
+                number += 1
+            else:
+                return
+
+    staging.Staging.publish = insisting  # type: ignore[method-assign]
+
+
+def _own_clock() -> None:
+    """Ages are measured by the driver's clock."""
+    hdfs._now_ms = lambda hdfs, path: int(time.time() * 1000)
+
+
+def _blind() -> None:
+    """A manifest that cannot be read is passed over: the load begins at 0."""
+    last = job.last_manifest
+
+    def careless(reader: Publisher, layout: TopicLayout) -> Manifest | None:
+        try:
+            return last(reader, layout)
+        except staging.LakeError:
+            numbers = load_numbers(reader, layout)
+            found = read_manifest(reader, layout, numbers[0])
+            assert found is not None
+            return found.model_copy(update={"load": numbers[-1]})
+
+    job.last_manifest = careless  # type: ignore[assignment]
+
+
+PLANTS: dict[str, Callable[[], None]] = {
+    "offsets-apart": _offsets_apart,
+    "in-sight": _in_sight,
+    "not-read-back": _not_read_back,
+    "next-number": _next_number,
+    "own-clock": _own_clock,
+    "blind": _blind,
+}

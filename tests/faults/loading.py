@@ -1,0 +1,440 @@
+"""What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
+
+A `Scene` is made once for a campaign, and its drivers live until a fault takes them. `Scene.check` holds the lake
+against what was produced: the proof of `klamm lake verify`, and each row by partition, offset and bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import pyarrow.parquet as pq
+import yaml
+from confluent_kafka import KafkaError, Message, Producer
+from hdfs import InsecureClient
+
+from harness import Result, Run, within
+from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
+from klamm.hadoop.lake.files import LakeFiles, lake_files
+from klamm.hadoop.lake.verify import verify_topic
+from klamm.hadoop.layout import OFFSETS, TopicLayout, is_data, load_number
+from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
+from klammtest.lost_answers import AnswerLostProxy
+from klammtest.ports import free_port
+
+TOPIC, SINK, PARTITIONS = "trips", "lake", 3
+RECORDS = 90
+"""About so many are produced for each load."""
+POINTS = ("load.planned", "load.written", "load.staged", "load.published")
+FULL, QUICK = 20, 2
+ANSWER_S = 400.0
+"""A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
+UP_S = 180.0
+# A killed process loses nothing that it gave to the kernel.
+_HDFS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
+_SPARK = {
+    "spark.sql.shuffle.partitions": "2",
+    # A server that is away is away for seconds: it is given up before ten of them, the default.
+    "spark.hadoop.ipc.client.connect.max.retries": "3",
+    "spark.hadoop.ipc.client.connect.retry.interval": "500",
+}
+_HERE = Path(__file__).parent
+
+
+class DriverDiedError(Exception):
+    """The driver's process ended where it was to say something."""
+
+
+class Driver:
+    """A process of `load_driver.py`. Of one thread."""
+
+    def __init__(self, config: Path, log: Path, environment: Mapping[str, str]) -> None:
+        path = os.pathsep.join((str(_HERE), ENVIRONMENT["PYTHONPATH"]))
+        with log.open("ab") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_HERE / "load_driver.py"), str(config), SINK],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
+                env={**ENVIRONMENT, "PYTHONPATH": path, **environment},
+            )  # fmt: skip
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._log = log
+        self.hear("ready")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def run(self, *stop_at: str, rules: str = "") -> None:
+        """Begins a run; `hear` what becomes of it."""
+        self._tell({"do": "run", "stop_at": stop_at, "rules": rules})
+
+    def go(self) -> None:
+        self._tell({"do": "go"})
+
+    def plant(self, what: str) -> None:
+        self._tell({"do": "plant", "what": what})
+        self.hear("ok")
+
+    def safe_mode(self, *, on: bool) -> None:
+        self._tell({"do": "safe_mode", "on": on})
+        self.hear("ok")
+
+    def hear(self, what: str) -> Any:
+        """What it says under that name; `DriverDiedError` when it ends instead."""
+        try:
+            said = self._lines.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise RuntimeError(f"the driver does not say {what} within {ANSWER_S:g} s; {self._last_words()}") from None
+        if said is None:
+            raise DriverDiedError(self._last_words())
+        if what not in said:
+            raise RuntimeError(f"the driver says {str(said)[:2_000]}, not {what}")
+        return said[what]
+
+    def outcome(self) -> Outcome:
+        """Of the run that is under way."""
+        return Outcome.of(self.hear("done"))
+
+    def run_to_end(self) -> Outcome:
+        self.run()
+        return self.outcome()
+
+    def spark_processes(self) -> list[psutil.Process]:
+        """The JVM, the daemon of the Python workers and the workers."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers; the daemon that forks them is not one."""
+        found = []
+        for process in self.spark_processes():
+            with suppress(psutil.Error):
+                parent = process.parent()
+                if parent is not None and all("daemon" in " ".join(p.cmdline()) for p in (process, parent)):
+                    found.append(process)
+        return found
+
+    def pause(self) -> None:
+        psutil.Process(self.pid).suspend()
+
+    def resume(self) -> None:
+        psutil.Process(self.pid).resume()
+
+    def kill(self, *, with_jvm: bool = False) -> None:
+        """With SIGKILL. Its JVM ends by itself soon after, as it would for a user: late tasks may write on."""
+        started = self.spark_processes()
+        self._process.kill()
+        self._process.wait()
+        if with_jvm:
+            _kill(started)
+
+    def close(self) -> None:
+        started = self.spark_processes()
+        self._process.kill()
+        self._process.wait()
+        _kill(started)
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def _last_words(self) -> str:
+        return f"its log: {self._log.read_text(errors='replace')[-1_500:]}"
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run says: `loaded`, `empty` or `failed`, the number of the load, and the line of what failed."""
+
+    status: str
+    load: int | None
+    error: str | None
+    crash: str | None = None
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Outcome:
+        if "crash" in said:
+            return cls("crashed", None, None, said["crash"])
+        topic = said["topics"][0] if said["topics"] else {"load": None, "error": said["error"]}
+        return cls(said["status"], topic["load"], topic["error"])
+
+
+@dataclass
+class Scene:
+    """`root` is the lake's URI, as drivers see it: through the proxy. `truth`: the values that were acknowledged."""
+
+    run: Run
+    total: Result
+    folder: Path
+    hdfs: HdfsServer
+    broker: RunningBroker
+    proxy: AnswerLostProxy
+    root: str
+    config: Path
+    environment: dict[str, str]
+    truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    _drivers: dict[str, Driver] = field(default_factory=dict)
+    _number: int = 0
+
+    @property
+    def layout(self) -> TopicLayout:
+        return TopicLayout(self.root, TOPIC)
+
+    @property
+    def files(self) -> LakeFiles:
+        return lake_files(self.root, self.hdfs.web_url)
+
+    @property
+    def admin(self) -> InsecureClient:
+        """WebHDFS as HDFS's superuser."""
+        return InsecureClient(self.hdfs.web_url, user=_superuser(), timeout=60)
+
+    def inside(self, path: str) -> str:
+        """A path of the lake for `admin`."""
+        return "/" + path.removeprefix("hdfs://").partition("/")[2]
+
+    def driver(self, name: str = "a") -> Driver:
+        """The one that lives, else a new one."""
+        if name not in self._drivers:
+            log = self.folder / f"driver-{name}.log"
+            self._drivers[name] = Driver(self.config, log, self.environment)
+        return self._drivers[name]
+
+    def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
+        """The driver is killed; the next one that is asked for is another."""
+        self._drivers.pop(name).kill(with_jvm=with_jvm)
+
+    def close(self) -> None:
+        for driver in self._drivers.values():
+            driver.close()
+
+    def produce(self, chance: random.Random) -> None:
+        """Some records to each partition, each waited for."""
+        stored: list[tuple[int, int, bytes]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                stored.append((message.partition(), message.offset(), message.value()))
+
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "log_level": 2})
+        for _ in range(chance.randint(RECORDS // 2, RECORDS)):
+            self._number += 1
+            producer.produce(TOPIC, b"%09d" % self._number, partition=self._number % PARTITIONS, on_delivery=delivered)
+        if producer.flush(UP_S):
+            raise RuntimeError("the broker does not acknowledge what is produced")
+        for partition, offset, value in stored:
+            self.truth[partition, offset] = value
+        self.total.acknowledged += len(stored)
+
+    def numbers(self) -> list[int]:
+        return sorted(n for n in map(load_number, self.files.names(self.layout.base)) if n is not None)
+
+    def check(self, at: object, *, whole: bool) -> None:
+        """That each offset is there at most once and as it was produced, and nothing half; if `whole`, all of them."""
+        if self.numbers():
+            for finding in verify_topic(self.files, self.layout).findings:
+                self.total.corrupt(at, finding.line())
+        rows = Counter(self._rows(at))
+        for (partition, offset, value), times in rows.items():
+            if times > 1:
+                self.total.corrupt(at, f"partition {partition} offset {offset} is there {times} times")
+            if self.truth.get((partition, offset)) != value:
+                self.total.corrupt(at, f"partition {partition} offset {offset} holds {value!r}, which nobody produced")
+        if whole:
+            missing = self.truth.keys() - {(partition, offset) for partition, offset, _ in rows}
+            if missing:
+                self.total.lose(at, f"not in the lake: {sorted(missing)[:3]} …", len(missing))
+
+    def _rows(self, at: object) -> Iterator[tuple[int, int, bytes]]:
+        files = self.files
+        for number in self.numbers():
+            path = self.layout.load(number)
+            for name, _ in files.files(path):
+                if is_data(name):
+                    try:
+                        with files.open(f"{path}/{name}") as file:
+                            table = pq.ParquetFile(file).read(columns=["_partition", "_offset", "value"])
+                    except (OSError, ValueError) as error:
+                        self.total.corrupt(at, f"{path}/{name} cannot be read: {error}")
+                        continue
+                    columns = [table.column(i).to_pylist() for i in range(3)]
+                    yield from zip(*columns, strict=True)
+
+    def one_line(self, at: object, outcome: Outcome) -> Outcome:
+        """What failed is told in one line; a traceback is a bug."""
+        if outcome.crash is not None:
+            self.total.wrong(at, f"the run ends with an exception: {outcome.crash[-1_500:]}")
+        if outcome.error is not None and ("\n" in outcome.error or not outcome.error.strip()):
+            self.total.wrong(at, f"not one line: {outcome.error!r}")
+        self.total.count(f"runs-{outcome.status}")
+        return outcome
+
+    def refused(self, at: object, outcome: Outcome) -> Outcome:
+        """It failed in one line."""
+        if self.one_line(at, outcome).status != "failed":
+            self.total.wrong(at, f"the run is {outcome.status}, it was to fail")
+        return outcome
+
+    def recover(self, at: object, name: str = "a") -> None:
+        """The next run, without a hand: it loads what is left, and each offset is there once."""
+        outcome = self.driver(name).run_to_end()
+        if outcome.status == "failed" or outcome.crash:
+            self.total.wrong(at, f"the next run: {outcome.error or outcome.crash}")
+        self.check(at, whole=True)
+
+    def age_heartbeats(self, seconds: float = 7_200.0) -> None:
+        """As if nobody had written them for so long."""
+        then = int((time.time() - seconds) * 1_000)
+        for name in self.files.names(self.layout.staging_root):
+            if name.endswith(".alive"):
+                self.admin.set_times(self.inside(f"{self.layout.staging_root}/{name}"), then, then)
+
+    def check_swept(self, at: object) -> None:
+        """Dead jobs leave nothing, once their time is over."""
+        self.age_heartbeats()
+        self.driver().run_to_end()
+        if left := self.files.names(self.layout.staging_root):
+            self.total.wrong(at, f"the sweep leaves {left}")
+
+    def await_hdfs(self) -> None:
+        self.hdfs.await_ready(UP_S)
+
+    def lose_last(self) -> None:
+        """Planted: a data file of the newest load goes."""
+        self._harm(lambda path: self.admin.delete(path))
+
+    def double_last(self) -> None:
+        """Planted: a data file of the newest load is there twice."""
+
+        def copy(path: str) -> None:
+            with self.admin.read(path) as file:
+                data = file.read()
+            self.admin.write(path.replace("part-", "part-0"), data)
+
+        self._harm(copy)
+
+    def _harm(self, harm: Callable[[str], object]) -> None:
+        path = self.layout.load(self.numbers()[-1])
+        name = next(name for name, _ in self.files.files(path) if is_data(name))
+        harm(self.inside(f"{path}/{name}"))
+
+    def manifest_of_last(self) -> str:
+        return self.inside(f"{self.layout.load(self.numbers()[-1])}/{OFFSETS}")
+
+
+def _superuser() -> str:
+    return psutil.Process().username()
+
+
+@contextmanager
+def scene(
+    run: Run,
+    total: Result,
+    *,
+    environment: Mapping[str, str] | None = None,
+    coordination: Mapping[str, Any] | None = None,
+    spark: Mapping[str, str] | None = None,
+    user: str | None = None,
+) -> Iterator[Scene]:
+    """Started, and one load of it published. `user`: the drivers', who is not HDFS's superuser; the lake is theirs."""
+    ports = HdfsPorts(*(free_port() for _ in range(5)))
+    hdfs = HdfsServer(run.folder / "hdfs", ports, options=_HDFS, ends_with_parent=True)
+    topics = {TOPIC: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}}
+    proxy = AnswerLostProxy(ports.name_node, b"rename2", b"/load=", armed=False)
+    root = f"hdfs://127.0.0.1:{proxy.port}/lake"
+    sink = {
+        "plugin": "hadoop", "topics": [TOPIC], "path": root, "webhdfs.url": hdfs.web_url,
+        "spark.config": {**_SPARK, **(spark or {})},
+    }  # fmt: skip
+    with (
+        hdfs,
+        proxy,
+        running_broker(run.folder / "broker", topics=topics, coordination=coordination, sinks={SINK: sink}) as broker,
+    ):
+        config = yaml.safe_load(broker.config_path.read_text())
+        config["consumer"] = {"bootstrap.servers": broker.bootstrap}
+        there = run.folder / "load.yaml"
+        there.write_text(yaml.safe_dump(config))
+        more = {"HADOOP_USER_NAME": user} if user else {}
+        made = Scene(run, total, run.folder, hdfs, broker, proxy, root, there, {**more, **(environment or {})})
+        made.admin.makedirs("/lake")
+        if user:
+            made.admin.set_owner("/lake", user)
+        try:
+            made.produce(run.chance("first"))
+            first = made.driver().run_to_end()
+            if first.status != "loaded":
+                raise RuntimeError(f"the first load: {first}")
+            yield made
+        finally:
+            made.close()
+
+
+class Inject(Protocol):
+    """One injection: the fault, and what it asserts of the run that meets it."""
+
+    def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
+
+
+def campaign(
+    run: Run, inject: Inject, *, plant: Callable[[Scene], None], prepare: Callable[[Scene], None] | None = None,
+    full: int = FULL, **kind: Any,
+) -> Result:  # fmt: skip
+    """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. With
+    `run.plant`: `plant` is called after the first load."""
+    total = Result(wanted=QUICK if run.quick else full)
+    with scene(run, total, **kind) as stage:
+        if prepare is not None:
+            prepare(stage)
+        if run.plant:
+            plant(stage)
+        for i, chance in run.injections(QUICK, full):
+            stage.produce(chance)
+            inject(i, chance, stage)
+            total.injected += 1
+            stage.check(i, whole=False)
+            stage.recover(i)
+        stage.check_swept("the end")
+    return total
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    if not within(condition, UP_S):
+        raise RuntimeError(f"not within {UP_S:g} s: {what}")
+
+
+def later(seconds: float, what: Callable[[], object]) -> threading.Timer:
+    """Started; `join` it."""
+    timer = threading.Timer(seconds, what)
+    timer.start()
+    return timer
