@@ -23,9 +23,10 @@ from typing import Any, Protocol
 
 import psutil
 import pyarrow.parquet as pq
+import requests
 import yaml
 from confluent_kafka import KafkaError, Message, Producer
-from hdfs import InsecureClient
+from hdfs import HdfsError, InsecureClient
 
 from harness import Result, Run, within
 from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
@@ -41,6 +42,8 @@ RECORDS = 90
 """About so many are produced for each load."""
 POINTS = ("load.planned", "load.written", "load.staged", "load.published")
 FULL, QUICK = 20, 2
+LOST, DOUBLED = "lost", "doubled"
+"""Plants: a data file of the newest load is deleted, or is there twice."""
 ANSWER_S = 400.0
 """A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
 UP_S = 180.0
@@ -78,6 +81,11 @@ class Driver:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has said nothing that was not heard."""
+        return self._lines.empty()
 
     def run(self, *stop_at: str, rules: str = "") -> None:
         """Begins a run; `hear` what becomes of it."""
@@ -145,9 +153,16 @@ class Driver:
             _kill(started)
 
     def close(self) -> None:
+        """In order, when it listens: libfaketime takes what it shares out of memory then."""
         started = self.spark_processes()
-        self._process.kill()
-        self._process.wait()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         _kill(started)
 
     def _tell(self, order: dict[str, Any]) -> None:
@@ -202,6 +217,8 @@ class Scene:
     root: str
     config: Path
     environment: dict[str, str]
+    planted: str | None = None
+    """In each driver, a name of `load_plants.PLANTS`."""
     truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
     _drivers: dict[str, Driver] = field(default_factory=dict)
     _number: int = 0
@@ -217,7 +234,12 @@ class Scene:
     @property
     def admin(self) -> InsecureClient:
         """WebHDFS as HDFS's superuser."""
-        return InsecureClient(self.hdfs.web_url, user=_superuser(), timeout=60)
+        return InsecureClient(self.hdfs.web_url, user=self.admin_name, timeout=60)
+
+    @property
+    def admin_name(self) -> str:
+        """The user who started the NameNode."""
+        return psutil.Process().username()
 
     def inside(self, path: str) -> str:
         """A path of the lake for `admin`."""
@@ -228,6 +250,8 @@ class Scene:
         if name not in self._drivers:
             log = self.folder / f"driver-{name}.log"
             self._drivers[name] = Driver(self.config, log, self.environment)
+            if self.planted is not None:
+                self._drivers[name].plant(self.planted)
         return self._drivers[name]
 
     def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
@@ -327,14 +351,28 @@ class Scene:
             self.total.wrong(at, f"the sweep leaves {left}")
 
     def await_hdfs(self) -> None:
+        """Until a block can be written: the NameNode believes for long in a DataNode that is dead."""
         self.hdfs.await_ready(UP_S)
+        eventually(self._writable, "HDFS takes a block")
 
-    def lose_last(self) -> None:
-        """Planted: a data file of the newest load goes."""
-        self._harm(lambda path: self.admin.delete(path))
+    def _writable(self) -> bool:
+        with suppress(HdfsError, requests.RequestException):
+            self.admin.write(f"/probe-{time.monotonic_ns()}", b"x")
+            return True
+        return False
 
-    def double_last(self) -> None:
-        """Planted: a data file of the newest load is there twice."""
+    def plant(self, what: str) -> None:
+        """From the next injection on: `LOST` and `DOUBLED` are done to the lake, all others to its drivers."""
+        if what == LOST:
+            self._harm(self.admin.delete)
+        elif what == DOUBLED:
+            self._double()
+        else:
+            self.planted = what
+            for driver in self._drivers.values():
+                driver.plant(what)
+
+    def _double(self) -> None:
 
         def copy(path: str) -> None:
             with self.admin.read(path) as file:
@@ -352,10 +390,6 @@ class Scene:
         return self.inside(f"{self.layout.load(self.numbers()[-1])}/{OFFSETS}")
 
 
-def _superuser() -> str:
-    return psutil.Process().username()
-
-
 @contextmanager
 def scene(
     run: Run,
@@ -366,7 +400,8 @@ def scene(
     spark: Mapping[str, str] | None = None,
     user: str | None = None,
 ) -> Iterator[Scene]:
-    """Started, and one load of it published. `user`: the drivers', who is not HDFS's superuser; the lake is theirs."""
+    """Started, and one load of it published. `spark`: keys of the sink. `user`: the drivers', who is not HDFS's
+    superuser; the lake is theirs."""
     ports = HdfsPorts(*(free_port() for _ in range(5)))
     hdfs = HdfsServer(run.folder / "hdfs", ports, options=_HDFS, ends_with_parent=True)
     topics = {TOPIC: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}}
@@ -374,7 +409,7 @@ def scene(
     root = f"hdfs://127.0.0.1:{proxy.port}/lake"
     sink = {
         "plugin": "hadoop", "topics": [TOPIC], "path": root, "webhdfs.url": hdfs.web_url,
-        "spark.config": {**_SPARK, **(spark or {})},
+        "spark.config": dict(_SPARK), **(spark or {}),
     }  # fmt: skip
     with (
         hdfs,
@@ -406,24 +441,21 @@ class Inject(Protocol):
     def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
 
 
-def campaign(
-    run: Run, inject: Inject, *, plant: Callable[[Scene], None], prepare: Callable[[Scene], None] | None = None,
-    full: int = FULL, **kind: Any,
-) -> Result:  # fmt: skip
-    """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. With
-    `run.plant`: `plant` is called after the first load."""
+def campaign(run: Run, inject: Inject, *, plant: str, full: int = FULL, **kind: Any) -> Result:
+    """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
+    `Scene.plant`; `kind`: see `scene`."""
     total = Result(wanted=QUICK if run.quick else full)
     with scene(run, total, **kind) as stage:
-        if prepare is not None:
-            prepare(stage)
         if run.plant:
-            plant(stage)
+            stage.plant(plant)
         for i, chance in run.injections(QUICK, full):
             stage.produce(chance)
             inject(i, chance, stage)
             total.injected += 1
             stage.check(i, whole=False)
             stage.recover(i)
+            if run.plant and total.problem_count:
+                return total  # it is found
         stage.check_swept("the end")
     return total
 

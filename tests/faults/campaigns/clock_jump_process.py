@@ -10,6 +10,7 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
+from faketime import TOOLS, faketime_environment, set_clock
 from harness import Result, Run
 from klammtest.broker import RunningBroker, running_broker
 from produced import append_values, values_in
@@ -38,7 +39,7 @@ class ClockJumpProcess:
         "and again, before or after a restart; a lookup by time is answered"
     )
     plants = "the clock jumps by ten days, which retention has to obey"
-    tools = ("faketime=faketime",)
+    tools = TOOLS
 
     def run(self, run: Run) -> Result:
         rounds = 2 if run.quick else 60
@@ -49,23 +50,13 @@ class ClockJumpProcess:
         acknowledged: list[int] = []
         broker_keys = {"log.retention.check.interval.ms": CHECK_MS}
         with running_broker(
-            run.folder / "broker", topics=TOPICS, broker=broker_keys, environment=_environment(clock)
+            run.folder / "broker", topics=TOPICS, broker=broker_keys, environment=faketime_environment(clock)
         ) as broker:
             for i, chance in run.injections(2, rounds):
                 _round(i, chance, broker, clock, values, acknowledged, total, plant=run.plant)
             broker.stop()  # in order, so that libfaketime takes what it shares out of memory
         total.acknowledged = len(acknowledged)
         return total
-
-
-def _environment(clock: Path) -> dict[str, str]:
-    library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
-    if library is None:
-        raise RuntimeError("libfaketime is not there; it is in the Debian package libfaketime, which faketime brings")
-    return {
-        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1",
-    }  # fmt: skip
 
 
 def _round(
@@ -79,7 +70,7 @@ def _round(
 
     sent(chance.randint(5, 15))
     now = clock.read_text().strip()
-    _set(clock, "+10d" if plant else chance.choice([jump for jump in JUMPS if jump != now]))
+    set_clock(clock, "+10d" if plant else chance.choice([jump for jump in JUMPS if jump != now]))
     total.injected += 1
     sent(chance.randint(5, 15))
     time.sleep(CHECKS * CHECK_MS / 1_000)  # for retention to look, which nothing outside of the broker tells
@@ -93,13 +84,6 @@ def _round(
     _look_up(i, broker.bootstrap, total)
     if "Traceback" in broker.log():
         total.wrong(i, "a traceback in the broker's log")
-
-
-def _set(clock: Path, jump: str) -> None:
-    """All at once: the broker reads the file whenever it asks for the time."""
-    other = clock.with_suffix(".new")
-    other.write_text(f"{jump}\n")
-    other.replace(clock)
 
 
 def _look_up(i: int, bootstrap: str, total: Result) -> None:

@@ -24,7 +24,7 @@ class DriverKilled:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, kill_one, plant=lambda scene: scene.driver().plant("offsets-apart"))
+        return campaign(run, kill_one, plant="offsets-apart")
 
 
 def kill_one(at: int, chance: random.Random, scene: Scene) -> None:

@@ -13,6 +13,10 @@ from klammtest.ports import free_port
 _CHUNK = 65_536
 
 
+def _nothing() -> None:
+    return
+
+
 class AnswerLostProxy:
     """Carries bytes both ways until a request holds all of `words`, as a method's name (Hadoop's RPC sends it as text):
     from then on that connection's answers are swallowed. `lost` counts the calls. Once, or once for each `arm`."""
@@ -24,16 +28,20 @@ class AnswerLostProxy:
         self._words = words
         self._armed = armed
         self._passes = True
-        self._before: Callable[[], None] = lambda: None
+        self._before: Callable[[], object] = _nothing
+        self._after: Callable[[], object] = _nothing
         self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", self.port))
         self._open: list[socket.socket] = []
         self._thread = threading.Thread(target=self._accept, name="answer-lost-proxy", daemon=True)
 
-    def arm(self, *, passes: bool = True, before: Callable[[], None] = lambda: None) -> None:
-        """For the next such call: whether it still reaches the NameNode, and what is done before it would."""
+    def arm(
+        self, *, passes: bool = True, before: Callable[[], object] = _nothing, after: Callable[[], object] = _nothing
+    ) -> None:
+        """For the next such call: whether it still reaches the NameNode, and what is done before it would, and when its
+        answer is lost."""
         with self._lock:
-            self._armed, self._passes, self._before = True, passes, before
+            self._armed, self._passes, self._before, self._after = True, passes, before, after
 
     def disarm(self) -> None:
         with self._lock:
@@ -79,6 +87,7 @@ class AnswerLostProxy:
                         server.sendall(data)
                         answered.wait(60)
                     self.lost += 1
+                    self._after()
                     break
                 server.sendall(data)
         _cut(client, server)

@@ -1,0 +1,25 @@
+"""The wall clock of a process that is started with libfaketime, moved while it runs; its monotonic clock goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+TOOLS = ("faketime=faketime",)
+
+
+def faketime_environment(clock: Path) -> dict[str, str]:
+    """Of the process; `clock` is the file that `set_clock` writes."""
+    library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+    if library is None:
+        raise RuntimeError("libfaketime is not there; it is in the Debian package libfaketime, which faketime brings")
+    return {
+        "LD_PRELOAD": str(library), "FAKETIME_TIMESTAMP_FILE": str(clock), "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_DONT_RESET": "1",
+    }  # fmt: skip
+
+
+def set_clock(clock: Path, jump: str) -> None:
+    """`+1d`, `-1d`, `+0`; all at once: the process reads the file whenever it asks for the time."""
+    other = clock.with_suffix(".new")
+    other.write_text(f"{jump}\n")
+    other.replace(clock)

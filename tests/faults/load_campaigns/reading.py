@@ -1,0 +1,115 @@
+"""What a load reads by goes away: a Python worker, the broker, the coordination of the cluster."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+
+import psutil
+
+from harness import Result, Run
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.ports import free_port
+from loading import DOUBLED, LOST, Driver, Scene, campaign, eventually
+
+NEXT_RUN = (
+    "the run loads, or fails in one line and leaves nothing in sight; the next run loads the rest, each offset once"
+)
+
+
+class WorkerKilled:
+    name = "load-worker-killed"
+    injects = (
+        "SIGKILL to a Python worker of Spark that reads from a broker which has been stopped for up to 2 s; a task may "
+        "be tried three times"
+    )
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is there twice"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        return campaign(run, self._one, plant=DOUBLED, spark={"spark.master": "local[2,3]"})
+
+    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
+        driver = scene.driver()
+        driver.run("load.planned")
+        driver.hear("at")
+        scene.broker.pause()
+        try:
+            driver.go()
+            time.sleep(chance.random() * 2)
+            killed = _kill_worker(driver, chance)
+        finally:
+            scene.broker.resume()
+        if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
+            eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed")
+        scene.total.count("while-stopped", killed)
+        scene.one_line(at, driver.outcome())
+
+
+def _kill_worker(driver: Driver, chance: random.Random) -> bool:
+    workers = driver.workers()
+    if not workers:
+        return False
+    with suppress(psutil.NoSuchProcess):
+        chance.choice(workers).kill()
+        return True
+    return False
+
+
+class BrokerKilled:
+    name = "load-broker-killed"
+    injects = "SIGKILL to the broker when a load has planned or up to 1 s later; it is started again within 3 s"
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is deleted"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        return campaign(run, self._one, plant=LOST)
+
+    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
+        driver = scene.driver()
+        driver.run("load.planned")
+        driver.hear("at")
+        if at % 2:
+            driver.go()
+            time.sleep(chance.random())
+            scene.broker.kill()
+        else:
+            scene.broker.kill()
+            driver.go()
+        time.sleep(chance.random() * 3)
+        scene.broker.restart()
+        scene.one_line(at, driver.outcome())
+
+
+class CoordinationDown:
+    name = "load-coordination-down"
+    injects = (
+        "SIGKILL to the cluster's only ZooKeeper when a load has planned; it is started again up to 9 s later, before or "
+        "after the broker's session has ended"
+    )
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is there twice"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        with ZooKeeperServer(run.folder / "zookeeper", free_port(), ends_with_parent=True) as server:
+            self._server = server
+            zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
+            return campaign(run, self._one, plant=DOUBLED, coordination=zookeeper)
+
+    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
+        driver = scene.driver()
+        driver.run("load.planned")
+        driver.hear("at")
+        self._server.kill()
+        driver.go()
+        time.sleep(chance.random() * 9)
+        self._server.start()
+        scene.one_line(at, driver.outcome())
+        scene.produce(chance)  # acknowledged once the broker is a member again
+
+
+CAMPAIGNS = [WorkerKilled(), BrokerKilled(), CoordinationDown()]
