@@ -87,8 +87,8 @@ class BrokerKilled:
 class CoordinationDown:
     name = "load-coordination-down"
     injects = (
-        "SIGKILL to the cluster's only ZooKeeper when a load has planned; it is started again up to 9 s later, before or "
-        "after the broker's session has ended"
+        "SIGKILL to the cluster's only ZooKeeper when a load has planned; it is started again up to 9 s later, before "
+        "or after the broker's session has ended"
     )
     asserts = NEXT_RUN
     plants = "a data file of the newest load is there twice"
@@ -96,20 +96,20 @@ class CoordinationDown:
 
     def run(self, run: Run) -> Result:
         with ZooKeeperServer(run.folder / "zookeeper", free_port(), ends_with_parent=True) as server:
-            self._server = server
-            zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
-            return campaign(run, self._one, plant=DOUBLED, coordination=zookeeper)
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        driver = scene.driver()
-        driver.run("load.planned")
-        driver.hear("at")
-        self._server.kill()
-        driver.go()
-        time.sleep(chance.random() * 9)
-        self._server.start()
-        scene.one_line(at, driver.outcome())
-        scene.produce(chance)  # acknowledged once the broker is a member again
+            def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
+                driver = scene.driver()
+                driver.run("load.planned")
+                driver.hear("at")
+                server.kill()
+                driver.go()
+                time.sleep(chance.random() * 9)
+                server.start()
+                scene.one_line(at, driver.outcome())
+                scene.produce(chance)  # acknowledged once the broker is a member again
+
+            zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
+            return campaign(run, kill_one, plant=DOUBLED, coordination=zookeeper)
 
 
 CAMPAIGNS = [WorkerKilled(), BrokerKilled(), CoordinationDown()]
