@@ -441,14 +441,14 @@ class Inject(Protocol):
     def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
 
 
-def campaign(run: Run, inject: Inject, *, plant: str, full: int = FULL, **kind: Any) -> Result:
+def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: int = FULL, **kind: Any) -> Result:
     """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
     `Scene.plant`; `kind`: see `scene`."""
-    total = Result(wanted=QUICK if run.quick else full)
+    total = Result(wanted=quick if run.quick else full)
     with scene(run, total, **kind) as stage:
         if run.plant:
             stage.plant(plant)
-        for i, chance in run.injections(QUICK, full):
+        for i, chance in run.injections(quick, full):
             stage.produce(chance)
             inject(i, chance, stage)
             total.injected += 1

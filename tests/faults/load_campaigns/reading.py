@@ -29,23 +29,24 @@ class WorkerKilled:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant=DOUBLED, spark={"spark.master": "local[2,3]"})
+        return campaign(run, kill_worker, plant=DOUBLED, spark={"spark.master": "local[2,3]"})
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        driver = scene.driver()
-        driver.run("load.planned")
-        driver.hear("at")
-        scene.broker.pause()
-        try:
-            driver.go()
-            time.sleep(chance.random() * 2)
-            killed = _kill_worker(driver, chance)
-        finally:
-            scene.broker.resume()
-        if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
-            eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed")
-        scene.total.count("while-stopped", killed)
-        scene.one_line(at, driver.outcome())
+
+def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
+    driver = scene.driver()
+    driver.run("load.planned")
+    driver.hear("at")
+    scene.broker.pause()
+    try:
+        driver.go()
+        time.sleep(chance.random() * 2)
+        killed = _kill_worker(driver, chance)
+    finally:
+        scene.broker.resume()
+    if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
+        eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed")
+    scene.total.count("while-stopped", killed)
+    scene.one_line(at, driver.outcome())
 
 
 def _kill_worker(driver: Driver, chance: random.Random) -> bool:
@@ -66,22 +67,23 @@ class BrokerKilled:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant=LOST)
+        return campaign(run, kill_broker, plant=LOST)
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        driver = scene.driver()
-        driver.run("load.planned")
-        driver.hear("at")
-        if at % 2:
-            driver.go()
-            time.sleep(chance.random())
-            scene.broker.kill()
-        else:
-            scene.broker.kill()
-            driver.go()
-        time.sleep(chance.random() * 3)
-        scene.broker.restart()
-        scene.one_line(at, driver.outcome())
+
+def kill_broker(at: int, chance: random.Random, scene: Scene) -> None:
+    driver = scene.driver()
+    driver.run("load.planned")
+    driver.hear("at")
+    if at % 2:
+        driver.go()
+        time.sleep(chance.random())
+        scene.broker.kill()
+    else:
+        scene.broker.kill()
+        driver.go()
+    time.sleep(chance.random() * 3)
+    scene.broker.restart()
+    scene.one_line(at, driver.outcome())
 
 
 class CoordinationDown:
