@@ -1,4 +1,4 @@
-"""The campaigns of `make faults-load`, short, as far as no test of `tests/hadoop` does the same (docs/faults-load.md)."""
+"""`make faults-load`, short, as far as no test of `tests/hadoop` does the same (docs/faults-load.md)."""
 
 from __future__ import annotations
 
