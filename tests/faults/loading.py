@@ -44,7 +44,7 @@ POINTS = ("load.planned", "load.written", "load.staged", "load.published")
 FULL, QUICK = 20, 2
 LOST, DOUBLED = "lost", "doubled"
 """Plants: a data file of the newest load is deleted, or is there twice."""
-ANSWER_S = 400.0
+ANSWER_S = 900.0
 """A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
 UP_S = 180.0
 # A killed process loses nothing that it gave to the kernel.
@@ -391,6 +391,15 @@ class Scene:
 
 
 @contextmanager
+def _started(hdfs: HdfsServer) -> Iterator[None]:
+    hdfs.start(2 * UP_S)
+    try:
+        yield
+    finally:
+        hdfs.kill()
+
+
+@contextmanager
 def scene(
     run: Run,
     total: Result,
@@ -412,7 +421,7 @@ def scene(
         "spark.config": dict(_SPARK), **(spark or {}),
     }  # fmt: skip
     with (
-        hdfs,
+        _started(hdfs),
         proxy,
         running_broker(run.folder / "broker", topics=topics, coordination=coordination, sinks={SINK: sink}) as broker,
     ):
