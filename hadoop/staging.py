@@ -10,6 +10,7 @@ Rules.
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import uuid
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from klamm.hadoop.layout import OWNER, TopicLayout
 from klamm.hadoop.manifest import read_manifest
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 
+_log = logging.getLogger(__name__)
 _DEAD = ".dead"
 _ALIVE = ".alive"
 
@@ -53,8 +55,12 @@ class Staging:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
         self._heart.join()
-        self._publisher.remove(self.path)
-        self._publisher.remove(self._layout.heartbeat(self._job_id))
+        try:
+            self._publisher.remove(self.path)
+            self._publisher.remove(self._layout.heartbeat(self._job_id))
+        except LakeError as error:
+            # What is published is published, and what failed before this says why: neither is hidden by it.
+            _log.warning("%s: what is left of job %s is for a later sweep: %s", self._layout.topic, self._job_id, error)
 
     def publish(self, number: int) -> None:
         """Publish as load `number`. `LoadConflictError` when another job has that number."""

@@ -63,6 +63,30 @@ def test_a_second_job_loses_cleanly(layout: TopicLayout, tmp_path: Path) -> None
     assert files(tmp_path) == ["t/load=000001/_job.json", "t/load=000001/_offsets.json"]
 
 
+class Stuck(LocalPublisher):
+    """Removes nothing, as a NameNode in safe mode."""
+
+    def remove(self, path: str) -> None:
+        raise LakeError("safe mode")
+
+
+def test_a_load_that_is_published_is_so_even_if_what_is_left_cannot_be_removed(
+    layout: TopicLayout, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    publisher = Stuck()
+    with Staging(publisher, layout, "a") as staging:
+        publisher.write(f"{staging.path}/_offsets.json", manifest("a"))
+        staging.publish(1)
+    assert "what is left of job a is for a later sweep: safe mode" in caplog.text
+    assert sweep(later(2 * HOUR), layout, HOUR) == []
+    assert files(tmp_path) == ["t/load=000001/_job.json", "t/load=000001/_offsets.json"]
+
+
+def test_why_a_load_failed_is_not_hidden_by_what_cannot_be_removed(layout: TopicLayout) -> None:
+    with pytest.raises(ZeroDivisionError), Staging(Stuck(), layout, "a"):
+        raise ZeroDivisionError
+
+
 class Unsure(LocalPublisher):
     """The rename happens, and its answer is lost."""
 

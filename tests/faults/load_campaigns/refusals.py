@@ -16,8 +16,8 @@ class SafeMode:
     name = "load-safe-mode"
     injects = "safe mode of the NameNode from a fault point of a load on, each in turn, until the run has ended"
     asserts = (
-        "before the rename the run fails in one line and nothing of it is in sight; once safe mode is over the next "
-        "run loads the rest, each offset once"
+        "before the rename the run fails in one line and nothing of it is in sight, after it the run succeeds; once "
+        "safe mode is over the next run loads the rest, each offset once"
     )
     plants = "the job writes where readers look"
     tools = ()
@@ -35,7 +35,8 @@ class SafeMode:
         outcome = driver.outcome()
         driver.safe_mode(on=False)
         if point == POINTS[-1]:
-            scene.one_line(at, outcome)
+            if scene.one_line(at, outcome).status != "loaded":
+                scene.total.wrong(at, f"the load is published, and the run says {outcome}")
         else:
             scene.refused(at, outcome)
             if scene.numbers() != before:
