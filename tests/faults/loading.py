@@ -234,7 +234,7 @@ class Scene:
     @property
     def admin(self) -> InsecureClient:
         """WebHDFS as HDFS's superuser."""
-        return InsecureClient(self.hdfs.web_url, user=self.admin_name, timeout=60)
+        return InsecureClient(self.hdfs.web_url, user=self.admin_name, timeout=UP_S)
 
     @property
     def admin_name(self) -> str:
