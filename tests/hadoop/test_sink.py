@@ -22,7 +22,7 @@ from klamm.hadoop.spark import writing
 from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
 from klamm.hadoop.spark.sink import SinkOptions, Written, parse_sink_options, sink_options, write_task
 from klamm.hadoop.spark.stored import StoredRows, digest
-from klammtest.numbers import START_MS, WAIT_S, Topics, number_topics
+from klammtest.numbered import START_MS, WAIT_S, Topics, number_topics
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 GIVEN = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
@@ -272,7 +272,8 @@ def test_a_write_and_a_query_of_spark_store_each_row(spark: SparkSession, topics
     spark.dataSource.register(KlammDataSource)
     for topic in ("batch-a", "batch-b", "copied"):
         topics.create(topic, 2)
-    frame = spark.range(100).selectExpr(
+    # Spark looks for a sink in the active session, which this makes of the one that the source is registered in.
+    frame = spark.createDataFrame([(number,) for number in range(100)], "id long").selectExpr(
         "if(id % 2 = 0, 'batch-a', 'batch-b') topic", "cast(id as string) key", "cast(id as string) value"
     )
     frame.write.format("klamm").option("kafka.bootstrap.servers", topics.bootstrap).mode("append").save()

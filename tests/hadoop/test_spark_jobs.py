@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.core.faults import VARIABLE
-from klammtest.numbers import Topics, number_topics
+from klammtest.numbered import Topics, number_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES = 8000

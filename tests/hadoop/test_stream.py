@@ -19,7 +19,7 @@ from klamm.hadoop.options import Reading, parse_options
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.stream import KlammStreamReader
-from klammtest.numbers import START_MS, WAIT_S, Topics, number_topics
+from klammtest.numbered import START_MS, WAIT_S, Topics, number_topics
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.sink import parse_sink_options, write_task
 from klamm.hadoop.spark.typed import value_type
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog
-from klammtest.numbers import Topics, number_topics
+from klammtest.numbered import Topics, number_topics
 
 ID = {"name": "id", "type": "long"}
 TO = {"name": "to", "type": "string"}
