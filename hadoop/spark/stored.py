@@ -3,6 +3,10 @@
 The broker stores each sequence number of a producer's epoch once. A later attempt therefore looks for the batches of
 its claim's producer, leaves out the rows that they hold, and goes on with the sequence number after them: if another
 attempt is still writing, one of the two is refused.
+
+A batch of an earlier attempt may be stored after it was looked for: it was on its way, or replicas lacked it. The
+broker then takes this attempt's batch of the same sequence numbers for it, whatever rows it has. So what a later
+attempt sends is read back and compared (`check_stored`).
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ from typing import Final
 from klamm.core.client.cluster_client import LATEST, ClusterClient
 from klamm.core.client.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
+from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.pure import RecordTuple
 from klamm.hadoop.spark.claims import Claim, ClaimError
@@ -50,11 +55,9 @@ class StoredRows:
         for data, pos, header in reader.raw_batches():
             if (header.producer_id, header.producer_epoch) != (claim.producer_id, claim.epoch):
                 continue
-            columns = decode_columns(data, pos, header, client.codecs, partition=partition)
             # A topic that stamps its records itself keeps none of the rows' timestamps.
             self._kept_stamps = self._stamped and not header.log_append_time
-            rows = zip(columns.timestamps_ms, columns.keys, columns.values, columns.headers, strict=True)
-            for offset, row in zip(columns.offsets, rows, strict=True):
+            for offset, row in _records(data, pos, header, client, partition):
                 sequence = header.base_sequence + offset - header.base_offset
                 self._by_sequence[sequence] = digest(row, self._kept_stamps)
             self.next_sequence = max(self.next_sequence, header.last_sequence + 1)
@@ -95,6 +98,42 @@ class StoredRows:
                 f"{self._partition}: an earlier attempt of {what} stored {self._left.total()} rows that this one does "
                 "not have: the query's rows, or their distribution over tasks, are not the same each time"
             )
+
+
+def check_stored(
+    client: ClusterClient, partition: TopicPartition, base_offset: int, sent: bytes, stamped: bool, what: str
+) -> None:
+    """`ClaimError` unless the log holds the records of the batch `sent` at `base_offset`, where the broker says that
+    they are (-1: it does not say). `stamped` as in `StoredRows`. What compaction or retention has removed since is not
+    looked at."""
+    (sent_header,) = (header for _, header in iter_headers(sent))
+    mine = _records(sent, 0, sent_header, client, partition)
+    found: dict[int, RecordTuple] = {}
+    if base_offset >= 0:
+        reader = RangeReader(
+            TaskClient(client),
+            OffsetRange(partition, base_offset, base_offset + len(mine)),
+            fail_on_data_loss=False,
+            poll_timeout_s=SCAN_TIMEOUT_S,
+        )
+        for data, pos, header in reader.raw_batches():
+            found |= {offset - base_offset: row for offset, row in _records(data, pos, header, client, partition)}
+            stamped &= not header.log_append_time
+    sent_rows = {offset: digest(row, stamped) for offset, row in mine}
+    if base_offset < 0 or any(sent_rows.get(place) != digest(row, stamped) for place, row in found.items()):
+        raise ClaimError(
+            f"{partition}: records of an earlier attempt of {what} were stored only now, and this one has others in "
+            "their place; the next attempt finds them"
+        )
+
+
+def _records(
+    data: bytes, pos: int, header: BatchHeader, client: ClusterClient, partition: TopicPartition
+) -> list[tuple[int, RecordTuple]]:
+    """Each with its offset."""
+    columns = decode_columns(data, pos, header, client.codecs, partition=partition)
+    rows = zip(columns.timestamps_ms, columns.keys, columns.values, columns.headers, strict=True)
+    return list(zip(columns.offsets, rows, strict=True))
 
 
 def digest(row: RecordTuple, stamped: bool) -> Digest:

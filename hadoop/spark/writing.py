@@ -23,7 +23,7 @@ from klamm.core.records.encode import assemble, encode_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.codec import Codec
 from klamm.hadoop.spark.claims import Claim, Claims, TaskIdentity
-from klamm.hadoop.spark.stored import StoredRows
+from klamm.hadoop.spark.stored import StoredRows, check_stored
 
 BATCH_BYTES: Final = 512 * 1024
 """Bytes of a record batch before compression; less where the topic takes less."""
@@ -78,6 +78,7 @@ class TopicSink:
         self._pending_bytes = 0
         self._keyless = identity.task * IN_TURN  # tasks begin at different partitions
         self._stored: dict[TopicPartition, StoredRows] | None = None
+        self._stamped = False
         self._batch_bytes = min(BATCH_BYTES, self._largest_message() // 2)
         self.written = self.found = 0
 
@@ -86,8 +87,9 @@ class TopicSink:
 
     def add(self, rows: Rows, partitions: pa.Array | None) -> None:
         """`partitions` is the column of that name, in which null leaves the choice to the sink."""
+        self._stamped = rows.timestamps is not None
         if self._claim.again and self._stored is None:
-            self._stored = self.scan(rows.timestamps is not None)
+            self._stored = self.scan(self._stamped)
         for partition, share in self._shares(rows, self._chosen(rows, partitions)):
             kept = self._left_to_write(partition, share)
             if len(kept):
@@ -175,7 +177,7 @@ class TopicSink:
             for partition, rows in batches.items()
         }
         try:
-            self._client.produce(sealed, timeout_s=self._sending.timeout_s)
+            produced = self._client.produce(sealed, timeout_s=self._sending.timeout_s)
         except BrokerError as error:
             if error.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch):
                 raise BrokerError(
@@ -183,6 +185,9 @@ class TopicSink:
                 ) from error
             raise
         for partition, rows in batches.items():
+            if claim.again:
+                sent, place = bytes(sealed[partition]), produced[partition].base_offset
+                check_stored(self._client, partition, place, sent, self._stamped, str(self._identity))
             self._next[partition] += rows.count
             self.written += rows.count
         fault_point("sink.produced")

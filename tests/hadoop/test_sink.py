@@ -18,7 +18,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
-from klamm.hadoop.spark import writing
+from klamm.hadoop.spark import stored, writing
 from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
 from klamm.hadoop.spark.sink import SinkOptions, Written, parse_sink_options, sink_options, write_task
 from klamm.hadoop.spark.stored import StoredRows, digest
@@ -172,6 +172,34 @@ def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
     assert isinstance(refused, BrokerError)
     assert refused.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.invalid_producer_epoch)
     assert sorted(topics.numbers("zombie")) == sorted([*numbers, 1])
+
+
+@pytest.mark.parametrize("order", ["same", "other"])
+def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_for_this_ones(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch, order: str
+) -> None:
+    """What the earlier attempt stored is not below the high watermark yet when the later one looks for it: the broker
+    takes the first batch of the later one for the one that it has."""
+    topic, numbers = f"late-{order}", list(range(100, 200))
+    topics.create(topic, 1)
+    stop_at("sink.produced", 1)
+    with pytest.raises(StoppedError):
+        write(topics, topic, iter([rows(numbers, key=pa.array(map(str, numbers)))]))
+    faults.install(None)
+
+    def again() -> Written:
+        found = numbers if order == "same" else numbers[::-1]
+        return write(topics, topic, iter([rows(found, key=pa.array(map(str, found)))]))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stored, "edges", lambda _client, partitions, _edge: dict.fromkeys(partitions, 0))
+        if order == "same":
+            assert again() == Written(100, 0)
+        else:
+            with pytest.raises(ClaimError, match="the next attempt finds them"):
+                again()
+    assert again().found
+    assert sorted(topics.numbers(topic)) == numbers
 
 
 def test_a_batch_that_comes_with_other_rows_is_refused(topics: Topics) -> None:
