@@ -41,7 +41,7 @@ from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.session import SparkFailedError, reason_of
-from klamm.hadoop.staged import Counts, FileFormat, count, load_session, total_rows, write
+from klamm.hadoop.staged import Counts, FileFormat, count, count_below, load_session, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
 
 Reset = Literal["fail", "earliest", "latest"]
@@ -236,7 +236,7 @@ class LoadJob:
             self._check()
             fault_point("load.written")
             self._check_bad(topic, counts)
-            plan = self._with_late_losses(topic, plan, counts)
+            plan = self._with_late_losses(topic, plan, counts, staging.path)
             self._history.verify(layout, plan.loaded())
             manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
             self._finish(staging.path, manifest, plan, counts)
@@ -340,21 +340,43 @@ class LoadJob:
         start = log.latest if at_end else max(begin, log.earliest)
         return _Planned(begin, OffsetRange(partition, start, log.latest))
 
-    def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts) -> _Plan:
-        """The plan, and what retention deleted after it, before a task could read it."""
+    def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts, path: str) -> _Plan:
+        """The plan, and what retention deleted after it, before a task could read it. `DataLossError` where something
+        may be lost behind records that were read: a manifest has a gap at the beginning of a range alone."""
         if self._spec.reset == "fail":
             return plan  # the task has failed
         ends = self._topics.ends(topic)
-
-        def found(planned: _Planned) -> _Planned:
+        first = dict(counts.first)
+        for batch in counts.unopened:
+            first[batch.partition] = min(first.get(batch.partition, batch.start), batch.start)
+        partitions, deleted = [], []
+        for planned in plan.partitions:
             reads = planned.reads
             log = ends.get(reads.partition.partition)
-            if not reads.size or log is None or log.earliest <= reads.start:
-                return planned
-            first = counts.first.get(reads.partition.partition, reads.end)
-            return replace(planned, reads=replace(reads, start=max(reads.start, min(first, log.earliest, reads.end))))
+            if reads.size and log is not None and log.earliest > reads.start:
+                end = min(log.earliest, reads.end)
+                held = replace(reads, start=min(first.get(reads.partition.partition, reads.end), end))
+                planned = replace(planned, reads=held)
+                deleted.append(replace(held, end=end))
+            partitions.append(planned)
+        self._check_whole([r for r in deleted if r.size], counts, path)
+        return replace(plan, partitions=tuple(partitions))
 
-        return replace(plan, partitions=tuple(found(p) for p in plan.partitions))
+    def _check_whole(self, ranges: Sequence[OffsetRange], counts: Counts, path: str) -> None:
+        """That each offset of these ranges, whose records are deleted now, was read before."""
+        if not ranges:
+            return
+        bounds = {r.partition.partition: r.end for r in ranges}
+        has_bad = BAD in self._publisher.names(path)
+        below = count_below(self._session, path, self._spec.files, has_bad, bounds)
+        for r in ranges:
+            number = r.partition.partition
+            aside = sum(max(min(b.end, r.end) - b.start, 0) for b in counts.unopened if b.partition == number)
+            if below[number] + aside < r.size:
+                raise DataLossError(
+                    f"{r.partition}: the load has {below[number] + aside} of the offsets {r.start} to {r.end}, which "
+                    "retention deleted while it read them; nothing is published; the next run goes on at what is left"
+                )
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
         if not ranges:

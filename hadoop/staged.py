@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
 
 from klamm.core.client.range_reader import OffsetRange
@@ -106,16 +107,10 @@ def count(
 
     `LakeError` when a row is outside its range, or there twice.
     """
-    reader = session.read.schema(_COUNTED).format(files.name)
-    columns = ("_partition", "_offset", "_timestamp", "_size")
-    rows = reader.load(path).select(*columns)
+    rows, set_aside = _records(session, path, files, has_bad)
     unopened: list[UnopenedBatch] = []
     records_aside, first_bad = 0, None
-    if has_bad:
-        bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
-        set_aside = bad.load(f"{path}/{BAD}")
-        bad_records = set_aside.where("_end_offset is null")
-        rows = rows.union(bad_records.select(*columns))
+    if set_aside is not None:
         unopened = _unopened(set_aside)
         records_aside, first_bad = _set_aside(set_aside)
     millis = sf.unix_millis("_timestamp")
@@ -129,6 +124,27 @@ def count(
     )
     counts, first = _by_range(grouped.toArrow(), ranges, path)
     return Counts(counts, first, unopened, records_aside, first_bad)
+
+
+def count_below(
+    session: SparkSession, path: str, files: FileFormat, has_bad: bool, bounds: Mapping[int, int]
+) -> dict[int, int]:
+    """How many records of each partition the written files hold below its bound."""
+    rows, _ = _records(session, path, files, has_bad)
+    below = [(sf.col("_partition") == number) & (sf.col("_offset") < bound) for number, bound in bounds.items()]
+    found = rows.where(reduce(Column.__or__, below)).groupBy("_partition").count().collect()
+    return dict.fromkeys(bounds, 0) | {row["_partition"]: row["count"] for row in found}
+
+
+def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool) -> tuple[DataFrame, DataFrame | None]:
+    """The written records' places, those that are set aside too; and what is set aside, batches too, if anything is."""
+    columns = ("_partition", "_offset", "_timestamp", "_size")
+    rows = session.read.schema(_COUNTED).format(files.name).load(path).select(*columns)
+    if not has_bad:
+        return rows, None
+    bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
+    set_aside = bad.load(f"{path}/{BAD}")
+    return rows.union(set_aside.where("_end_offset is null").select(*columns)), set_aside
 
 
 def _set_aside(rows: DataFrame) -> tuple[int, str | None]:

@@ -211,6 +211,46 @@ def test_what_retention_deletes_while_tasks_read_is_recorded(spark: SparkSession
     assert coordinates(spark, str(tmp_path)) == [(0, n) for n in range(4, 10)]
 
 
+def test_what_retention_deletes_behind_records_that_were_read_is_not_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A task has read the offsets 0 to 2 when retention deletes all below 6: the manifest has no place for that gap."""
+    topics = MemoryTopics(partitions=1)
+    for number in range(10):
+        topics.add(0, flight(number))
+    plain = topics.read
+
+    def read(session: SparkSession, ranges: list[OffsetRange]) -> object:
+        topics.started = {0: 6}
+        topics.records = [r for r in topics.records if r["offset"] < 3 or r["offset"] >= 6]
+        return plain(session, ranges)
+
+    topics.read = read  # type: ignore[method-assign, assignment]
+    load = job(spark, topics, str(tmp_path), reset="earliest")
+    with pytest.raises(DataLossError, match="flights-0: the load has 3 of the offsets 0 to 6, which retention deleted"):
+        load.run(TOPIC)
+    result = load.run(TOPIC)
+    assert result is not None
+    assert [(r.start, r.end) for r in result.lost] == [(0, 6)]
+    assert coordinates(spark, str(tmp_path)) == [(0, n) for n in range(6, 10)]
+
+
+def test_what_retention_deletes_after_it_was_read_is_no_loss(spark: SparkSession, tmp_path: Path) -> None:
+    topics = MemoryTopics(partitions=1)
+    for number in range(10):
+        topics.add(0, flight(number))
+    plain = topics.read
+
+    def read(session: SparkSession, ranges: list[OffsetRange]) -> object:
+        topics.started = {0: 6}
+        return plain(session, ranges)
+
+    topics.read = read  # type: ignore[method-assign, assignment]
+    result = job(spark, topics, str(tmp_path), reset="earliest").run(TOPIC)
+    assert result is not None
+    assert (result.lost, result.rows) == ((), 10)
+
+
 def epochs_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryTopics, "epoch_ends", lambda *_: {})
 
