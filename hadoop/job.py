@@ -34,6 +34,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
+from klamm.hadoop.jvm_zone import check_zone
 from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.plan import Densities, Limits, capped, capped_bytes
@@ -383,6 +384,7 @@ class LoadJob:
             return Counts([], {}, [])  # all that is new is deleted
         format_ = self._topics.format(topic)
         try:
+            check_zone(self._session, [self._spec.files.name])
             with self._progress.watch(self._session, f"load {topic}"):
                 rows = self._topics.rows(self._session, ranges, format_)
                 write(rows, path, self._spec.files, format_.quarantine)

@@ -21,6 +21,7 @@ from pyspark.sql import SparkSession
 import klamm
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.spark_jvm import java_options
+from klamm.hadoop.jvm_zone import UTC_OPTION
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 
 NO_JAVA: Final = (
@@ -58,7 +59,7 @@ def require_java(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def _local() -> dict[str, str]:
-    return {**_LOCAL, "spark.driver.extraJavaOptions": f"{_LOGGING} {java_options()}"}
+    return {**_LOCAL, "spark.driver.extraJavaOptions": f"{_LOGGING} {UTC_OPTION} {java_options()}"}
 
 
 @dataclass(frozen=True, slots=True)

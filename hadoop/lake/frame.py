@@ -16,6 +16,7 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from klamm.core.errors import ConfigError
 from klamm.hadoop.generations import Generation, digest, generation_of, generations_of
+from klamm.hadoop.jvm_zone import check_zone
 from klamm.hadoop.lake.columns import aligned, merged, quoted
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.listing import LoadEntry, loads_of
@@ -44,8 +45,8 @@ def read_lake(
     without a zone is UTC. `generation`: read the loads that it holds from its larger files, and later loads as they
     are; "latest" is the newest one, or none where there is none. The rows are the same. Columns are those of the newest
     schema, then those that only older loads have; `dt` and `hr` are text. What is published after this call is not
-    read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`). `ConfigError` when
-    there is nothing to read.
+    read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`), for orc JVMs in
+    UTC. `ConfigError` when there is nothing to read.
     """
     files = lake_files(root, webhdfs_url)
     layout = TopicLayout(root, topic)
@@ -145,6 +146,7 @@ def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
 
 def frame(spark: SparkSession, parts: Sequence[Part]) -> DataFrame:
     """The rows of all parts, in the order of their loads, with the columns of all: `load`, `dt` and `hr` last."""
+    check_zone(spark, {part.format for part in parts})
     with ThreadPoolExecutor(_THREADS) as pool:
         found = list(pool.map(lambda part: _schema(spark, part), parts))
     target = merged(reversed(found))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -12,9 +14,12 @@ from pyspark.sql import SparkSession
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.hadoop.lake.files import lake_files
+from klamm.hadoop.lake.frame import read_lake
 from klamm.hadoop.lake.verify import verify_topic
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.session import SparkSettings
+from klamm.hadoop.staged import FileFormat
 from klammtest.lake import TOPIC, MemoryTopics, flight, job
 
 HOURS = {
@@ -57,6 +62,44 @@ def test_days_and_hours_are_those_of_the_time_zone(spark: SparkSession, tmp_path
     topics.add(0, flight(3))
     with pytest.raises(LakeError, match="loaded with timezone: Europe/Athens, it is UTC now"):
         job(spark, topics, str(tmp_path)).run(TOPIC)
+
+
+@contextmanager
+def jvm_in(spark: SparkSession, zone: str) -> Iterator[None]:
+    zones = spark._jvm.java.util.TimeZone  # type: ignore[union-attr]
+    before = zones.getDefault()
+    zones.setDefault(zones.getTimeZone(zone))
+    try:
+        yield
+    finally:
+        zones.setDefault(before)
+
+
+def test_orc_is_written_and_read_in_utc_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's ORC takes timestamps for what the JVM's clock shows: in another zone they are other instants."""
+    topics = MemoryTopics()
+    for instant in HOURS:
+        topics.add(0, flight(1), ts_ms=round(datetime.fromisoformat(instant).timestamp() * 1000))
+    orc, parquet = str(tmp_path / "orc"), str(tmp_path / "parquet")
+    load = job(spark, topics, orc, files=FileFormat("orc", ("dt",), 2**27))
+    with jvm_in(spark, "Europe/Berlin"):
+        job(spark, topics, parquet).run(TOPIC)
+        with pytest.raises(ConfigError, match=r"format orc: .* which is Europe/Berlin here; start Spark with -Duser"):
+            load.run(TOPIC)
+    load.run(TOPIC)
+    for root in (orc, parquet):
+        assert verify_topic(lake_files(root), TopicLayout(root, TOPIC)).findings == []
+    expected = spark.read.parquet(f"{parquet}/{TOPIC}").select("_offset", "_timestamp").collect()
+    assert sorted(read_lake(spark, orc, TOPIC).select("_offset", "_timestamp").collect()) == sorted(expected)
+    with jvm_in(spark, "Europe/Berlin"):
+        assert read_lake(spark, parquet, TOPIC).count() == len(HOURS)
+        with pytest.raises(ConfigError, match="format orc"):
+            read_lake(spark, orc, TOPIC)
+
+
+def test_a_spark_of_klamms_own_is_in_utc() -> None:
+    options = SparkSettings("test", "local[2]", "1g", {}).configuration()["spark.driver.extraJavaOptions"]
+    assert "-Duser.timezone=UTC" in options.split()
 
 
 def test_a_time_zone_that_does_not_exist_is_refused() -> None:

@@ -1,0 +1,32 @@
+"""The time zone of Spark's JVMs, by which Spark reads and writes the timestamps of ORC files.
+
+ORC's `timestamp` is what a clock shows, and Spark takes its JVM's default zone for that clock, whatever the session's
+zone is. Files that are written in one zone and read in another have other instants, and of the hour that comes twice
+when clocks are set back one is lost. So ORC is read and written in UTC alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyspark.sql import SparkSession
+
+from klamm.core.errors import ConfigError
+
+UTC_OPTION: Final = "-Duser.timezone=UTC"
+_UTC: Final = frozenset({"UTC", "GMT", "Z", "UCT", "Zulu", "Universal", "Etc/UTC", "Etc/GMT", "Etc/UCT", "Etc/Zulu"})
+
+
+def check_zone(session: SparkSession, formats: Iterable[str]) -> None:
+    """`ConfigError` where one of the formats is orc and a JVM that runs tasks is not in UTC."""
+    if "orc" not in formats:
+        return
+    tasks = session.sparkContext.defaultParallelism
+    zones = session.range(0, tasks, 1, tasks).selectExpr("java_method('java.time.ZoneId', 'systemDefault') zone")
+    others = sorted({row["zone"] for row in zones.distinct().collect()} - _UTC)
+    if others:
+        raise ConfigError(
+            f"format orc: Spark keeps its timestamps by the time zone of the JVM, which is {', '.join(others)} here; "
+            f"start Spark with {UTC_OPTION} in spark.driver.extraJavaOptions and spark.executor.extraJavaOptions"
+        )
