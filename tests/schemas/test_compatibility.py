@@ -152,6 +152,19 @@ def _records(draw: st.DrawFn) -> dict[str, Any]:
     return record(*fields)
 
 
+def with_text(value: Any) -> Any:
+    """The value with ASCII for `bytes`: Avro lets a reader take `bytes` as `string`, which only UTF-8 can be."""
+    match value:
+        case bytes():
+            return value.hex().encode()
+        case dict():
+            return {key: with_text(inner) for key, inner in value.items()}
+        case list():
+            return [with_text(inner) for inner in value]
+        case _:
+            return value
+
+
 @settings(max_examples=300, deadline=None)
 @given(reader=_records(), writer=_records())
 def test_what_the_check_passes_fastavro_reads(reader: dict[str, Any], writer: dict[str, Any]) -> None:
@@ -159,7 +172,7 @@ def test_what_the_check_passes_fastavro_reads(reader: dict[str, Any], writer: di
         return
     written, wanted = parse_schema(writer), parse_schema(reader)
     buffer = io.BytesIO()
-    schemaless_writer(buffer, written, generate_one(written))
+    schemaless_writer(buffer, written, with_text(generate_one(written)))
     got = schemaless_reader(io.BytesIO(buffer.getvalue()), written, wanted)
     assert isinstance(got, dict)
     assert set(got) == {f["name"] for f in reader["fields"]}

@@ -22,8 +22,8 @@ UNKNOWN_S: Final = 30.0
 """Of a unit that was not measured: it starts early, which costs nothing if it is short."""
 
 SPREAD: Final = ("tests/plugins/demo/test_demo.py", "tests/docs/test_examples.py", "tests/faults/test_campaign.py")
-TOGETHER: Final = ("tests/hadoop",)
-"""One Spark."""
+TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
+"""One Spark each; the first folder that has the file."""
 
 FAST_UNIT_S: Final = 15.0
 """What a unit may cost to be in the inner loop."""

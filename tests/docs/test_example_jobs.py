@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyarrow import parquet
 
 from klamm.core.faults import VARIABLE
+from klamm.core.spark_jvm import java_options
 from klammtest.numbered import Topics, number_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -69,7 +70,10 @@ class Job:
 def start(job: str, faults: str = "", **options: str) -> subprocess.Popen[bytes]:
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     own = {
-        "PYSPARK_SUBMIT_ARGS": "--master local[2] --driver-memory 1g --conf spark.ui.enabled=false pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": (
+            f"--master local[2] --driver-memory 1g --driver-java-options '{java_options()}' "
+            "--conf spark.ui.enabled=false pyspark-shell"
+        ),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         VARIABLE: faults,
@@ -120,7 +124,7 @@ def test_a_job_whose_driver_is_killed_stores_each_line_once(topics: Topics, tmp_
 
 
 @pytest.mark.timeout(900)
-def test_a_job_stores_what_came_since_it_ran_last(spark: SparkSession, topics: Topics, tmp_path: Path) -> None:
+def test_a_job_stores_what_came_since_it_ran_last(topics: Topics, tmp_path: Path) -> None:
     topics.create("records", 2)
     topics.produce("records", 0, range(50))
     given = {
@@ -132,5 +136,5 @@ def test_a_job_stores_what_came_since_it_ran_last(spark: SparkSession, topics: T
     assert ended(start("topic_to_parquet.py", **given)) == 0
     topics.produce("records", 1, range(50, 80))
     assert ended(start("topic_to_parquet.py", **given)) == 0
-    found = spark.read.parquet(f"{tmp_path}/out")
-    assert sorted(int(row["value"]) for row in found.collect()) == list(range(80))
+    found = parquet.read_table(tmp_path / "out")
+    assert sorted(int(value) for value in found["value"].to_pylist()) == list(range(80))
