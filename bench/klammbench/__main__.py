@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime
-import fcntl
-import importlib.metadata
 import math
-import os
-import platform
-import signal
-import subprocess
 import sys
 import time
-from pathlib import Path
-from types import FrameType
 
-from klamm.core.java import find_java
 from klammbench import report
-from klammbench.paths import DOCS, RESULTS, ROOT, SYSTEM_DATA, VAR
+from klammbench.harness import BusyError, about, alone, end_on_signals, ignore_signals
+from klammbench.paths import DOCS, RESULTS, SYSTEM_DATA, VAR
 from klammbench.pool import Pool
 from klammbench.results import Store
 from klammbench.rounds import Runner
@@ -29,13 +20,11 @@ from klammbench.systems.base import remove
 ROUNDS, QUICK_ROUNDS = 5, 2
 MINUTES, QUICK_MINUTES = 54, 8.5
 """That a run of all shapes plans for: on a machine where it would take longer, shapes get fewer rounds, and say so."""
-_CLIENTS = ("confluent-kafka", "kafka-python", "aiokafka", "pyarrow")
 
 
 def main() -> int:
     given = _arguments()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # a background shell has the first one ignored
-        signal.signal(number, _end)
+    end_on_signals()
     wanted = list(SHAPES) if given.only is None else given.only.split(",")
     if unknown := [name for name in wanted if name not in SHAPES]:
         print(f"no shape {', '.join(unknown)}; there are {', '.join(SHAPES)}", file=sys.stderr)
@@ -43,14 +32,12 @@ def main() -> int:
     store = Store(RESULTS, quick=given.quick)
     if not given.report:
         rounds = given.rounds or (QUICK_ROUNDS if given.quick else ROUNDS)
-        VAR.mkdir(parents=True, exist_ok=True)
-        with (VAR / "lock").open("w") as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                print("another benchmark runs on this checkout: two would spoil each other's figures", file=sys.stderr)
-                return 2
-            _run(wanted, store, quick=given.quick, rounds=rounds)
+        try:
+            with alone():
+                _run(wanted, store, quick=given.quick, rounds=rounds)
+        except BusyError as error:
+            print(error, file=sys.stderr)
+            return 2
     return 1 if report.write(store, SHAPES, VAR / "quick" if given.quick else DOCS, wanted) else 0
 
 
@@ -64,8 +51,7 @@ def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
         print("ending what was started", flush=True)
         raise
     finally:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # a second one would leave processes behind
+        ignore_signals()
         pool.close()
         remove(SYSTEM_DATA)
 
@@ -80,7 +66,7 @@ def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> 
         seconds = (started + minutes * 60 - begin) * share
         print(f"== ({name}) {SHAPES[name].TITLE}", flush=True)
         try:
-            runner.run(SHAPES[name], quick=quick, rounds=rounds, about=_about(quick=quick), seconds=seconds)
+            runner.run(SHAPES[name], quick=quick, rounds=rounds, about=about(quick=quick), seconds=seconds)
         except Exception as error:
             # Left without its last line, the shape counts as cut off in the report.
             print(f"({name}) was cut off: {type(error).__name__}: {error}", flush=True)
@@ -95,35 +81,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the page from the last results")
     return parser.parse_args()
-
-
-def _about(*, quick: bool) -> dict[str, object]:
-    now = datetime.datetime.now(datetime.UTC)
-    return {"date": f"{now:%Y-%m-%d %H:%M} UTC", "commit": _commit(), "machine": machine(), "quick": quick}
-
-
-def machine() -> str:
-    """Cores, processor, memory, kernel, Python, Java and the client libraries in a line."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.machine())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    java = subprocess.run([find_java(), "-version"], capture_output=True, text=True, check=False).stderr.splitlines()
-    software = f"Linux {platform.release()}, Python {platform.python_version()}, {java[0] if java else 'no Java'}, "
-    software += ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _CLIENTS)
-    return f"{os.cpu_count()} cores ({model}), {memory:.0f} GiB, {software}"
-
-
-def _commit() -> str:
-    def git(*command: str) -> str:
-        done = subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--untracked-files=no")
-    return git("rev-parse", "--short", "HEAD") + (" with uncommitted changes" if changed else "")
-
-
-def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - as `signal` calls it
-    raise SystemExit(f"ended by {signal.Signals(number).name}")
 
 
 if __name__ == "__main__":

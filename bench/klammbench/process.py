@@ -48,10 +48,14 @@ def cpu_exact(pids: Iterable[int]) -> float:
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Proportional set size: shared pages are divided among those who share them."""
+    """Proportional set size: shared pages are divided among those who share them. A process that has ended has none."""
     total = 0
     for pid in pids:
-        for line in (_PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+        try:
+            text = (_PROC / str(pid) / "smaps_rollup").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        for line in text.splitlines():
             if line.startswith("Pss:"):
                 total += int(line.split()[1]) * 1024
     return total

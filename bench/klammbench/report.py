@@ -1,4 +1,4 @@
-"""The page and the printed lines: `docs/benchmarks.md` of full runs, `var/bench/quick/benchmarks.md` of quick ones."""
+"""A page and the printed lines: `docs/benchmarks.md` of full runs, `var/bench/quick/benchmarks.md` of quick ones."""
 
 from __future__ import annotations
 
@@ -14,8 +14,25 @@ from klammbench.shapes.base import Shape
 from klammbench.table import KAFKAS, Table
 from klammbench.targets import Target
 
-FULL_ROUNDS = 5
-_TEMPLATE = Path(__file__).with_name("page.md")
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """`name` of the file; `command` makes the figures of one shape, whose letter it is given. Ratios are to the better
+    of the `rivals`, under the head `compared`."""
+
+    name: str
+    template: Path
+    command: str
+    rivals: Sequence[str]
+    compared: str
+    rounds: int
+    """Of a full run."""
+    has_chart: bool
+
+
+BENCHMARKS = Page(
+    "benchmarks", Path(__file__).with_name("page.md"), "make bench ONLY={}", KAFKAS, "Klamm / better Kafka", 5, True
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,18 +45,26 @@ class Measured:
     targets: Sequence[Target]
 
 
-def write(store: Store, shapes: Mapping[str, Shape], folder: Path, wanted: Collection[str] | None = None) -> list[str]:
+def write(
+    store: Store,
+    shapes: Mapping[str, Shape],
+    folder: Path,
+    wanted: Collection[str] | None = None,
+    page: Page = BENCHMARKS,
+) -> list[str]:
     """Writes the page and the chart into `folder`, prints failures and target lines; gives the failures, of the
     `wanted` shapes only where some are named (what was run now)."""
-    measured = [found for shape in shapes.values() if (found := _measured(store, shape))]
+    measured = [found for shape in shapes.values() if (found := _measured(store, shape, page))]
     failed = {found.shape.NAME: _failures(found) for found in measured}
     failures = [line for lines in failed.values() for line in lines]
     folder.mkdir(parents=True, exist_ok=True)
-    drawn = chart.write([(found.shape, found.table) for found in measured], folder / "benchmarks.svg")
-    (folder / "benchmarks.md").write_text(
-        page(measured, failures, chart="benchmarks.svg" if drawn else None, gaps=_gaps(measured, shapes))
+    picture = folder / f"{page.name}.svg"
+    drawn = page.has_chart and chart.write([(found.shape, found.table) for found in measured], picture)
+    text = folder / f"{page.name}.md"
+    text.write_text(
+        _text(page, measured, failures, chart=picture.name if drawn else None, gaps=_gaps(page, measured, shapes))
     )
-    print(f"\n{folder / 'benchmarks.md'} is written")
+    print(f"\n{text} is written")
     for failure in failures:
         print(f"failed: {failure}")
     for found in measured:
@@ -48,36 +73,38 @@ def write(store: Store, shapes: Mapping[str, Shape], folder: Path, wanted: Colle
     return [line for name, lines in failed.items() if wanted is None or name in wanted for line in lines]
 
 
-def page(measured: Sequence[Measured], failures: Sequence[str], chart: str | None, gaps: Sequence[str] = ()) -> str:
+def _text(
+    page: Page, measured: Sequence[Measured], failures: Sequence[str], chart: str | None, gaps: Sequence[str]
+) -> str:
     targets = [target for found in measured for target in found.targets]
     short = [target for target in targets if not target.met]
     parts = {
         "MISSED": "\n".join([_missed(short, failures) if measured else "Nothing has been measured yet.", *gaps]),
         "TARGETS": _targets(targets),
         "CHART": f"![How many times as good as the better Kafka]({chart})" if chart else "",
-        "SHAPES": "\n".join(_section(found) for found in measured),
+        "SHAPES": "\n".join(_section(page, found) for found in measured),
         "RUN": _runs(measured),
     }
-    return Template(_TEMPLATE.read_text()).substitute(parts)
+    return Template(page.template.read_text()).substitute(parts)
 
 
-def _measured(store: Store, shape: Shape) -> Measured | None:
+def _measured(store: Store, shape: Shape, page: Page) -> Measured | None:
     results = store.load(shape.NAME)
     if results is None:
         return None
-    table = Table(results.rows, shape.METRICS)
+    table = Table(results.rows, shape.METRICS, page.rivals)
     return Measured(shape, results, table, shape.targets(table))
 
 
-def _gaps(measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str]:
+def _gaps(page: Page, measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str]:
     """What keeps this page from being one whole run."""
     lines = []
     there = {found.shape.NAME for found in measured}
     if measured and (absent := [name for name in shapes if name not in there]):
         lines.append(f"Not measured: shapes {', '.join(absent)}.")
     for found in measured:
-        if found.table.rounds() < FULL_ROUNDS:
-            lines.append(f"({found.shape.NAME}) has {found.table.rounds()} rounds, fewer than {FULL_ROUNDS}.")
+        if found.table.rounds() < page.rounds:
+            lines.append(f"({found.shape.NAME}) has {found.table.rounds()} rounds, fewer than {page.rounds}.")
     if len({found.results.about["commit"] for found in measured}) > 1:
         lines.append("The shapes are not all of one commit: see the end of the page.")
     return ["", *(f"- {line}" for line in lines)] if lines else []
@@ -108,24 +135,25 @@ def _remarks(target: Target) -> str:
     return f": {below}" if below else ""
 
 
-def _section(found: Measured) -> str:
+def _section(page: Page, found: Measured) -> str:
     """A heading and a table a metric: cells down, systems across."""
     shape, table = found.shape, found.table
     summary = " ".join((shape.__doc__ or "").split()).removeprefix(f"({shape.NAME}) ")
     lines = [f"## ({shape.NAME}) {shape.TITLE}", "", summary, ""]
     about = found.results.about
     took = f"; {about['finished_in_s']:.0f} s for {table.rounds()} rounds" if about["finished_in_s"] else ""
-    lines += [f"`make bench ONLY={shape.NAME}` makes these figures{took}.", ""]
+    lines += [f"`{page.command.format(shape.NAME)}` makes these figures{took}.", ""]
     for name, metric in shape.METRICS.items():
-        lines += _metric_table(table, name, metric)
+        lines += _metric_table(page, table, name, metric)
     return "\n".join(lines)
 
 
-def _metric_table(table: Table, name: str, metric: Metric) -> list[str]:
+def _metric_table(page: Page, table: Table, name: str, metric: Metric) -> list[str]:
     systems = [s for s in table.systems() if any(table.values(cell, s, name) for cell in table.cells())]
-    rated = metric.better is not None and "klamm" in systems and any(kafka in systems for kafka in KAFKAS)
-    head = [metric.unit, *systems, *(["Klamm / better Kafka"] if rated else [])]
+    rated = metric.better is not None and "klamm" in systems and any(rival in systems for rival in page.rivals)
+    head = [metric.unit, *systems, *([page.compared] if rated else [])]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    rows = 0
     for cell in table.cells():
         figures = [_figures(table, cell, system, name, metric) for system in systems]
         if not any(figures):
@@ -134,7 +162,8 @@ def _metric_table(table: Table, name: str, metric: Metric) -> list[str]:
             ratio = table.ratio(cell, name, "klamm")
             figures.append("" if ratio is None else f"**{ratio:.2f}**")
         lines.append("| " + " | ".join([cell, *figures]) + " |")
-    return [*lines, ""]
+        rows += 1
+    return [*lines, ""] if rows else []
 
 
 def _figures(table: Table, cell: str, system: str, name: str, metric: Metric) -> str:

@@ -41,11 +41,14 @@ class ShapeValue:
 
 
 class Table:
-    """Of rows `{"cell", "system", "round", "metrics" or "failed"}`."""
+    """Of rows `{"cell", "system", "round", "metrics" or "failed"}`. `rivals`: the systems whose better one counts."""
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, Metric]) -> None:
+    def __init__(
+        self, rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, Metric], rivals: Sequence[str] = KAFKAS
+    ) -> None:
         self.rows = list(rows)
         self.metrics = metrics
+        self.rivals = rivals
         self._values: dict[tuple[str, str, str], dict[int, float]] = {}
         for row in self.rows:
             for metric, value in row.get("metrics", {}).items():
@@ -77,17 +80,17 @@ class Table:
         values = self.values(cell, system, metric).values()
         return Spread(min(values), statistics.median(values), max(values)) if values else None
 
-    def better_kafka(self, cell: str, metric: str) -> str | None:
-        """The setting with the better median; None where neither was measured."""
-        found = {name: spread.median for name in KAFKAS if (spread := self.spread(cell, name, metric))}
+    def better_rival(self, cell: str, metric: str) -> str | None:
+        """The one with the better median; None where none was measured."""
+        found = {name: spread.median for name in self.rivals if (spread := self.spread(cell, name, metric))}
         if not found:
             return None
         pick = max if self.metrics[metric].better == "higher" else min
         return pick(found, key=lambda name: found[name])
 
     def ratio(self, cell: str, metric: str, ours: str, theirs: str | None = None) -> float | None:
-        """Median over the rounds of ours divided by theirs (Kafka's better setting unless said)."""
-        theirs = theirs or self.better_kafka(cell, metric)
+        """Median over the rounds of ours divided by theirs (the better rival's unless said)."""
+        theirs = theirs or self.better_rival(cell, metric)
         if theirs is None:
             return None
         above, below = self.values(cell, ours, metric), self.values(cell, theirs, metric)
@@ -105,7 +108,7 @@ class Table:
         wanted = [
             cell
             for cell in (self.cells() if cells is None else cells)
-            if any(self.values(cell, name, metric) for name in (ours, *KAFKAS))
+            if any(self.values(cell, name, metric) for name in (ours, *self.rivals))
         ]
         ratios = {cell: ratio for cell in wanted if (ratio := self.ratio(cell, metric, ours)) is not None}
         if not ratios:

@@ -37,8 +37,8 @@ def rows(rates: Mapping[str, Mapping[str, Sequence[float]]] = RATES) -> list[dic
 
 def test_a_ratio_is_the_median_of_the_rounds_to_the_better_setting_of_the_cell() -> None:
     table = Table(rows(), METRICS)
-    assert table.better_kafka("one", "rate") == "kafka-tuned"
-    assert table.better_kafka("two", "rate") == "kafka"
+    assert table.better_rival("one", "rate") == "kafka-tuned"
+    assert table.better_rival("two", "rate") == "kafka"
     assert table.ratio("one", "rate", "klamm") == 1.8  # of 1.8, 1.0 and 2.0
     assert table.ratio("two", "cpu", "klamm") == 2.0  # less is better: twice the cost of the cheaper one
 

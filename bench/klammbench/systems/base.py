@@ -117,6 +117,15 @@ def free_port() -> int:
     raise RuntimeError("no port is free")
 
 
+def free_ports(count: int) -> list[int]:
+    """As many, all different."""
+    found: list[int] = []
+    while len(found) < count:
+        if (port := free_port()) not in found:
+            found.append(port)
+    return found
+
+
 def remove(folder: Path) -> None:
     """With all in it; no error where it is not there."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -20,9 +20,10 @@ class Klamm:
 
     The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
 
-    def __init__(self, name: str, folder: Path, *, zookeeper: bool) -> None:
+    def __init__(self, name: str, folder: Path, *, zookeeper: bool, command: Path = BROKER_COMMAND) -> None:
         self.name = name
         self._folder = folder
+        self._command = command
         self.data_dir = folder / "data"
         self._zookeeper: ZooKeeperServer | None = None
         self._with_zookeeper = zookeeper
@@ -40,8 +41,8 @@ class Klamm:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        if not BROKER_COMMAND.exists():
-            raise RuntimeError(f"{BROKER_COMMAND} is not there: run bench/install.sh")
+        if not self._command.exists():
+            raise RuntimeError(f"{self._command} is not there: run bench/install.sh")
         self._folder.mkdir(parents=True, exist_ok=True)
         self._port = free_port()  # at each start: another may have taken the last one meanwhile
         if self._with_zookeeper:
@@ -51,7 +52,7 @@ class Klamm:
         with ThreadPoolExecutor(1) as beside:
             # Both at once, as anyone would start them: the broker waits for its ZooKeeper.
             zookeeper = beside.submit(self._zookeeper.start) if self._zookeeper else None
-            command = [str(BROKER_COMMAND), "broker", "--config", str(config)]
+            command = [str(self._command), "broker", "--config", str(config)]
             self._broker = Child(command, self._folder / "broker.out", self._folder, {"PYTHONUNBUFFERED": "1"})
             output = self._broker.output
             self._broker.wait_until(lambda: b"klamm broker ready" in output.read_bytes(), self.name)
