@@ -41,7 +41,7 @@ def audit_command(
             help="Only this tier: producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK",
         ),
     ] = None,
-    by: Annotated[Span, typer.Option("--by", help="How windows are grouped.")] = Span.WINDOW,
+    by: Annotated[Span | None, typer.Option("--by", help="How windows are grouped: by window when not given.")] = None,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[
@@ -49,6 +49,10 @@ def audit_command(
     ] = None,
     wait: Annotated[float, typer.Option(help="Ask again for so many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page that needs no server and no network, too."),
+    ] = None,
     wait_for: Annotated[
         str,
         typer.Option(
@@ -73,7 +77,7 @@ def audit_command(
     if context.invoked_subcommand is not None:
         return
     if wait_for:
-        refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by is not Span.WINDOW}
+        refused = {"--topic": topic, "--wait": wait, "--json": json_, "--by": by, "--html": html}
         for option, given in refused.items():
             if given:
                 raise ConfigError(f"{option} does not go with --wait-complete")
@@ -83,6 +87,8 @@ def audit_command(
         return
     if threshold is not None or timeout:
         raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} goes with --wait-complete only")
+    if html is not None:
+        _check_html(html)
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
@@ -96,10 +102,19 @@ def audit_command(
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         answer = _ask_until(client, audit, question, wait)
+    shown = by or Span.WINDOW
     if json_:
-        typer.echo(json.dumps(as_json(answer.audits, by, answer.unreadable), indent=1))
+        typer.echo(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
     else:
-        print_report(console(), answer.audits, by, answer.unreadable)
+        print_report(console(), answer.audits, shown, answer.unreadable)
+    if html is not None:
+        from klamm.plugins.audit.web.document import audit_document, write_document
+        from klamm.plugins.audit.web.views import Filters
+
+        filters = Filters(by, question.since_ms, question.until_ms)
+        write_document(html, audit_document(answer, filters))
+        if not json_:
+            typer.echo(f"written: {html}")
     if not answer.complete:
         raise typer.Exit(1)
 
@@ -168,6 +183,14 @@ def serve_command(
         serve(source, host, port, typer.echo)
     finally:
         source.close()
+
+
+def _check_html(file: Path) -> None:
+    """Before anything takes time."""
+    if file.is_dir():
+        raise ConfigError(f"--html: {file} is a directory; expected the name of a file")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"--html: there is no directory {file.absolute().parent}")
 
 
 def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float | None) -> Gate:

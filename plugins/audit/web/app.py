@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote, urlencode
 
-from jinja2 import Environment, FunctionLoader
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -26,11 +22,8 @@ from klamm.core.errors import ConfigError, KlammError
 from klamm.plugins.audit.web import views
 from klamm.plugins.audit.web.chart import draw
 from klamm.plugins.audit.web.source import Source
+from klamm.plugins.audit.web.templates import MAX_ROWS, file_text, instant, render
 from klamm.plugins.audit.web.views import Filters, Json, NotFoundError
-from klamm.plugins.audit.windows import Span, iso
-
-MAX_ROWS: Final = 500
-"""Of a table on a page, the newest; the REST endpoint gives all."""
 
 _FILTERS: Final = ("by", "since", "until", "tier", "host", "application")
 _HEADERS: Final = {
@@ -79,14 +72,14 @@ class _Site:
     def topic(self, request: Request) -> tuple[str, Json, Json]:
         filters = Filters.parse(request.query_params)
         said, audit, rows = views.topic(self._source.answer(), request.path_params["topic"], filters)
-        return "topic.html", said, {"chart": draw(audit, rows[-views.FEW_ROWS :])}
+        return "topic.html", said, {"chart": draw(audit, rows[-MAX_ROWS:])}
 
     def producers(self, request: Request) -> tuple[str, Json, Json]:
         query = request.query_params
         filters = Filters.parse(query)
         name = request.path_params["topic"]
         said = views.producers(self._source.answer(), name, filters, query.get("host"), query.get("application"))
-        return "producers.html", said, {}
+        return "producers.html", said, {"chosen": [said]}
 
     def tier(self, request: Request) -> tuple[str, Json, Json]:
         filters = Filters.parse(request.query_params)
@@ -117,7 +110,7 @@ def _api(view: View) -> Endpoint:
 
 def _asset(name: str, media_type: str) -> Endpoint:
     async def endpoint(request: Request) -> Response:
-        return _answer(request, _text(name), media_type)
+        return _answer(request, file_text(name), media_type)
 
     return endpoint
 
@@ -163,6 +156,9 @@ def _render(request: Request, name: str, said: Json) -> str:
     live = request.query_params.get("live", "")
     kept = {**query, "live": live} if live in ("on", "off") else query
     page: Json = {
+        "layout": "base.html",
+        "level": 2,
+        "prefix": "",
         "query": query,
         "live": live,
         "here": request.url.path,
@@ -170,7 +166,7 @@ def _render(request: Request, name: str, said: Json) -> str:
         "this": lambda **more: _href(quote(request.url.path), {**query, **more}),
         "api": _href(_twin(request.url.path), query),
     }
-    return _environment().get_template(name).render(**said, page=page)
+    return render(name, {**said, "page": page})
 
 
 _KEPT: Final = ("since", "until", "live")
@@ -183,40 +179,3 @@ def _twin(path: str) -> str:
 
 def _href(path: str, query: Mapping[str, str]) -> str:
     return f"{path}?{urlencode(query)}" if query else path
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(loader=FunctionLoader(_text), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters |= {"number": number, "instant": instant, "window": window, "part": part}
-    environment.globals |= {"spans": list(Span), "max_rows": MAX_ROWS}
-    return environment
-
-
-@cache
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text()
-
-
-def number(value: int | None) -> str:
-    """`1,234`, and `unknown` without one."""
-    return "unknown" if value is None else f"{value:,}"
-
-
-def instant(timestamp_ms: int | None) -> str:
-    """`2026-11-22 10:00:00 UTC`."""
-    if timestamp_ms is None or timestamp_ms < 0:
-        return "unknown"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def window(start_ms: int | None) -> str:
-    """The start of a window of record time; records without a timestamp have one of their own."""
-    if start_ms is None:
-        return "none"
-    return "no timestamp" if start_ms < 0 else iso(start_ms)
-
-
-def part(text: Any) -> str:
-    """One segment of a path."""
-    return quote(str(text), safe="")

@@ -1,7 +1,7 @@
 """The chart of a topic as numbers: where each bar of the SVG picture stands. The template only writes them down.
 
-A group of bars for each row (time), a bar for each tier, in the order of the pipeline. What is missing stands on top of
-its bar. Pure.
+A group of bars for each row (time), a bar for each tier, in the order of the pipeline; of many rows, a strip for each
+tier, one below the other. What is missing stands on top of its bar. Pure.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ LABEL_WIDTH: Final = 8
 """Pixels of a letter of a label, and a little: labels do not overlap."""
 MIN_BAR: Final = 3.0
 """Pixels: an unknown or missing count of 0 is seen too."""
+MANY: Final = 60
+"""Rows above which the bars of a group are too thin to be told apart."""
+STRIP: Final = 70
+NAME: Final = 20
+"""Pixels of the height of a strip, and of these for its name."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ class Chart:
     ticks: tuple[Mark, ...]
     legend: tuple[tuple[str, str], ...]
     summary: str
+    names: tuple[Mark, ...] = ()
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -71,28 +77,97 @@ def missing_records(row: Row, tier: TierKey) -> int:
 
 def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
     """A chart of these rows; no bars where there are none."""
-    plot_width, plot_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
-    highest = _nice(max((row.records(t) + missing_records(row, t) for row in rows for t in audit.tiers), default=0))
-    group = plot_width / max(len(rows), 1)
-    bar = min(group * 0.84 / max(len(audit.tiers), 1), 48.0)
-    floor = TOP + plot_height
+    if len(rows) > MANY:
+        return _strips(audit, rows)
+    highest = _highest(audit, rows)
+    floor = HEIGHT - BOTTOM
+    plot = _Plot(len(rows), floor)
+    bar = min(plot.group * 0.84 / max(len(audit.tiers), 1), 48.0)
     bars: list[Bar] = []
-    warnings: list[Mark] = []
-    labels: list[Mark] = []
-    every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / group)
     for number, row in enumerate(rows):
-        middle = LEFT + group * (number + 0.5)
-        begin = middle - bar * len(audit.tiers) / 2
+        begin = plot.middle(number) - bar * len(audit.tiers) / 2
         for place, tier in enumerate(audit.tiers):
-            bars += _bars(row, tier, place, (begin + bar * place, floor, bar), plot_height / highest)
-        state = row.state()
-        if state not in (State.COMPLETE, State.SETTLED):
-            warnings.append(Mark(_px(middle), TOP - 8, _SIGNS[state], f"sign {state}"))
-        if number % every == 0:
-            labels.append(Mark(_px(middle), floor + 18, row.label))
-    ticks = tuple(Mark(LEFT - 6, _px(floor - plot_height * part / 4), f"{highest * part // 4:,}") for part in range(5))
-    legend = tuple((f"t{place % 6}", str(tier)) for place, tier in enumerate(audit.tiers))
-    return Chart(tuple(bars), tuple(warnings), tuple(labels), ticks, legend, _summary(audit, rows))
+            bars += _bars(row, tier, place, (begin + bar * place, floor, bar), (floor - TOP) / highest)
+    ticks = _ticks(floor, floor - TOP, highest, 4)
+    return Chart(
+        tuple(bars), plot.warnings(rows), plot.labels(rows), ticks, _legend(audit), _summary(audit, rows), height=HEIGHT
+    )
+
+
+def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
+    """Of one scale, so that the tiers can be compared."""
+    highest = _highest(audit, rows)
+    height = TOP + STRIP * len(audit.tiers) + BOTTOM
+    plot = _Plot(len(rows), height - BOTTOM)
+    tall = STRIP - NAME
+    bars: list[Bar] = []
+    ticks: tuple[Mark, ...] = ()
+    names = []
+    for place, tier in enumerate(audit.tiers):
+        floor = TOP + STRIP * (place + 1)
+        names.append(Mark(LEFT, floor - tall - 5, str(tier)))
+        ticks += _ticks(floor, tall, highest, 1)
+        for number, row in enumerate(rows):
+            at = (plot.middle(number) - plot.group / 2, floor, plot.group)
+            bars += _bars(row, tier, place, at, tall / highest)
+    bars.sort(key=lambda each: each.style.startswith("t"), reverse=True)  # what is wrong is drawn over its neighbours
+    return Chart(
+        tuple(bars),
+        plot.warnings(rows),
+        plot.labels(rows),
+        ticks,
+        _legend(audit),
+        _summary(audit, rows),
+        tuple(names),
+        height=height,
+    )
+
+
+@dataclass(frozen=True)
+class _Plot:
+    """Where rows are: `rows` groups of bars above `floor`."""
+
+    rows: int
+    floor: int
+
+    @property
+    def group(self) -> float:
+        return (WIDTH - LEFT - RIGHT) / max(self.rows, 1)
+
+    def middle(self, number: int) -> float:
+        return LEFT + self.group * (number + 0.5)
+
+    def warnings(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
+        """A sign above each row that is not complete."""
+        states = ((number, row.state()) for number, row in enumerate(rows))
+        return tuple(
+            Mark(_px(self.middle(number)), TOP - 8, _SIGNS[state], f"sign {state}")
+            for number, state in states
+            if state not in (State.COMPLETE, State.SETTLED)
+        )
+
+    def labels(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
+        """Of as many rows as there is room for."""
+        every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / self.group)
+        return tuple(
+            Mark(_px(self.middle(number)), self.floor + 18, row.label)
+            for number, row in enumerate(rows)
+            if number % every == 0
+        )
+
+
+def _highest(audit: TopicAudit, rows: Sequence[Row]) -> int:
+    return nice(max((row.records(t) + missing_records(row, t) for row in rows for t in audit.tiers), default=0))
+
+
+def _ticks(floor: int, tall: int, highest: int, parts: int) -> tuple[Mark, ...]:
+    return tuple(
+        Mark(LEFT - 6, _px(floor - tall * part / parts), f"{highest * part // parts:,}") for part in range(parts + 1)
+    )
+
+
+def _legend(audit: TopicAudit) -> tuple[tuple[str, str], ...]:
+    return tuple((f"t{place % 6}", str(tier)) for place, tier in enumerate(audit.tiers))
 
 
 _SIGNS = {State.MISSING: "▼", State.DUPLICATED: "▲", State.UNKNOWN: "?"}
@@ -107,10 +182,13 @@ def _bars(row: Row, tier: TierKey, place: int, at: tuple[float, float, float], s
     found = [Bar(_px(x), _px(floor - height), _px(width * 0.92), _px(height), style, said)]
     if missing:
         gap = max(missing * scale, MIN_BAR)
-        found.append(Bar(_px(x), _px(floor - height - gap), _px(width * 0.92), _px(gap), "gap", f"{said}: {missing:,}"))
+        wide = max(width * 0.92, MIN_BAR)
+        look = "gap" if wide > MIN_BAR else "gap thin"
+        found.append(Bar(_px(x), _px(floor - height - gap), _px(wide), _px(gap), look, f"{said}: {missing:,}"))
     if state in (State.UNKNOWN, State.DUPLICATED):
         tall = max(height, MIN_BAR)
-        found.append(Bar(_px(x), _px(floor - tall), _px(width * 0.92), _px(tall), f"over {state}", said))
+        wide = max(width * 0.92, MIN_BAR)
+        found.append(Bar(_px(x), _px(floor - tall), _px(wide), _px(tall), f"over {state}", said))
     return found
 
 
@@ -123,7 +201,7 @@ def _summary(audit: TopicAudit, rows: Sequence[Row]) -> str:
     return f"Records of each tier, {times}. {said or 'All are complete'}."
 
 
-def _nice(value: int) -> int:
+def nice(value: int) -> int:
     """The next round number that four ticks divide."""
     if value <= 4:
         return 4

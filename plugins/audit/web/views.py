@@ -123,27 +123,40 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
 def producers(answer: Answer, name: str, filters: Filters, host: str | None, application: str | None) -> Json:
     """Who sent the records: by host and application, or the producers of one of them; and what the broker stored of
     each, which the records' headers tell."""
-    audit = find_topic(answer, name)
-    found = _found(answer, audit)
-    counted = found.get(PRODUCERS, TierCounts(PRODUCERS))
-    stored = _stored_by_source(found.values(), filters)
     entries = [
-        _producer(life, stored, audit.window_ms, filters)
-        for life in counted.lives
-        if host in (None, life.last.host) and application in (None, life.last.application)
+        each
+        for each in _entries(answer, name, filters)
+        if host in (None, each["host"]) and application in (None, each["application"])
     ]
     one = host is not None or application is not None
-    said: Json = {
-        "topic": audit.topic,
+    if one and not entries:
+        raise NotFoundError(f"topic {name!r} has no producers on host {host!r} in application {application!r}")
+    return {
+        "topic": name,
         "read_ms": answer.now_ms,
         "host": host,
         "application": application,
         "applications": _by_application(entries),
-        "producers": sorted(entries, key=lambda each: (-each["last_told_ms"], each["producer"])) if one else [],
+        "producers": _newest_first(entries) if one else [],
     }
-    if one and not entries:
-        raise NotFoundError(f"topic {audit.topic!r} has no producers on host {host!r} in application {application!r}")
-    return said
+
+
+def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, list[Json]]:
+    """What `producers` says of all, and of each application."""
+    entries = _entries(answer, name, filters)
+    applications = _by_application(entries)
+    grouped: dict[tuple[str, str], list[Json]] = {}
+    for entry in entries:
+        grouped.setdefault((entry["host"], entry["application"]), []).append(entry)
+    each = [
+        {
+            "host": row["host"],
+            "application": row["application"],
+            "producers": _newest_first(grouped[row["host"], row["application"]]),
+        }
+        for row in applications
+    ]
+    return {"topic": name, "read_ms": answer.now_ms, "applications": applications}, each
 
 
 def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
@@ -252,6 +265,19 @@ def _stored_by_source(found: Iterable[TierCounts], filters: Filters) -> dict[str
                 for source, records in sources.items() if _within(start, filters) else ():
                     stored[source] = stored.get(source, 0) + records
     return stored
+
+
+def _entries(answer: Answer, name: str, filters: Filters) -> list[Json]:
+    """All producers of a topic."""
+    audit = find_topic(answer, name)
+    found = _found(answer, audit)
+    stored = _stored_by_source(found.values(), filters)
+    lives = found.get(PRODUCERS, TierCounts(PRODUCERS)).lives
+    return [_producer(life, stored, audit.window_ms, filters) for life in lives]
+
+
+def _newest_first(entries: Iterable[Json]) -> list[Json]:
+    return sorted(entries, key=lambda each: (-each["last_told_ms"], each["producer"]))
 
 
 def _producer(life: ProducerLife, stored: Mapping[str, int], window_ms: int, filters: Filters) -> Json:

@@ -23,6 +23,7 @@ from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_comp
 from klamm.plugins.audit.question import Answer
 from klamm.plugins.audit.tiling import LogEnd, Place, TierKey
 from klamm.plugins.audit.windows import parse_instant
+from klammtest.audit_page import check_document
 from klammtest.audits import WINDOW_MS, event
 from klammtest.inprocess import broker_thread
 from klammtest.ports import free_port
@@ -228,8 +229,11 @@ def test_the_command(tmp_path: Path) -> None:
         assert str(unknown.exception) == (
             "UNKNOWN_TOPIC_OR_PARTITION: there is no topic 'tripss'; did you mean 'trips'?"
         )
-        said = CliRunner().invoke(app, ["audit", "--config", str(config), "--json"])
+        page = tmp_path / "audit.html"
+        said = CliRunner().invoke(app, ["audit", "--config", str(config), "--json", "--html", str(page)])
         [topic] = json.loads(said.stdout)["topics"]
+        check_document(page.read_text())
+        assert '<h2 id="audit-1-heading">Topic trips</h2>' in page.read_text()
         assert set(topic["latency_s"]) == {"producer", "broker"}
         mark = f'klamm_audit_topicmetrics_completenesswatermark_seconds{{topic="trips"}} {(start + 30 * 60_000) / 1000}'
         deadline = time.monotonic() + 60
@@ -259,6 +263,9 @@ def scraped(port: int) -> str:
         (["--wait-complete", "trips", "--until", "2013-01-02", "--json"], "--json does not go with --wait-complete"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--topic", "x"], "--topic does not go with"),
         (["--wait-complete", "trips", "--until", "2013-01-02", "--tier", "lake"], "--tier: expected producer, broker"),
+        (["--wait-complete", "trips", "--until", "2013-01-02", "--html", "x"], "--html does not go with"),
+        (["--html", "/nowhere/at/all/x.html"], "--html: there is no directory /nowhere/at/all"),
+        (["--html", "/"], "--html: / is a directory"),
         (["--timeout", "10m"], "--timeout goes with --wait-complete only"),
         (["--threshold", "0.9"], "--threshold goes with --wait-complete only"),
     ],

@@ -14,7 +14,6 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -24,31 +23,23 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 from klamm.core.errors import KlammError
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.question import Answer, Question
 from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
 from klamm.plugins.audit.web.source import ClusterSource
-from klammtest.audit_page import BROWSER, NO_BROWSER, NOW, HandMade, chromium, served
+from klammtest.audit_page import (
+    BROWSER,
+    GROUP,
+    NO_BROWSER,
+    NOW,
+    HandMade,
+    Page,
+    chromium,
+    hand_made,
+    pipeline,
+    served,
+)
 from klammtest.audits import event
-
-GROUP = "a/b <i>"
-
-
-def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
-    """Two producers of two applications, 30 records in three windows; the lake has lost one of the second window."""
-    return [
-        event("producer", "p1", 0, 1, {0: 4, 1: 6, 2: 5}, host="web-1", application="shop"),
-        event("producer", "p2", 0, 1, {0: 6, 1: 4, 2: 5}, host="web-2", application="<b>till</b>"),
-        event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 6, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}}),
-        event("consumer", GROUP, 0, 30, {0: 10, 1: 10, 2: 10}),
-        event("hadoop", "lake", 0, 20, {0: 10, 1: 9, 2: 1} if lake is None else lake),
-        event("hadoop", "lake", 20, 30, {2: 9}),
-    ]
-
-
-def hand_made(events: list[AuditEvent] | None = None, log_end: int = 35, unreadable: tuple[str, ...] = ()) -> HandMade:
-    return HandMade(pipeline() if events is None else events, {"flights": log_end}, unreadable)
 
 
 class Got:
@@ -81,21 +72,6 @@ def get(hand: HandMade, target: str, **headers: str) -> Got:
         assert sent
     said = {name.decode().lower(): value.decode() for name, value in sent[0]["headers"]}
     return Got(sent[0]["status"], said, b"".join(each.get("body", b"") for each in sent[1:]).decode())
-
-
-class Page(HTMLParser):
-    """The elements of a page, for what a screen reader needs."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def all(self, tag: str) -> list[dict[str, str | None]]:
-        return [attributes for each, attributes in self.tags if each == tag]
 
 
 TIER = f"/topics/flights/tiers/consumer%2F{quote(GROUP, safe='')}"
@@ -178,7 +154,8 @@ def test_many_windows_are_grouped_and_a_long_table_is_cut() -> None:
     assert get(hand, "/api/topics/flights").json()["by"] == "day"
     cut = get(hand, "/topics/flights?by=window").text
     assert "The newest 500 of 1200 rows are listed" in cut
-    assert "The newest 60 rows are drawn" in cut
+    assert "The newest 500 rows are drawn" in cut
+    assert cut.count('class="name"') == 2, "a strip for each tier"
     assert len(get(hand, "/api/topics/flights?by=window").json()["rows"]) == 1200
 
 

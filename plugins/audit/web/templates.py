@@ -1,0 +1,66 @@
+"""The templates of the pages and of the report, which are the same: with their filters, and without a server.
+
+Every template has `page`: its `layout` (`base.html` for a page of its own, `section.html` for a part of a report), the
+`level` of its headings below the first, a `prefix` for its element ids, and `href(path, **query)`, which says where a
+page is.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import cache
+from importlib import resources
+from typing import Any, Final
+from urllib.parse import quote
+
+from jinja2 import Environment, FunctionLoader
+
+from klamm.plugins.audit.web.views import Json
+from klamm.plugins.audit.windows import Span, iso
+
+MAX_ROWS: Final = 500
+"""Of a table or a chart on a page, the newest; the REST endpoint gives all."""
+
+
+def render(name: str, values: Json) -> str:
+    """A template of this package."""
+    return environment().get_template(name).render(values)
+
+
+@cache
+def environment() -> Environment:
+    """For templates of others, too, as the demo's report has."""
+    made = Environment(loader=FunctionLoader(file_text), autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    made.filters |= {"number": number, "instant": instant, "window": window, "part": part}
+    made.globals |= {"spans": list(Span), "max_rows": MAX_ROWS}
+    return made
+
+
+@cache
+def file_text(name: str) -> str:
+    """A file of this package."""
+    return resources.files(__package__).joinpath(name).read_text()
+
+
+def number(value: int | None) -> str:
+    """`1,234`, and `unknown` without one."""
+    return "unknown" if value is None else f"{value:,}"
+
+
+def instant(timestamp_ms: int | None) -> str:
+    """`2026-11-22 10:00:00 UTC`."""
+    if timestamp_ms is None or timestamp_ms < 0:
+        return "unknown"
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def window(start_ms: int | None) -> str:
+    """The start of a window of record time; records without a timestamp have one of their own."""
+    if start_ms is None:
+        return "none"
+    return "no timestamp" if start_ms < 0 else iso(start_ms)
+
+
+def part(text: Any) -> str:
+    """One segment of a path."""
+    return quote(str(text), safe="")
