@@ -32,6 +32,8 @@ LOAD: Final = "load"
 _MORE: Final = {END_OFFSET: pa.int64(), LOAD: pa.int64()}
 """Columns that only some files have: those below `_bad`, and those of generations."""
 _BATCH_ROWS: Final = 65_536
+_TOO_FAR: Final = "out of range for nanosecond resolution"
+"""What pyarrow says of an ORC timestamp that it cannot hold."""
 
 
 class Rows(NamedTuple):
@@ -96,7 +98,27 @@ def _parquet(file: BinaryIO) -> Iterator[pa.RecordBatch]:
 def _orc(file: BinaryIO) -> Iterator[pa.RecordBatch]:
     opened = orc.ORCFile(file)
     for stripe in range(opened.nstripes):
-        yield opened.read_stripe(stripe)
+        try:
+            yield opened.read_stripe(stripe)
+        except pa.ArrowInvalid as error:
+            if _TOO_FAR not in str(error):
+                raise
+            yield _near_columns(opened, stripe)
+
+
+def _near_columns(opened: orc.ORCFile, stripe: int) -> pa.RecordBatch:
+    """Without columns that have a timestamp which pyarrow, with its nanoseconds, cannot hold, as 9999-12-31; the lake's
+    own are needed."""
+    columns: dict[str, pa.Array] = {}
+    for name in opened.schema.names:
+        try:
+            columns[name] = opened.read_stripe(stripe, columns=[name]).column(0)
+        except pa.ArrowInvalid as error:
+            if _TOO_FAR not in str(error):
+                raise
+            if name in _NEEDED:
+                raise ValueError(f"of ORC's timestamps those from 1677-09-22 to 2262-04-11 can be; {error}") from error
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def _avro(file: BinaryIO) -> Iterator[pa.RecordBatch]:

@@ -62,13 +62,16 @@ class _Stored:
     producer_id: int
     epoch: int
     topic_id: str
+    partitions: int
+    """How many the claim has."""
     start: int
 
     @classmethod
     def parse(cls, committed: CommittedOffset) -> _Stored:
         try:
             said: dict[str, Any] = json.loads(committed.metadata)
-            return cls(said["batch"], said["producer"], said["epoch"], said["topic"], committed.offset)
+            names = ("batch", "producer", "epoch", "topic", "partitions")
+            return cls(*(said[name] for name in names), committed.offset)
         except (ValueError, KeyError, TypeError) as error:
             raise ClaimError(f"a claim of the sink cannot be read: {committed.metadata[:100]!r}") from error
 
@@ -97,13 +100,18 @@ class Claims:
                 f"topic {topic}: {self._identity} is written, and so is batch {newest.batch}; was an older checkpoint "
                 "restored? A new checkpointLocation writes all of it a second time"
             )
-        if newest is not None and all(one.batch == self._identity.batch for one in found.values()):
+        if newest is not None and self._is_whole(found, newest.partitions):
             return Claim(newest.producer_id, newest.epoch, {tp: one.start for tp, one in found.items()}, again=True)
         producer_id, epoch = self._next(newest)
         partitions = [TopicPartition(topic, number) for number in sorted(view.partitions)]
         claim = Claim(producer_id, epoch, edges(self._client, partitions, LATEST), again=False)
         self._store(claim, topic, view.topic_id)
         return claim
+
+    def _is_whole(self, found: Mapping[TopicPartition, _Stored], partitions: int) -> bool:
+        """Whether this is a claim of this batch that rows may have been sent under. A broker that does not know a
+        partition yet stores the claim without it and says so; the attempt ends then."""
+        return len(found) == partitions and all(one.batch == self._identity.batch for one in found.values())
 
     def _next(self, newest: _Stored | None) -> tuple[int, int]:
         if newest is None or newest.epoch >= MAX_EPOCH:
@@ -116,6 +124,7 @@ class Claims:
             "producer": claim.producer_id,
             "epoch": claim.epoch,
             "topic": "" if topic_id is None else str(topic_id),
+            "partitions": len(claim.starts),
         }
         metadata = json.dumps(said, separators=(",", ":"))
         offsets = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from uuid import UUID
 
@@ -50,6 +50,17 @@ def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
     partitions = sorted(options.assigned, key=lambda tp: (tp.topic, tp.partition)) or every
     client.by_leader(partitions)  # a partition that is not there is named here
     return Found(tuple(partitions), {name: topic.topic_id for name, topic in topics.items()})
+
+
+def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
+    """As `find_partitions`, without the topics and partitions that are named and not there."""
+    if options.pattern is not None:
+        return find_partitions(client, options)
+    views = client.metadata({*options.topics, *(tp.topic for tp in options.assigned)}).topics
+    there = {name: view for name, view in views.items() if view.error is ErrorCode.none}
+    topics = tuple(name for name in options.topics if name in there)
+    assigned = tuple(tp for tp in options.assigned if tp.topic in there and tp.partition in there[tp.topic].partitions)
+    return find_partitions(client, replace(options, topics=topics, assigned=assigned))
 
 
 def _matching(client: ClusterClient, pattern: str) -> list[str]:

@@ -38,7 +38,14 @@ from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.options import SourceOptions
 from klamm.hadoop.plan import capped, split
-from klamm.hadoop.spark.cluster import Ends, connect_source, edges, find_partitions, starting_offsets
+from klamm.hadoop.spark.cluster import (
+    Ends,
+    connect_source,
+    edges,
+    find_partitions,
+    find_those_there,
+    starting_offsets,
+)
 from klamm.hadoop.spark.tasks import RangePartition, read_task, replaced
 
 _log = logging.getLogger(__name__)
@@ -133,7 +140,10 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin.to_json()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = {r.partition: max(r.start, r.end) for r in capped(ranges, most)}
-        return StreamOffsets(ends, latest.topic_ids).to_json()
+        # A topic that is not seen now may be back, and goes on where it was if it is the same one.
+        gone = {topic: topic_id for topic, topic_id in begin.topic_ids.items() if topic not in latest.topic_ids}
+        kept = {tp: offset for tp, offset in begin.offsets.items() if tp.topic in gone}
+        return StreamOffsets(kept | ends, {**gone, **latest.topic_ids}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         begin, stop = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
@@ -155,14 +165,14 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _latest(self, begin: StreamOffsets | None) -> StreamOffsets:
         """The ends of all partitions that are subscribed to now. A topic that is named and not there is an error only
-        where records of it may be lost, which `begin` says."""
+        where records of it may be lost, which `begin` says; the others are read."""
         try:
             found = find_partitions(self._client, self._options)
         except UnknownTopicError as error:
             if self._options.fail_on_data_loss or begin is None:
                 raise
             _log.warning("%s", error)
-            return begin
+            found = find_those_there(self._client, self._options)
         return StreamOffsets(edges(self._client, found.partitions, LATEST), found.topic_ids)
 
     def _check_topics(self, begin: StreamOffsets, latest: StreamOffsets) -> None:

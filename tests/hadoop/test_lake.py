@@ -23,6 +23,7 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, KlammError
+from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop import read_lake
 from klamm.hadoop.avro.jar import have_avro_jar
 from klamm.hadoop.lake.cli import DAMAGED, app
@@ -33,7 +34,7 @@ from klamm.hadoop.lake.verify import topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.publishing.seam import LakeUnavailableError
 from klamm.hadoop.staged import FileFormat
-from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job
+from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
 from klammtest.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 
 BOUNDS = Bounds(0, 253_402_300_799_000_000)
@@ -597,6 +598,26 @@ def test_hours_and_other_formats_are_verified_too(spark: SparkSession, tmp_path:
     (path.parent.parent / "hr=02").mkdir()
     path.rename(path.parent.parent / "hr=02" / path.name)
     assert any("timestamp of another directory" in finding.text for finding in verified(place).findings)
+
+
+def test_timestamps_that_only_orc_can_hold_are_no_damage(spark: SparkSession, tmp_path: Path) -> None:
+    """What stands for "for ever" in a field is beyond pyarrow's nanoseconds."""
+    until = {"name": "until", "type": {"type": "long", "logicalType": "timestamp-millis"}}
+    schema = {"type": "record", "name": "Lease", "fields": [until]}
+    plain = {"type": "record", "name": "Lease", "fields": [{"name": "until", "type": "long"}]}
+    topics = MemoryTopics()
+    topics.configure(reader=json.dumps(schema), writers={SchemaKey(schema_id=1): json.dumps(schema)})
+    load = job(spark, topics, str(tmp_path), files=FileFormat("orc", ("dt",), 1 << 20))
+    for n in range(4):
+        topics.add(0, payload(1, plain, {"until": 253_402_214_400_000 + n}), ts_ms=n)
+    assert load.run(TOPIC) is not None
+    place = lake_files(str(tmp_path)), str(tmp_path)
+    assert (verified(place).findings, verified(place).rows) == ([], 4)
+    (row, *_) = read_lake(spark, str(tmp_path), TOPIC).selectExpr("max(unix_millis(until)) at").collect()
+    assert row["at"] == 253_402_214_400_003
+    topics.add(0, payload(1, plain, {"until": 0}), ts_ms=253_402_214_400_000)
+    assert load.run(TOPIC) is not None
+    assert "of ORC's timestamps those from 1677-09-22 to 2262-04-11 can be" in verified(place).findings[0].text
 
 
 class Away(io.RawIOBase):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from klamm.core import faults
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, SchemaError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
+from klamm.core.seams.offsets import CommittedOffset
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark import stored, writing
@@ -200,6 +202,23 @@ def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_fo
                 again()
     assert again().found
     assert sorted(topics.numbers(topic)) == numbers
+
+
+def test_a_claim_that_was_stored_in_part_is_made_again(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker did not know an added partition yet: keys would go to fewer partitions than there are."""
+    topics.create("half", 2)
+    commit = ClusterClient.commit_offsets
+
+    def without_the_last(client: ClusterClient, group: str, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        commit(client, group, {tp: offset for tp, offset in offsets.items() if tp.partition == 0})
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, "half-1")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ClusterClient, "commit_offsets", without_the_last)
+        with pytest.raises(BrokerError):
+            write(topics, "half", tables([*range(50)]))
+    assert write(topics, "half", tables([*range(50)])) == Written(50, 0)
+    assert {partition for partition, _ in topics.records("half")} == {0, 1}
 
 
 def test_a_batch_that_comes_with_other_rows_is_refused(topics: Topics) -> None:

@@ -183,6 +183,29 @@ def test_a_topic_that_is_gone_is_data_loss(topics: Topics, open_reader: Callable
     assert step(lenient, end) == ([], end)
 
 
+@pytest.mark.parametrize("named", [{"subscribe": "left,stays"}, {"assign": '{"left": [0], "stays": [0]}'}])
+def test_a_topic_that_is_gone_does_not_hold_up_the_others(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader], named: dict[str, str]
+) -> None:
+    """With failOnDataLoss=false. The topic that was made again has other offsets."""
+    for topic in ("left", "stays"):
+        topics.create(topic, 1)
+    topics.produce("left", 0, range(5))
+    reader = open_reader(**named, failOnDataLoss="false", startingOffsets="earliest")
+    found, end = step(reader, reader.initialOffset())
+    assert found == [*range(5)]
+    topics.client.delete_topics(["left"])
+    topics.produce("stays", 0, range(100, 110))
+    found, end = step(reader, end)
+    assert found == [*range(100, 110)]
+    topics.create_again("left")
+    topics.produce("left", 0, range(200, 203))
+    topics.produce("stays", 0, range(110, 112))
+    found, end = step(reader, end)
+    assert sorted(found) == [110, 111, 200, 201, 202]
+    topics.client.delete_topics(["left", "stays"])
+
+
 def test_offsets_that_retention_took_are_data_loss(
     topics: Topics, open_reader: Callable[..., KlammStreamReader]
 ) -> None:

@@ -36,8 +36,12 @@ class Topics:
         self.client.produce({TopicPartition(topic, partition): encode_batch(rows)})
 
     def replace(self, topic: str) -> None:
-        """Deletes it and creates it again, which works once its name is free."""
+        """Deletes it and creates it again."""
         self.client.delete_topics([topic])
+        self.create_again(topic)
+
+    def create_again(self, topic: str) -> None:
+        """What was deleted, which works once its name is free."""
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
