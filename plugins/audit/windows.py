@@ -71,7 +71,7 @@ class Span(StrEnum):
         """The row that a window belongs to; labels of one span sort as their times do."""
         if start_ms == NO_WINDOW:
             return "no timestamp"
-        return _instant(start_ms).strftime(_FORMATS[self])
+        return utc(start_ms).strftime(_FORMATS[self])
 
 
 _FORMATS = {
@@ -85,15 +85,15 @@ _FORMATS = {
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
-def _instant(timestamp_ms: int) -> datetime:
-    """What lies beyond the calendar (a sender's clock can say anything) is shown as its last instant."""
+def utc(timestamp_ms: int) -> datetime:
+    """The instant; what lies beyond the calendar (a sender's clock can say anything) is shown as its last instant."""
     seconds = timestamp_ms / 1000
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
 def iso(timestamp_ms: int) -> str:
     """`2013-01-31T23:50Z`."""
-    return _instant(timestamp_ms).strftime("%Y-%m-%dT%H:%MZ")
+    return utc(timestamp_ms).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def parse_instant(text: str) -> int:

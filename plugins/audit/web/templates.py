@@ -7,7 +7,6 @@ page is.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from typing import Any, Final
@@ -16,7 +15,7 @@ from urllib.parse import quote
 from jinja2 import Environment, FunctionLoader
 
 from klamm.plugins.audit.web.views import Json
-from klamm.plugins.audit.windows import Span, iso
+from klamm.plugins.audit.windows import Span, iso, utc
 
 MAX_ROWS: Final = 500
 """Of a table or a chart on a page, the newest; the REST endpoint gives all."""
@@ -51,7 +50,7 @@ def instant(timestamp_ms: int | None) -> str:
     """`2026-11-22 10:00:00 UTC`."""
     if timestamp_ms is None or timestamp_ms < 0:
         return "unknown"
-    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return utc(timestamp_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def window(start_ms: int | None) -> str:

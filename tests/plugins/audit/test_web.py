@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -77,6 +78,13 @@ def get(hand: HandMade, target: str, **headers: str) -> Got:
 TIER = f"/topics/flights/tiers/consumer%2F{quote(GROUP, safe='')}"
 PAGES = ["/", "/topics/flights", "/topics/flights/producers", "/topics/flights/producers?host=web-1&application=shop",
          TIER, "/topics/flights/tiers/hadoop%2Flake", "/topics/flights/tiers/broker"]  # fmt: skip
+
+
+@pytest.mark.parametrize("clock_ms", [10**15, 2**62])
+def test_a_clock_beyond_the_calendar_breaks_no_page(clock_ms: int) -> None:
+    """As of a producer or a broker whose clock counts microseconds."""
+    told = [replace(each, time_ms=clock_ms, stored_ms=clock_ms) for each in pipeline()]
+    assert [get(hand_made(told), target).status for target in PAGES] == [200] * len(PAGES)
 
 
 @pytest.mark.parametrize("target", PAGES)
