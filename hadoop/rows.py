@@ -39,6 +39,7 @@ QUARANTINE: Final = (
 """`_end_offset` is set for a batch that cannot be opened: one row for the offsets [`_offset`, `_end_offset`)."""
 RAW: Final = (pa.field("value", pa.binary()),)
 """The columns of a topic whose values have no schema."""
+_NAMES: Final = {"dt": "%Y-%m-%d", "hr": "%H"}
 RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
 
 
@@ -77,7 +78,16 @@ class RowFormat:
     def schema(self) -> pa.Schema:
         """The rows, in Arrow."""
         directory = [pa.field(name, pa.string()) for name in self.partition_by]
-        return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ()), *directory])
+        return pa.schema([*self.columns(), *directory])
+
+    def columns(self) -> pa.Schema:
+        """The rows without their directories."""
+        return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ())])
+
+    def directories(self, places: pa.Array) -> list[pa.Array]:
+        """What the columns of the directories hold for these days or hours; null for null, an invalid record's. A null
+        hour is Hive's default partition."""
+        return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
 
 
 def _table_type(topic: str, avro: AvroType) -> pa.StructType:
@@ -93,17 +103,18 @@ class RowDecoder:
         self._format = format_
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        worker = _Worker(self._format)
+        worker = RowMaker(self._format)
         for batch in batches:
             yield worker.rows(batch)
 
 
-class _Worker:
+class RowMaker:
     """One task's decoders, by schema."""
 
     def __init__(self, format_: RowFormat) -> None:
         self._format = format_
         self._schema = format_.schema()
+        self._kept = format_.columns()
         self._decoders: dict[SchemaKey, PayloadDecoder] = {}
 
     @cached_property
@@ -115,6 +126,16 @@ class _Worker:
         return parse_type(self._format.reader or "")
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With the columns of the directories."""
+        columns = [*self._columns(batch), *self._directories(batch.column("timestamp"))]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def placed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """Without them, and the place of each row."""
+        rows = pa.RecordBatch.from_arrays(self._columns(batch), schema=self._kept)
+        return rows, self.places(batch.column("timestamp"))
+
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
         values = batch.column("value")
         bad: dict[int, str] = {}
         columns: list[pa.Array] = [values]
@@ -128,8 +149,7 @@ class _Worker:
         columns += self._meta(batch)
         if self._format.quarantine:
             columns += [*_quarantined(values, bad), batch.column("endOffset")]
-        columns += self._directories(batch.column("timestamp"))
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return columns
 
     def _unopened(self, batch: pa.RecordBatch) -> dict[int, str]:
         """Rows that stand for batches which cannot be opened, with the reason."""
@@ -189,21 +209,29 @@ class _Worker:
         ]
 
     def _directories(self, timestamps: pa.Array) -> list[pa.Array]:
-        """In the format's time zone, whatever the worker is in: an hour that comes twice, when clocks are set back, is
-        one directory. The hour of an invalid record is null: Hive's default partition."""
+        """Names of directories, made once for each that a batch has."""
+        places = self.places(timestamps).dictionary_encode()
+        names = self._format.directories(places.dictionary)
+        columns = [column.take(places.indices) for column in names]
+        return [
+            pc.fill_null(column, INVALID) if name == "dt" else column
+            for name, column in zip(self._format.partition_by, columns, strict=True)
+        ]
+
+    def places(self, timestamps: pa.Array) -> pa.Array:
+        """The day or the hour of each record, as the directories tell them apart; null for an invalid record. In the
+        format's time zone, whatever the worker is in: an hour that comes twice, when clocks are set back, is one
+        directory."""
         instants = timestamps.cast(pa.int64())
-        inside = pc.and_(pc.greater_equal(instants, self._format.min_us), pc.less_equal(instants, self._format.max_us))
-        valid = pc.fill_null(inside, False)
-        kept = pc.if_else(valid, instants, pa.scalar(None, pa.int64()))
-        zone = self._format.timezone
-        times = kept.cast(pa.timestamp("us"))
-        if zone != "UTC":
-            times = pc.local_timestamp(kept.cast(pa.timestamp("us", tz=zone)))
-        columns = {
-            "dt": lambda: pc.fill_null(pc.strftime(times, "%Y-%m-%d"), INVALID),
-            "hr": lambda: pc.strftime(times, "%H"),
-        }
-        return [columns[name]() for name in self._format.partition_by]
+        least, most = self._format.min_us, self._format.max_us
+        first, last = (pc.min_max(instants)[name].as_py() for name in ("min", "max"))
+        if instants.null_count or first is None or not least <= first <= last <= most:
+            inside = pc.and_(pc.greater_equal(instants, least), pc.less_equal(instants, most))
+            instants = pc.if_else(pc.fill_null(inside, False), instants, pa.scalar(None, pa.int64()))
+        times = instants.cast(pa.timestamp("us"))
+        if (zone := self._format.timezone) != "UTC":
+            times = pc.local_timestamp(instants.cast(pa.timestamp("us", tz=zone)))
+        return pc.floor_temporal(times, unit="hour" if "hr" in self._format.partition_by else "day")
 
 
 def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
