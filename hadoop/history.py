@@ -62,13 +62,14 @@ class HistoryCheck:
         """`DataLossError` in one line when the topic or its history is not what was loaded. What earlier versions did
         not record is not checked."""
         self.verify_topic(layout, loaded.topic_id)
-        changed = self._changed(layout.topic, loaded.partitions)
+        read = {TopicPartition(layout.topic, n): p for n, p in loaded.partitions.items()}
+        marks = {tp: p.batch for tp, p in read.items() if p.batch is not None}
+        changed = changes(self._now, {tp: p.end for tp, p in read.items()}, marks)
         if changed:
             first = min(changed)
-            end = loaded.partitions[first.partition].end
             raise DataLossError(
-                f"{first}: loaded up to offset {end}, but the log was cut below it and written again "
-                f"({changed[first]}), as when a broker is restored from an older backup; {way_out(layout)}"
+                f"{first}: loaded up to offset {read[first].end}, but the log was cut below it and written again "
+                f"({changed[first].why}), as when a broker is restored from an older backup; {way_out(layout)}"
             )
 
     def verify_topic(self, layout: TopicLayout, expected: UUID | None) -> None:
@@ -80,28 +81,37 @@ class HistoryCheck:
                 f"{expected}, its id is {found} now; {way_out(layout)}"
             )
 
-    def _changed(self, topic: str, partitions: Mapping[int, PartitionRange]) -> dict[TopicPartition, str]:
-        """Partitions whose history changed, with what shows it."""
-        marks = {TopicPartition(topic, n): p.batch for n, p in partitions.items() if p.batch is not None}
-        ends = {tp: partitions[tp.partition].end for tp in marks}
-        found = self._now.last_batches(ends) if marks else {}
-        unlike = {tp: mark for tp, mark in marks.items() if found.get(tp) != mark}
-        if not unlike:
-            return {}
-        compacted = self._now.is_compacted(topic)
-        changed: dict[TopicPartition, str] = {}
-        for tp, mark in unlike.items():
-            now = found.get(tp)
-            same = now is not None and (now.base_offset, now.crc) == (mark.base_offset, mark.crc)
-            if now is not None and now.holds and mark.holds and not same and not compacted:
-                changed[tp] = f"offset {ends[tp] - 1} is in another batch"
-        asked = {tp: mark.leader_epoch for tp, mark in unlike.items() if tp not in changed and mark.leader_epoch >= 0}
-        for tp, end in (self._now.epoch_ends(asked) if asked else {}).items():
-            if end.end_offset < ends[tp]:
-                changed[tp] = f"leader epoch {asked[tp]} " + (
-                    f"ends at offset {end.end_offset}" if end.end_offset >= 0 else "is unknown"
-                )
-        return changed
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What shows that a partition's history changed. `common_end`: below it the log is as it was; None: not known."""
+
+    why: str
+    common_end: int | None = None
+
+
+def changes(
+    now: TopicHistory, ends: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, BatchMark]
+) -> dict[TopicPartition, Change]:
+    """Partitions whose history changed below their end. `marks` are of the batches that held the last offsets before
+    the ends; a partition without one is not checked."""
+    found = now.last_batches({tp: ends[tp] for tp in marks}) if marks else {}
+    unlike = {tp: mark for tp, mark in marks.items() if found.get(tp) != mark}
+    asked = {tp: mark.leader_epoch for tp, mark in unlike.items() if mark.leader_epoch >= 0}
+    epoch_ends = now.epoch_ends(asked) if asked else {}
+    compacted = {topic: now.is_compacted(topic) for topic in {tp.topic for tp in unlike}}
+    changed: dict[TopicPartition, Change] = {}
+    for tp, mark in unlike.items():
+        here, epoch_end = found.get(tp), epoch_ends.get(tp)
+        same = here is not None and (here.base_offset, here.crc) == (mark.base_offset, mark.crc)
+        ends_below = epoch_end is not None and epoch_end.end_offset < ends[tp]
+        common_end = epoch_end.end_offset if epoch_end is not None and 0 <= epoch_end.end_offset < ends[tp] else None
+        if here is not None and here.holds and mark.holds and not same and not compacted[tp.topic]:
+            changed[tp] = Change(f"offset {ends[tp] - 1} is in another batch", common_end)
+        elif ends_below:
+            is_there = "is unknown" if common_end is None else f"ends at offset {common_end}"
+            changed[tp] = Change(f"leader epoch {mark.leader_epoch} {is_there}", common_end)
+    return changed
 
 
 def way_out(layout: TopicLayout) -> str:

@@ -14,10 +14,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
 from klamm.core.client.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
-from klamm.core.errors import ConfigError, ErrorCode, SchemaError
-from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
+from klamm.hadoop.cluster_history import ClusterHistory
 from klamm.hadoop.job import LogEnds
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.options import ReadOptions
@@ -31,8 +32,6 @@ from klamm.schemas.options import AvroOptions
 
 AVRO: Final = "avro"
 _MICROS: Final = 1_000_000
-_MARK_BYTES: Final = 64 * 1024
-"""Of a batch only the header is wanted; a larger batch comes whole when its partition is the answer's first."""
 _SAMPLES: Final = 8
 """Places of a range at which the size of batches is looked at."""
 
@@ -55,6 +54,7 @@ class ClusterTopics:
         self._quarantine = quarantine
         self.bootstrap = settings.consumer.bootstrap_servers
         self._client = connect(self.bootstrap, settings.plugins)
+        self._history = ClusterHistory(self._client)
 
     def close(self) -> None:
         self._client.close()
@@ -74,46 +74,23 @@ class ClusterTopics:
         return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
 
     def topic_id(self, topic: str) -> UUID | None:
-        return self._client.topic_ids([topic]).get(topic)
+        return self._history.topic_id(topic)
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
-        return self._client.leader_epoch_ends(epochs)
+        return self._history.epoch_ends(epochs)
 
     def is_compacted(self, topic: str) -> bool:
-        return "compact" in (self._client.describe_configs(topic)["cleanup.policy"].value or "")
+        return self._history.is_compacted(topic)
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
-        wanted = {tp: end - 1 for tp, end in ends.items() if end > 0}
-        found = self._client.to_leaders(wanted, lambda node_id, share, _: self._headers(node_id, share))
-        marks = {tp: _mark(headers, wanted[tp]) for tp, headers in found.items()}
-        return {tp: mark for tp, mark in marks.items() if mark is not None}
+        return self._history.last_batches(ends)
 
     def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
         found: dict[TopicPartition, list[float | None]] = {r.partition: [] for r in ranges if r.size}
         for place in range(_SAMPLES):
             at = {r.partition: r.start + r.size * place // _SAMPLES for r in ranges if r.size}
-            headers = self._client.to_leaders(at, lambda node_id, share, _: self._headers(node_id, share))
-            for tp, sample in headers.items():
+            for tp, sample in self._history.headers_at(at).items():
                 found[tp].append(_density(sample))
-        return found
-
-    def _headers(
-        self, node_id: int, offsets: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode]:
-        """Of the batch that holds the offset, or comes after it, and of some behind it; none where it is deleted. An
-        answer holds at least one partition's batch, but perhaps not all of them."""
-        found: dict[TopicPartition, tuple[BatchHeader, ...] | ErrorCode] = {}
-        while left := {tp: offset for tp, offset in offsets.items() if tp not in found}:
-            answers = self._client.fetch(node_id, left, partition_max_bytes=_MARK_BYTES)
-            for tp, answer in answers.items():
-                if answer.error is ErrorCode.offset_out_of_range:
-                    found[tp] = ()
-                elif answer.error is not ErrorCode.none:
-                    found[tp] = answer.error
-                elif headers := tuple(h for _, h in iter_headers(answer.records) if h.next_offset > left[tp]):
-                    found[tp] = headers
-            if not left.keys() & found.keys():
-                found |= dict.fromkeys(left, ())
         return found
 
     def format(self, topic: str) -> RowFormat:
@@ -155,16 +132,6 @@ class ClusterTopics:
     @property
     def client(self) -> ClusterClient:
         return self._client
-
-
-def _mark(headers: Sequence[BatchHeader], offset: int) -> BatchMark | None:
-    """Of the batch that holds `offset`, or of the one after a hole there; None without any."""
-    if not headers:
-        return None
-    header = headers[0]
-    if header.base_offset > offset:
-        return BatchMark(leader_epoch=header.leader_epoch)
-    return BatchMark(leader_epoch=header.leader_epoch, base_offset=header.base_offset, crc=header.crc)
 
 
 def _density(headers: Sequence[BatchHeader]) -> float | None:

@@ -1,9 +1,18 @@
 """`spark.readStream.format("klamm")`: micro-batches of offset ranges.
 
 Rules:
-- A stream's offsets are `{"flights": {"id": "<topic id>", "offsets": {"0": 23, "1": 40}}}`: the next offset to read of
-  each partition, with the topic that they are offsets of (design D5a). A checkpoint of a topic that was deleted and
-  created again is refused, or with failOnDataLoss=false read from the new topic's beginning.
+- A stream's offsets say what they are offsets of (design D5a), as the manifests of loads do. With the next offset to
+  read of each partition they hold the topic's id and the batch before that offset:
+
+      {"flights": {"id": "<topic id>", "offsets": {"0": 23, "1": 0},
+                   "batches": {"0": {"leader_epoch": 4, "base_offset": 20, "crc": 2774891}}}}
+
+  Before it goes on, a query compares both with the topic that is there (`klamm.hadoop.history`). Another topic, or a
+  log that was cut below the offset and written again, is data loss. With failOnDataLoss=false the new topic is read
+  from its beginning, and the log from the offset below which it is as it was, where leader epochs tell.
+- Offsets that earlier versions wrote have no batches: they are checked by the topic's id alone, once.
+- Spark asks for the initial offset again when a query is restarted before its first micro-batch is done. By then it may
+  be another (the end of the log). So the offsets at the end of that micro-batch say where it began (`begin`).
 - A partition that is new since the last micro-batch begins at its first offset; one of a subscription that is gone is
   data loss.
 - Spark keeps the offsets in its checkpoint; nothing is committed to a group. `commit` comes with the next micro-batch
@@ -15,8 +24,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +45,9 @@ from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.range_reader import DataLossError, OffsetRange
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.cluster_history import ClusterHistory
+from klamm.hadoop.history import Change, changes
+from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.options import SourceOptions
 from klamm.hadoop.plan import capped, split
 from klamm.hadoop.spark.cluster import (
@@ -53,29 +65,42 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset to read of each partition, and the ids of their topics."""
+    """The next offset to read of each partition, the ids of their topics, and the batches before these offsets.
+    `begin`: where the first micro-batch of a query began; None in later ones."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, UUID | None]
+    batches: Mapping[TopicPartition, BatchMark] = field(default_factory=dict)
+    begin: Mapping[TopicPartition, int] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Always in the same order: Spark compares the text."""
         topics: dict[str, Any] = {}
-        for tp in sorted(self.offsets, key=lambda tp: (tp.topic, tp.partition)):
-            topic_id = self.topic_ids.get(tp.topic)
+        for tp in sorted(self.offsets):
+            topic_id, number = self.topic_ids.get(tp.topic), str(tp.partition)
             topic = topics.setdefault(tp.topic, {"id": "" if topic_id is None else str(topic_id), "offsets": {}})
-            topic["offsets"][str(tp.partition)] = self.offsets[tp]
+            topic["offsets"][number] = self.offsets[tp]
+            if tp in self.batches:
+                topic.setdefault("batches", {})[number] = self.batches[tp].model_dump(exclude_none=True)
+            if self.begin is not None and tp in self.begin:
+                topic.setdefault("begin", {})[number] = self.begin[tp]
         return topics
 
     @classmethod
     def from_json(cls, given: Mapping[str, Any]) -> StreamOffsets:
         try:
-            offsets = {
-                TopicPartition(name, int(number)): int(offset)
-                for name, topic in given.items()
-                for number, offset in topic["offsets"].items()
-            }
-            return cls(offsets, {name: UUID(topic["id"]) if topic["id"] else None for name, topic in given.items()})
+            batches = {tp: BatchMark.model_validate(mark) for tp, mark in _by_partition(given, "batches").items()}
+            begin = {tp: int(offset) for tp, offset in _by_partition(given, "begin").items()}
+            return cls(
+                {
+                    TopicPartition(name, int(n)): int(o)
+                    for name, topic in given.items()
+                    for n, o in topic["offsets"].items()
+                },
+                {name: UUID(topic["id"]) if topic["id"] else None for name, topic in given.items()},
+                batches,
+                begin or None,
+            )
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise ConfigError(
                 f"klamm source: the checkpoint holds no offsets of this source: {json.dumps(given)[:200]}"
@@ -85,6 +110,34 @@ class StreamOffsets:
         """Whether the offsets of `topic`, if there are any, mean something in the topic of this id."""
         known = self.topic_ids.get(topic)
         return known is None or topic_id is None or known == topic_id
+
+    def is_at(self, tp: TopicPartition, offset: int | None, topic_ids: Mapping[str, UUID | None]) -> bool:
+        """Whether a partition stands at this offset in the topic of that id."""
+        return self.offsets.get(tp) == offset and tp.topic in topic_ids and self.is_of(tp.topic, topic_ids[tp.topic])
+
+    def of(self, topics: Collection[str]) -> StreamOffsets:
+        """Of these topics alone."""
+        offsets = {tp: offset for tp, offset in self.offsets.items() if tp.topic in topics}
+        return replace(self, offsets=offsets, topic_ids={t: i for t, i in self.topic_ids.items() if t in topics})
+
+    def there(self, now: Mapping[str, UUID]) -> StreamOffsets:
+        """Without the topics that are not there any more, by the ids of those that are."""
+        return self.of({topic for topic, known in self.topic_ids.items() if known is None or now.get(topic) == known})
+
+    def first(self, stop: StreamOffsets) -> StreamOffsets:
+        """Where the micro-batch that ends at `stop` begins: here, unless it is a query's first."""
+        return self if stop.begin is None else StreamOffsets(stop.begin, stop.topic_ids)
+
+    @property
+    def is_begin(self) -> bool:
+        """Whether nothing was read yet."""
+        return self.begin is not None and self.begin == self.offsets
+
+
+def _by_partition(given: Mapping[str, Any], key: str) -> dict[TopicPartition, Any]:
+    return {
+        TopicPartition(name, int(n)): value for name, topic in given.items() for n, value in topic.get(key, {}).items()
+    }
 
 
 class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -97,12 +150,17 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened: ClusterClient | None = None
         self._target: StreamOffsets | None = None
         self._last_new_s: float | None = None
+        self._verified = False
 
     @property
     def _client(self) -> ClusterClient:
         if self._opened is None:
             self._opened = connect_source(self._options)
         return self._opened
+
+    @property
+    def _history(self) -> ClusterHistory:
+        return ClusterHistory(self._client)
 
     def initialOffset(self) -> dict[str, Any]:
         found = find_partitions(self._client, self._options)
@@ -115,7 +173,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     "failOnDataLoss=false begins at the nearest"
                 )
                 offsets[tp] = min(max(offset, ends.earliest[tp]), ends.latest[tp])
-        return StreamOffsets(offsets, found.topic_ids).to_json()
+        return StreamOffsets(offsets, found.topic_ids, self._history.last_batches(offsets), offsets).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Spark's Python sources know no limit of both kinds: what is left out here is applied in `latestOffset`."""
@@ -133,26 +191,50 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = StreamOffsets.from_json(start)
-        latest = self._target or self._latest(begin)
-        self._check_topics(begin, latest)
-        ranges = self._ranges(begin, latest)
-        if not self._is_enough(sum(r.size for r in ranges), limit):
+        seen = self._target or self._latest(begin)
+        self._check_topics(begin, seen)
+        # A topic that is not seen now may be back, and goes on where it was if it is the same one.
+        gone = begin.of(begin.topic_ids.keys() - seen.topic_ids.keys())
+        latest = StreamOffsets({**gone.offsets, **seen.offsets}, {**gone.topic_ids, **seen.topic_ids})
+        if self._verified and latest.offsets == begin.offsets and latest.topic_ids == begin.topic_ids:
+            return begin.to_json()
+        now = self._client.topic_ids(seen.topic_ids)
+        changed = self._changes(begin.of(seen.topic_ids), now)
+        self._verified = True
+        ranges = self._ranges(begin, latest, changed)
+        if not changed and not self._is_enough(sum(r.size for r in ranges), limit):
             return begin.to_json()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         ends = {r.partition: max(r.start, r.end) for r in capped(ranges, most)}
-        # A topic that is not seen now may be back, and goes on where it was if it is the same one.
-        gone = {topic: topic_id for topic, topic_id in begin.topic_ids.items() if topic not in latest.topic_ids}
-        kept = {tp: offset for tp, offset in begin.offsets.items() if tp.topic in gone}
-        return StreamOffsets(kept | ends, {**gone, **latest.topic_ids}).to_json()
+        if not changed and ends == begin.offsets and latest.topic_ids == begin.topic_ids:
+            return begin.to_json()
+        kept = {
+            tp: m
+            for tp, m in begin.batches.items()
+            if tp not in changed and begin.is_at(tp, ends.get(tp), latest.topic_ids)
+        }
+        end = StreamOffsets(
+            ends, latest.topic_ids, begin={r.partition: r.start for r in ranges} if begin.is_begin else None
+        )
+        new = {tp: offset for tp, offset in end.of(seen.topic_ids).there(now).offsets.items() if tp not in kept}
+        return replace(end, batches={**self._history.last_batches(new), **kept}).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, stop = StreamOffsets.from_json(start), StreamOffsets.from_json(end)
-        now = self._client.topic_ids(stop.topic_ids)
-        for topic in list(stop.topic_ids):
-            if stop.topic_ids[topic] is not None and now.get(topic) != stop.topic_ids[topic]:
-                self._lost(str(replaced(topic)))
-                stop = _without(stop, topic)
-        tasks = split(self._ranges(begin, stop), self._options.min_tasks, self._options.max_offsets_per_task)
+        """Spark may ask for a micro-batch that was planned before a restart."""
+        stop = StreamOffsets.from_json(end)
+        # Of offsets where nothing is between, `begin` is of the micro-batch that ended there.
+        begin = StreamOffsets.from_json(start).first(stop) if start != end else stop
+        now = self._client.topic_ids({*begin.topic_ids, *stop.topic_ids})
+        there = stop.there(now)
+        for topic in sorted(stop.topic_ids.keys() - there.topic_ids.keys()):
+            self._lost(str(replaced(topic)))
+        stop = there
+        cut = {
+            tp: change.common_end for tp, change in self._changes(stop, now).items() if change.common_end is not None
+        }
+        stop = replace(stop, offsets={**stop.offsets, **cut})
+        ranges = self._ranges(begin, stop, self._changes(begin, now))
+        tasks = split(ranges, self._options.min_tasks, self._options.max_offsets_per_task)
         return [RangePartition(task) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -180,14 +262,36 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if topic not in latest.topic_ids or not begin.is_of(topic, latest.topic_ids[topic]):
                 self._lost(str(replaced(topic)))
 
-    def _ranges(self, begin: StreamOffsets, end: StreamOffsets) -> list[OffsetRange]:
-        """From `begin` to `end`; what is new in `end` from its first offset."""
+    def _changes(self, read: StreamOffsets, now: Mapping[str, UUID]) -> dict[TopicPartition, Change]:
+        """Partitions whose logs are not as they were when they were read up to these offsets; of topics that are still
+        the same by their ids `now`."""
+        there = read.there(now)
+        marks = {tp: mark for tp, mark in read.batches.items() if tp in there.offsets}
+        changed = changes(self._history, there.offsets, marks)
+        for tp, change in sorted(changed.items()):
+            goes_on = f"goes on at offset {read.offsets[tp]}, and what was written below it is not read"
+            if change.common_end is not None:
+                goes_on = f"goes on at offset {change.common_end}"
+            self._lost(
+                f"{tp}: read up to offset {read.offsets[tp]}, but the log was cut below it and written again "
+                f"({change.why}), as when a broker is restored from an older backup; failOnDataLoss=false {goes_on}"
+            )
+        return changed
+
+    def _ranges(
+        self, begin: StreamOffsets, end: StreamOffsets, changed: Mapping[TopicPartition, Change]
+    ) -> list[OffsetRange]:
+        """From `begin` to `end`; what is new in `end` from its first offset, what `changed` since `begin` from where it
+        is still the same."""
         known = {tp for tp in end.offsets if tp in begin.offsets and begin.is_of(tp.topic, end.topic_ids[tp.topic])}
         new = [tp for tp in end.offsets if tp not in known]
         first = edges(self._client, new, EARLIEST) if new else {}
         ranges = []
         for tp, stop in end.offsets.items():
             start = begin.offsets[tp] if tp in known else first[tp]
+            common_end = changed[tp].common_end if tp in changed else None
+            if common_end is not None:
+                start = common_end
             if tp not in known and start > 0:
                 self._lost(
                     f"{tp} is new, and its offsets 0 to {start} are gone; failOnDataLoss=false reads what is left"
@@ -212,8 +316,3 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise DataLossError(what)
         _log.warning("%s", what)
-
-
-def _without(offsets: StreamOffsets, topic: str) -> StreamOffsets:
-    kept = {tp: offset for tp, offset in offsets.offsets.items() if tp.topic != topic}
-    return StreamOffsets(kept, {name: id_ for name, id_ in offsets.topic_ids.items() if name != topic})

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from klamm.core.client.errors import UnknownTopicError
@@ -18,8 +22,10 @@ from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.options import Reading, parse_options
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark.columns import source_columns
-from klamm.hadoop.spark.stream import KlammStreamReader
+from klamm.hadoop.spark.stream import KlammStreamReader, StreamOffsets
+from klammtest.guarantees import guarantee
 from klammtest.numbered import START_MS, WAIT_S, Topics, number_topics
+from klammtest.served import T0, Served, served
 
 
 @pytest.fixture(scope="module")
@@ -50,16 +56,21 @@ def open_reader(topics: Topics) -> Iterator[Callable[..., KlammStreamReader]]:
         reader.stop()
 
 
-def step(reader: KlammStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
-    """One micro-batch: the numbers that were read, and where it ended."""
+def values_of(reader: KlammStreamReader, start: dict[str, Any]) -> tuple[list[bytes], dict[str, Any]]:
+    """One micro-batch: what was read, and where it ended."""
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
     found = [
-        int(value)
+        value
         for partition in reader.partitions(start, end)
         for batch in reader.read(partition)
         for value in batch.column("value").to_pylist()
     ]
     return found, end
+
+
+def step(reader: KlammStreamReader, start: dict[str, Any]) -> tuple[list[int], dict[str, Any]]:
+    found, end = values_of(reader, start)
+    return [int(value) for value in found], end
 
 
 def test_each_record_is_read_once_and_offsets_know_their_topic(
@@ -77,7 +88,9 @@ def test_each_record_is_read_once_and_offsets_know_their_topic(
     found, end = step(open_reader(subscribe="once"), end)  # as after a restart
     assert found == list(range(10, 15))
     assert step(reader, end) == ([], end)
-    assert reader.reportLatestOffset() == end
+    reported = reader.reportLatestOffset()
+    assert reported is not None
+    assert reported["once"]["offsets"] == end["once"]["offsets"]
 
 
 def test_a_stream_begins_at_the_end_unless_told_otherwise(
@@ -161,7 +174,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_refused(
     topics.produce("again", 0, range(3))
     strict, lenient = open_reader(subscribe="again"), open_reader(subscribe="again", failOnDataLoss="false")
     end = strict.initialOffset()
-    before = strict.partitions({"again": {**end["again"], "offsets": {"0": 0}}}, end)
+    before = strict.partitions({"again": {**end["again"], "offsets": {"0": 0}}}, without_batches(end))
     topics.replace("again")
     topics.produce("again", 0, range(100, 105))
     with pytest.raises(DataLossError, match="'again' was deleted"):
@@ -173,8 +186,130 @@ def test_a_topic_that_was_deleted_and_created_again_is_refused(
     assert step(lenient, end)[0] == list(range(100, 105))
 
 
+def without_batches(end: dict[str, Any]) -> dict[str, Any]:
+    """As versions before the batches wrote them."""
+    return {topic: {"id": said["id"], "offsets": said["offsets"]} for topic, said in end.items()}
+
+
+def test_offsets_of_earlier_versions_are_gone_on_from_and_the_next_ones_say_more(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    topics.create("older", 2)
+    topics.produce("older", 0, range(4))
+    reader = open_reader(subscribe="older")
+    old = without_batches(reader.initialOffset())
+    assert step(reader, old) == ([], old)  # nothing is new, and for Spark no micro-batch either
+    topics.produce("older", 1, range(4, 6))
+    found, end = step(reader, old)
+    assert found == [4, 5]
+    assert {n: mark["base_offset"] for n, mark in end["older"]["batches"].items()} == {"0": 0, "1": 0}
+    assert step(open_reader(subscribe="older"), end) == ([], end)
+
+
+def ignore_history(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamOffsets, "from_json", classmethod(lambda cls, said: plain(without_batches(said))))
+
+
+plain = StreamOffsets.from_json
+
+
+def reader_of(at: Served, **options: str) -> KlammStreamReader:
+    said = {"kafka.bootstrap.servers": at.bootstrap, "subscribe": "t", "startingOffsets": "earliest", **options}
+    return KlammStreamReader(parse_options(said, Reading.STREAM), source_columns(headers=False, quarantine=False))
+
+
+def restored(folder: Path, *, with_coordination: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """70 records, a backup, 50 more, and a micro-batch of all; then the backup instead of the log. Returns the offsets
+    at which the micro-batch began and ended."""
+    with served(folder) as at:
+        at.produce(range(70))
+    shutil.copytree(folder / "broker", folder / "backup")
+    with served(folder) as at, closing_reader(reader_of(at)) as reader:
+        at.produce(range(70, 120))
+        begin = reader.initialOffset()
+        found, end = values_of(reader, begin)
+        assert len(found) == 120
+    gone = folder / "broker" if with_coordination else folder / "broker" / "data"
+    shutil.rmtree(gone)
+    shutil.copytree(folder / "backup" / gone.relative_to(folder / "broker"), gone)
+    return begin, end
+
+
+@contextmanager
+def closing_reader(reader: KlammStreamReader) -> Iterator[KlammStreamReader]:
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+@guarantee("A1", "a stream refuses a log that was restored from an older backup", plant=ignore_history)
+@pytest.mark.parametrize("with_coordination", [False, True])
+def test_a_restored_log_that_has_grown_again_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, with_coordination: bool
+) -> None:
+    monkeypatch.setattr("klamm.core.cluster.topics.leader_epoch_floor", lambda _: 0)  # epochs come a second time
+    begin, end = restored(tmp_path, with_coordination=with_coordination)
+    with served(tmp_path) as at, closing_reader(reader_of(at)) as reader:
+        at.produce(range(1000, 1100))
+        with pytest.raises(DataLossError, match="t-0: read up to offset 120, but the log was cut below it") as caught:
+            reader.latestOffset(end, ReadAllAvailable())
+        assert "\n" not in str(caught.value)
+        with pytest.raises(DataLossError, match="t-0: read up to offset 120"):  # planned before, run again after
+            reader.partitions(begin, end)
+
+
+def test_a_restored_log_is_read_from_where_it_is_the_same_when_loss_is_no_failure(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begin, end = restored(tmp_path, with_coordination=False)
+    with served(tmp_path) as at, closing_reader(reader_of(at, failOnDataLoss="false")) as reader:
+        at.produce(range(1000, 1030))  # up to offset 100: below what was read
+        assert sum(task.value.size for task in reader.partitions(begin, end)) == 70
+        found, end = values_of(reader, end)
+        assert found == [b"v%d" % n for n in range(1000, 1030)]
+        assert "t-0: read up to offset 120, but the log was cut below it" in caplog.text
+        assert "goes on at offset 70" in caplog.text
+        caplog.clear()
+        at.produce(range(1030, 1050))
+        assert values_of(reader, end)[0] == [b"v%d" % n for n in range(1030, 1050)]
+        assert "cut below" not in caplog.text
+
+
+def test_a_restart_of_the_broker_changes_no_history(tmp_path: Path) -> None:
+    with served(tmp_path) as at, closing_reader(reader_of(at)) as reader:
+        at.produce(range(30))
+        _, end = values_of(reader, reader.initialOffset())
+    with served(tmp_path) as at, closing_reader(reader_of(at)) as reader:
+        assert values_of(reader, end) == ([], end)
+        at.client.delete_records({T0: 30})
+        at.produce(range(30, 40))
+        assert len(values_of(reader, end)[0]) == 10
+
+
+def test_a_query_that_ends_before_its_first_micro_batch_is_done_begins_where_it_began(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    """Spark asks for the initial offset again, which is the end of the log by now."""
+    topics.create("first", 2)
+    topics.produce("first", 0, range(5))
+    before = open_reader(subscribe="first")
+    start = before.initialOffset()
+    topics.produce("first", 0, range(5, 8))
+    end = before.latestOffset(start, ReadAllAvailable())
+    topics.produce("first", 1, range(8, 10))
+    after = open_reader(subscribe="first")
+    (task,) = after.partitions(after.initialOffset(), end)
+    assert (task.value.start, task.value.end) == (5, 8)
+    found, later = step(after, end)
+    assert found == [8, 9]
+    assert "begin" not in later["first"]
+    assert step(after, later) == ([], later)
+
+
 def test_a_topic_that_is_gone_is_data_loss(topics: Topics, open_reader: Callable[..., KlammStreamReader]) -> None:
     topics.create("gone", 1)
+    topics.produce("gone", 0, range(3))
     strict, lenient = open_reader(subscribe="gone"), open_reader(subscribe="gone", failOnDataLoss="false")
     end = strict.initialOffset()
     topics.client.delete_topics(["gone"])
@@ -204,6 +339,24 @@ def test_a_topic_that_is_gone_does_not_hold_up_the_others(
     found, end = step(reader, end)
     assert sorted(found) == [110, 111, 200, 201, 202]
     topics.client.delete_topics(["left", "stays"])
+
+
+def test_a_topic_that_goes_while_all_that_is_available_now_is_read(
+    topics: Topics, open_reader: Callable[..., KlammStreamReader]
+) -> None:
+    for name in ("going", "staying"):
+        topics.create(name, 1)
+        topics.produce(name, 0, range(3))
+    options = {"subscribe": "going,staying", "startingOffsets": "earliest"}
+    lenient = open_reader(failOnDataLoss="false", **options)
+    lenient.prepareForTriggerAvailableNow()
+    start = lenient.initialOffset()
+    topics.client.delete_topics(["going"])
+    found, end = step(lenient, start)
+    assert found == [0, 1, 2]
+    assert "batches" not in end["going"]
+    with pytest.raises(UnknownTopicError, match="going"):
+        open_reader(**options).latestOffset(start, ReadAllAvailable())
 
 
 def test_offsets_that_retention_took_are_data_loss(
@@ -286,3 +439,36 @@ def test_a_partition_that_is_new_while_the_query_runs_is_read(
     finally:
         query.stop()
     assert values() == list(range(6))
+
+
+def test_a_query_that_dies_in_its_first_micro_batch_begins_where_it_began(
+    spark: SparkSession, topics: Topics, tmp_path: Path
+) -> None:
+    """`latest` is another offset when it is started again."""
+    topics.create("dies", 1)
+    topics.produce("dies", 0, range(5))
+    found: list[int] = []
+
+    def die(frame: DataFrame, _: int) -> None:
+        raise RuntimeError("in the first micro-batch")
+
+    def keep(frame: DataFrame, _: int) -> None:
+        found.extend(int(row["value"]) for row in frame.select("value").collect())
+
+    def start(with_each: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = stream(spark, topics, subscribe="dies").writeStream.foreachBatch(with_each)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+
+    with pytest.raises(StreamingQueryException, match="in the first micro-batch"):
+        start(die).awaitTermination(int(WAIT_S))
+    topics.produce("dies", 0, range(5, 8))
+    query = start(keep)
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while len(found) < 3:
+            assert query.exception() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    finally:
+        query.stop()
+    assert found == [5, 6, 7]
