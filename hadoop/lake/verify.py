@@ -8,8 +8,9 @@ Of each topic, in the order of its loads:
 - *rows*: every row lies in its load's range of its partition; within a load no offset is there twice. With tiling
   ranges that is: each offset at most once in the lake. Quarantined records, invalid ones and batches that could not be
   opened count.
-- *counts*: the rows are as many as `_offsets.json` says, and as `_audit.json` says of each partition and window; both
-  were counted when the load was made. With the above: each offset that had a record exactly once.
+- *counts*: the rows are as many as `_offsets.json` says, those in `_bad` too, and as `_audit.json` says of each
+  partition and window; both were counted when the load was made. With the above: each offset that had a record exactly
+  once.
 - *files*: each can be read to its end, none is missing or foreign, and rows are in the directory of their day and hour.
 - *history*: one topic id, one cluster, one job for each load; leader epochs do not go back.
 
@@ -255,7 +256,7 @@ class _Load:
             self._in_ranges(name, rows, manifest.partitions)
         if not bad:
             self.rows.sums.add(rows)
-        held.add(rows)
+        held.add(rows, aside=bad)
         return True
 
     def _in_ranges(self, name: str, rows: Rows, partitions: Mapping[int, PartitionRange]) -> None:
@@ -287,6 +288,9 @@ class _Load:
     def _counts(self, manifest: Manifest, audit: LoadAudit | None, held: _Held) -> None:
         if held.records != manifest.rows:
             self._find("counts", f"{held.records} rows, {OFFSETS} says {manifest.rows}")
+        # Manifests of earlier versions do not say how many.
+        if "quarantined" in manifest.model_fields_set and held.aside != manifest.quarantined:
+            self._find("counts", f"{held.aside} records in {BAD}, {OFFSETS} says {manifest.quarantined} quarantined")
         said = Counter((b.partition, b.start, b.end) for b in manifest.unopened)
         if Counter(held.unopened) != said:
             self._find(
@@ -299,21 +303,24 @@ class _Load:
 
 
 class _Held:
-    """What the files of a load hold: offsets, counts by partition and window, unopened batches."""
+    """What the files of a load hold: offsets, counts by partition and window, unopened batches. Of the `records`, those
+    `aside` are in `_bad`."""
 
     def __init__(self, window_ms: int | None) -> None:
         self._window_ms = window_ms
         self._offsets: dict[int, list[Longs]] = {}
         self.records = 0
+        self.aside = 0
         self.unopened: list[tuple[int, int, int]] = []
         self.windows: dict[int, dict[int, tuple[int, int]]] = {}
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: Rows, *, aside: bool) -> None:
         batches = rows.where(rows.end_offset != NONE)
         self.unopened += [(int(p), int(o), int(e)) for p, o, e in zip(
             batches.partition, batches.offset, batches.end_offset, strict=True)]  # fmt: skip
         records = rows.where(rows.end_offset == NONE)
         self.records += records.number
+        self.aside += records.number if aside else 0
         for partition in np.unique(records.partition):
             mine = records.where(records.partition == partition)
             self._offsets.setdefault(int(partition), []).append(mine.offset)

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import yaml
 from pyarrow import parquet
@@ -262,6 +263,25 @@ def quarantine_deleted(topic: Path) -> None:
         remove(path)
 
 
+def an_edited_count_of_quarantined(topic: Path) -> None:
+    edit(manifest(topic, 2), lambda said: said.update(quarantined=0))
+
+
+def a_quarantined_record_in_place_of_another(topic: Path) -> None:
+    """Rows and offsets are as many: a record is a second time among the good ones, and not in `_bad`."""
+    (path,) = (topic / "load=000002" / "_bad").glob("part-*")
+    gone = parquet.ParquetFile(path).read().filter(pc.field("_end_offset").is_null())
+    rewrite(path, lambda table: table.filter(pc.field("_end_offset").is_valid()))
+
+    def with_one_more(table: pa.Table) -> pa.Table:
+        row = table.slice(0, 1)
+        for name in ("_partition", "_offset", "_timestamp", "_size"):
+            row = set_column(row, name, lambda _, name=name: gone.column(name).to_pylist())  # type: ignore[misc]
+        return pa.concat_tables([table, row])
+
+    rewrite(part(topic, 2, "dt=1970-01-02"), with_one_more)
+
+
 def another_topic_id(topic: Path) -> None:
     for name in ("_offsets.json", "_audit.json"):
         edit(topic / "load=000003" / name, lambda said: said.update(topic_id=str(UUID(int=2))))
@@ -404,6 +424,8 @@ DAMAGES: dict[Callable[[Path], None], tuple[int | None, str, str]] = {
     a_foreign_file: (1, "files", "_notes.txt belongs to no load"),
     a_foreign_directory: (None, "files", "load=3 belongs to no load"),
     quarantine_deleted: (2, "counts", "0 unopened batches"),
+    an_edited_count_of_quarantined: (2, "counts", "1 records in _bad, _offsets.json says 0 quarantined"),
+    a_quarantined_record_in_place_of_another: (2, "counts", "0 records in _bad, _offsets.json says 1 quarantined"),
     another_topic_id: (3, "history", "another topic of the same name"),
     another_cluster: (3, "history", "from cluster 'c2'"),
     a_leader_epoch_that_goes_back: (2, "history", "leader epoch 0, before 7"),
