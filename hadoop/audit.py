@@ -92,6 +92,7 @@ class LoadAudit(BaseModel):
                 r.end,
                 tuple(WindowCount(*w) for w in r.windows),
                 self.topic_id,
+                self.load,
             )
             for r in self.ranges
         ]

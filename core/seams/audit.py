@@ -58,13 +58,14 @@ class WindowCount:
 @dataclass(frozen=True, slots=True)
 class RangeCount:
     """What the offsets [from_offset, to_offset) of a partition held. `topic_id`: of the topic that these offsets belong
-    to; None when it is not known."""
+    to; None when it is not known. `load`: the number of the load that published them; None in other tiers."""
 
     partition: TopicPartition
     from_offset: int
     to_offset: int
     windows: tuple[WindowCount, ...]
     topic_id: UUID | None = None
+    load: int | None = None
 
 
 class ProducerAudit(Protocol):

@@ -35,6 +35,15 @@ UNATTRIBUTED = "?"
 """The `source` of records of producers that audit and of which it is not known which one it is."""
 
 
+_LOAD_NOTE = "load "
+
+
+def load_note(number: int) -> str:
+    """The `note` of an event of a load. The number has no field of its own: with another schema, who reads events by an
+    earlier version would read none of loads."""
+    return f"{_LOAD_NOTE}{number}"
+
+
 class EventWindow(NamedTuple):
     """Records of one window; `size` in bytes. For producers `records` are the acknowledged. `source`: at the broker
     tier, whose records these are."""
@@ -94,6 +103,12 @@ class AuditEvent:
         """When it was told: by the clock of the audit topic, where that is known."""
         return self.stored_ms if self.stored_ms >= 0 else self.time_ms
 
+    @property
+    def load(self) -> int | None:
+        """The number of the load that published the range; None in other tiers, and of loads of earlier versions."""
+        number = self.note.removeprefix(_LOAD_NOTE)
+        return int(number) if self.tier == HADOOP and number != self.note and number.isdecimal() else None
+
     def encode(self) -> tuple[bytes, bytes]:
         """The key and the value of the record in the audit topic."""
         from fastavro import schemaless_writer
@@ -136,6 +151,7 @@ class EventSource:
         final: bool = False,
         quiet: bool = False,
         interval_ms: int = 0,
+        note: str = "",
     ) -> AuditEvent:
         """`place`: topic and partition; `span`: [from, to)."""
         self._made += 1
@@ -157,6 +173,7 @@ class EventSource:
             topic_id=topic_id,
             epoch=epoch,
             interval_ms=interval_ms,
+            note=note,
             sequence=self._made - 1,
             time_ms=self._clock_ms(),
         )

@@ -24,7 +24,7 @@ from uuid import UUID
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import AuditIdentity, Publish, RangeCount
-from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventSource, EventWindow
+from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventSource, EventWindow, load_note
 from klamm.plugins.audit.windows import tally, tally_by_source
 
 MAX_RECORDS: Final = 2_000_000
@@ -237,7 +237,8 @@ class KlammRangeAudit:
             windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
             span = (held.from_offset, held.to_offset)
             topic_id = "" if held.topic_id is None else str(held.topic_id)
-            events.append(self._source.event(held.partition, span, windows, topic_id=topic_id))
+            note = "" if held.load is None else load_note(held.load)
+            events.append(self._source.event(held.partition, span, windows, topic_id=topic_id, note=note))
         self._store(events)
 
     def close(self) -> None:

@@ -360,6 +360,7 @@ def _range(event: AuditEvent) -> Json:
         "lossy": event.lossy,
         "host": event.host,
         "application": event.application,
+        "load": event.load,
         "told_ms": event.seen_ms,
     }
 

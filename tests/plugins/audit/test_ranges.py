@@ -241,11 +241,12 @@ def test_a_range_that_cannot_be_read_is_unknown() -> None:
 
 def test_counts_made_elsewhere_may_be_sent_again() -> None:
     topic = AuditTopic()
-    counts = auditor(topic)
+    counts = KlammRangeAudit(identity("hadoop"), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
     ranges = [
-        RangeCount(FLIGHTS, 0, 30, (WindowCount(0, 10, 100), WindowCount(WINDOW_MS, 20, 200))),
+        RangeCount(FLIGHTS, 0, 30, (WindowCount(0, 10, 100), WindowCount(WINDOW_MS, 20, 200)), load=17),
         RangeCount(TopicPartition("flights", 1), 7, 7, ()),
     ]
     counts.publish_ranges(ranges)
     counts.publish_ranges(ranges)
     assert spans(topic.events) == [(0, 30, 30)]
+    assert [event.load for event in topic.events] == [17, 17]

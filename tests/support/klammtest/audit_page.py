@@ -69,7 +69,7 @@ def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
         event("broker", "b", 0, 30, {}, sources={"p1": {0: 4, 1: 6, 2: 5}, "p2": {0: 6, 1: 4, 2: 5}}),
         event("consumer", GROUP, 0, 30, {0: 10, 1: 10, 2: 10}),
         event("hadoop", "lake", 0, 20, {0: 10, 1: 9, 2: 1} if lake is None else lake),
-        event("hadoop", "lake", 20, 30, {2: 9}),
+        event("hadoop", "lake", 20, 30, {2: 9}, note="load 2"),
     ]
 
 
