@@ -29,6 +29,8 @@ from pyspark.sql.types import (
 
 from klamm.core.errors import SchemaError
 
+_MAX_DIGITS: Final = 38
+
 # Avro's promotions: what a reader of the right type takes from a writer of the left one.
 _PROMOTED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     IntegerType: (LongType, FloatType, DoubleType),
@@ -76,22 +78,29 @@ def _merged(newer: DataType, older: DataType, path: str) -> DataType:
     if isinstance(newer, MapType) and isinstance(older, MapType):
         values = _merged(newer.valueType, older.valueType, f"{path}{{}}")
         return MapType(_merged(newer.keyType, older.keyType, f"{path}{{}}"), values)
-    if isinstance(newer, DecimalType) and isinstance(older, DecimalType):
-        return _wider_decimal(newer, older)
     if newer == older or isinstance(newer, _PROMOTED.get(type(older), ())):
         return newer
-    if isinstance(older, _PROMOTED.get(type(newer), ())):
-        return older
+    wider = _wider(newer, older)
+    if wider is not None:
+        return wider
     raise SchemaError(
         f"column {path} is {newer.simpleString()} in newer loads and {older.simpleString()} in older ones; "
         "no type holds both"
     )
 
 
-def _wider_decimal(one: DecimalType, other: DecimalType) -> DecimalType:
-    scale = max(one.scale, other.scale)
-    digits = max(one.precision - one.scale, other.precision - other.scale)
-    return DecimalType(min(digits + scale, 38), scale)
+def _wider(newer: DataType, older: DataType) -> DataType | None:
+    """A type that holds the values of both as they are; None where there is none. An older type that promotes to the
+    newer one is another matter: readers have chosen that."""
+    if isinstance(newer, DecimalType) and isinstance(older, DecimalType):
+        scale = max(newer.scale, older.scale)
+        digits = max(newer.precision - newer.scale, older.precision - older.scale) + scale
+        return DecimalType(digits, scale) if digits <= _MAX_DIGITS else None
+    if isinstance(newer, IntegerType) and isinstance(older, FloatType):
+        return DoubleType()
+    if isinstance(newer, LongType) and isinstance(older, FloatType | DoubleType):
+        return None
+    return older if isinstance(older, _PROMOTED.get(type(newer), ())) else None
 
 
 def _as(column: Column, have: DataType, want: DataType) -> Column:

@@ -184,14 +184,14 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._target = self._latest(None)
+        self._target = self._latest()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return self._latest(None).to_json()
+        return self._latest().to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = StreamOffsets.from_json(start)
-        seen = self._target or self._latest(begin)
+        seen = self._target or self._latest()
         self._check_topics(begin, seen)
         # A topic that is not seen now may be back, and goes on where it was if it is the same one.
         gone = begin.of(begin.topic_ids.keys() - seen.topic_ids.keys())
@@ -245,13 +245,12 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened.close()
             self._opened = None
 
-    def _latest(self, begin: StreamOffsets | None) -> StreamOffsets:
-        """The ends of all partitions that are subscribed to now. A topic that is named and not there is an error only
-        where records of it may be lost, which `begin` says; the others are read."""
+    def _latest(self) -> StreamOffsets:
+        """The ends of all partitions that are subscribed to now. A topic that is named and not there is data loss."""
         try:
             found = find_partitions(self._client, self._options)
         except UnknownTopicError as error:
-            if self._options.fail_on_data_loss or begin is None:
+            if self._options.fail_on_data_loss:
                 raise
             _log.warning("%s", error)
             found = find_those_there(self._client, self._options)

@@ -21,8 +21,35 @@ DAYS: Final = (-719_162, 2_932_896)
 MICROS: Final = (DAYS[0] * 86_400_000_000, (DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
+_INSTANTS: Final = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
+
+
 class Misfit(Exception):
     """Not for columns; caught in this package."""
+
+
+def check_zones(kind: pa.DataType, avro: AvroType, at: str = "") -> None:
+    """`SchemaError` where a timestamp without a zone is to be an instant: the writer of single rows would take it for a
+    time of the machine that it runs on."""
+    if avro.kind == "union":
+        # Of several branches a clock's time has one of its own, or none.
+        clocks = any(branch.logical.startswith("local-timestamp") for branch in avro.values)
+        for branch in () if clocks else avro.values:
+            check_zones(kind, branch, at)
+    elif avro.kind == "record" and pa.types.is_struct(kind):
+        types = {field.name: field.type for field in kind}
+        for field in avro.fields:
+            if field.name in types:
+                check_zones(types[field.name], field.type, f"{at}.{field.name}" if at else field.name)
+    elif avro.kind == "array" and hasattr(kind, "value_type") and not pa.types.is_dictionary(kind):
+        check_zones(kind.value_type, avro.inner, f"{at}[]")
+    elif avro.kind == "map" and pa.types.is_map(kind):
+        check_zones(kind.item_type, avro.inner, f"{at}{{}}")
+    elif avro.logical in _INSTANTS and pa.types.is_timestamp(kind) and kind.tz is None:
+        raise SchemaError(
+            f"field {at}: {kind} has no time zone, so it is no instant, as {avro.logical} is; local-{avro.logical} "
+            "takes it"
+        )
 
 
 def fit(array: pa.Array, avro: AvroType, live: pa.Array | None = None) -> pa.Array:

@@ -30,6 +30,17 @@ PROMOTIONS: Final = frozenset(
         ("bytes", "string"),
     }
 )
+_UNITS: Final = {
+    ("int", "date"): ("date", 0),
+    ("int", "time-millis"): ("time", 1_000_000),
+    ("long", "time-micros"): ("time", 1000),
+    **{
+        ("long", f"{clock}timestamp-{unit}"): ("timestamp", nanos)
+        for clock in ("", "local-")
+        for unit, nanos in (("millis", 1_000_000), ("micros", 1000), ("nanos", 1))
+    },
+}
+"""What a logical type's numbers count, and in how many nanoseconds."""
 _TIMES: Final = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL_TIMES: Final = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
 
@@ -206,7 +217,29 @@ def _leaf(array: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
         return array if source == target else _cast(array, target)
     if {writer.logical, reader.logical} <= _LOCAL_TIMES:
         return array
-    return _logical(_cast(_physical(array, writer), physical_type(reader)), reader)
+    return _logical(_in_units(_physical(array, writer), writer, reader), reader)
+
+
+def _in_units(stored: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
+    """The writer's numbers as the reader counts. Avro leaves to implementations what becomes of logical types; numbers
+    of one unit must not be taken for another's."""
+    mine, theirs = _UNITS.get((writer.kind, writer.logical)), _UNITS.get((reader.kind, reader.logical))
+    if mine is None or theirs is None:
+        return _cast(stored, physical_type(reader))
+    if mine[0] != theirs[0]:
+        raise SchemaError(f"{writer.logical} cannot be read as {reader.logical}")
+    stored = stored.cast(pa.int64())
+    if mine[1] >= theirs[1]:
+        try:
+            stored = pc.multiply_checked(stored, mine[1] // theirs[1])
+        except pa.ArrowInvalid as error:
+            raise SchemaError(f"a {writer.logical} beyond what {reader.logical} holds") from error
+    else:
+        unit = theirs[1] // mine[1]
+        whole = pc.divide(stored, unit)
+        below = pc.less(stored, pc.multiply(whole, unit))  # down, before 1970 too
+        stored = pc.subtract(whole, below.cast(pa.int64()))
+    return _cast(stored, physical_type(reader))
 
 
 def _physical(array: pa.Array, avro: AvroType) -> pa.Array:
@@ -231,7 +264,7 @@ def _cast(array: pa.Array, target: pa.DataType) -> pa.Array:
     """A number may lose digits in a float, as in every Avro reader; text must be UTF-8."""
     try:
         return pc.cast(array, target, safe=not pa.types.is_floating(target))
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(str(error)) from error
 
 

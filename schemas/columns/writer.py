@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from klamm.schemas.columns import native
 from klamm.schemas.columns.avrotype import AvroType
-from klamm.schemas.columns.fit import Misfit, fit
+from klamm.schemas.columns.fit import Misfit, check_zones, fit
 
 ROWS: Final = 65_536
 """That are written at a time: what becomes of them stays below the 2 GiB of one Arrow array."""
@@ -25,7 +25,9 @@ class ColumnWriter:
 
     def __call__(self, rows: pa.Array) -> pa.Array | None:
         """The payload of each row of a struct array, null for a null row, as binary or large binary. None: to be
-        written row by row, which gives the same bytes or says which row does not fit, and why."""
+        written row by row, which gives the same bytes or says which row does not fit, and why. `SchemaError` for a
+        timestamp without a zone where an instant is wanted."""
+        check_zones(rows.type, self._avro)
         if self._fields is None or not pa.types.is_struct(rows.type):
             return None
         there = rows.filter(pc.is_valid(rows)) if rows.null_count else rows

@@ -331,6 +331,7 @@ def test_a_topic_that_is_gone_does_not_hold_up_the_others(
     assert found == [*range(5)]
     topics.client.delete_topics(["left"])
     topics.produce("stays", 0, range(100, 110))
+    assert list(reader.reportLatestOffset() or {}) == ["stays"]
     found, end = step(reader, end)
     assert found == [*range(100, 110)]
     topics.create_again("left")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -174,7 +175,6 @@ MISFITS: list[tuple[Any, pa.Array]] = [
         pa.Array.from_buffers(pa.string(), 1, [None, pa.py_buffer(struct.pack("ii", 0, 1)), pa.py_buffer(b"\xff")]),
     ),
     ({"type": "enum", "name": "E", "symbols": ["A"]}, pa.array(["B"])),
-    (STAMP, pa.array([dt.datetime(2020, 1, 1)])),  # noqa: DTZ001
     (STAMP, pa.array([2**60], pa.timestamp("us", "UTC"))),
     ({"type": "array", "items": "int"}, pa.array([[1, None]])),
     (MAP, pa.array([[("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int32()))),
@@ -186,6 +186,31 @@ MISFITS: list[tuple[Any, pa.Array]] = [
 def test_what_is_not_sure_to_fit_is_left_to_the_writer_of_rows(made: Made, avro: Any, column: pa.Array) -> None:
     one = made(row_of(("a", avro)))
     assert written(one, pa.StructArray.from_arrays([column], ["a"])) is None
+
+
+@pytest.mark.parametrize(
+    ("avro", "kind", "where"),
+    [
+        (STAMP, pa.timestamp("us"), "a"),
+        (["null", STAMP], pa.timestamp("ms"), "a"),
+        (["null", STAMP, "string"], pa.timestamp("ns"), "a"),
+        ({"type": "array", "items": STAMP}, pa.large_list(pa.timestamp("us")), "a[]"),
+        ({"type": "map", "values": ["null", STAMP]}, pa.map_(pa.string(), pa.timestamp("us")), "a{}"),
+        (
+            {"type": "record", "name": "In", "fields": [{"name": "at", "type": STAMP}]},
+            pa.struct([("at", pa.timestamp("us"))]),
+            "a.at",
+        ),
+    ],
+)
+def test_a_time_without_a_zone_is_no_instant(made: Made, avro: Any, kind: pa.DataType, where: str) -> None:
+    """The writer of rows would take it for a time of the machine that it runs on."""
+    one = made(row_of(("a", avro)))
+    with pytest.raises(SchemaError, match=rf"field {re.escape(where)}: timestamp\[.s\] has no time zone"):
+        written(one, pa.nulls(1, pa.struct([("a", kind)])))
+    local = made(row_of(("a", {"type": "long", "logicalType": "local-timestamp-millis"})))
+    rows = pa.array([{"a": dt.datetime(2020, 1, 1)}])  # noqa: DTZ001
+    assert written(local, rows) is None
 
 
 @pytest.mark.parametrize("names", [["a"], ["a", "b", "c"]])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import itertools
 import json
@@ -219,3 +220,49 @@ def test_a_record_is_read_under_an_alias() -> None:
     writer = {"type": "record", "name": "R", "namespace": "m", "fields": [{"name": "a", "type": "int"}]}
     decoded = PayloadDecoder(json.dumps(writer), reader).decode([write(writer, {"a": 1})])
     assert decoded.rows.to_pylist() == [{"a": 1}]
+
+
+TIMES = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    "timestamp-millis": "long",
+    "timestamp-micros": "long",
+    "timestamp-nanos": "long",
+    "local-timestamp-millis": "long",
+    "local-timestamp-micros": "long",
+}
+
+
+def one_field(logical: str) -> Schema:
+    return {"type": "record", "name": "T", "fields": [
+        {"name": "a", "type": {"type": TIMES[logical], "logicalType": logical}}]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("written", "stored", "read", "expected"),
+    [
+        ("time-millis", 1500, "time-micros", 1_500_000),
+        ("timestamp-millis", -1, "local-timestamp-micros", dt.datetime(1969, 12, 31, 23, 59, 59, 999_000)),  # noqa: DTZ001
+        ("local-timestamp-millis", 1500, "timestamp-micros", dt.datetime(1970, 1, 1, 0, 0, 1, 500_000, dt.UTC)),
+        ("timestamp-nanos", -1, "timestamp-micros", dt.datetime(1969, 12, 31, 23, 59, 59, 999_999, dt.UTC)),
+        ("timestamp-nanos", 2_000_000, "timestamp-millis", dt.datetime(1970, 1, 1, 0, 0, 0, 2000, dt.UTC)),
+        ("timestamp-millis", 2, "timestamp-nanos", 2_000_000),
+        ("timestamp-millis", 2**53, "timestamp-nanos", "beyond what"),
+        ("date", 15_000, "timestamp-millis", "date cannot be read as timestamp-millis"),
+        ("date", 15_000, "time-millis", "date cannot be read as time-millis"),
+        ("timestamp-micros", 1, "time-micros", "timestamp-micros cannot be read as time-micros"),
+    ],
+)
+def test_times_of_one_unit_are_not_taken_for_anothers(written: str, stored: int, read: str, expected: Any) -> None:
+    raw = io.BytesIO()
+    plain = {"type": "record", "name": "T", "fields": [{"name": "a", "type": TIMES[written]}]}
+    fastavro.schemaless_writer(raw, fastavro.parse_schema(plain), {"a": stored})
+    try:
+        decoded = PayloadDecoder(json.dumps(one_field(written)), parse_type(json.dumps(one_field(read)))).decode(
+            [raw.getvalue()]
+        )
+        found = decoded.bad[0] if decoded.bad else decoded.rows[0].as_py()["a"]
+    except SchemaError as error:
+        found = str(error)
+    assert expected in found if isinstance(expected, str) else found == expected
