@@ -48,6 +48,8 @@ def read_lake(
     read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`), for orc JVMs in
     UTC. `ConfigError` when there is nothing to read.
     """
+    if as_of is not None and (isinstance(as_of, bool) or not isinstance(as_of, int | datetime)):
+        raise ConfigError(f"as_of: expected the number of a load or a datetime, got {as_of!r}")
     files = lake_files(root, webhdfs_url)
     layout = TopicLayout(root, topic)
     chosen = _generation(files, layout, generation)

@@ -70,8 +70,9 @@ class _Stored:
     def parse(cls, committed: CommittedOffset) -> _Stored:
         try:
             said: dict[str, Any] = json.loads(committed.metadata)
-            names = ("batch", "producer", "epoch", "topic", "partitions")
-            return cls(*(said[name] for name in names), committed.offset)
+            return cls(
+                said["batch"], said["producer"], said["epoch"], said["topic"], said["partitions"], committed.offset
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise ClaimError(f"a claim of the sink cannot be read: {committed.metadata[:100]!r}") from error
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -593,6 +593,12 @@ def test_a_lake_is_read_as_of_a_load_or_an_instant(
     for too_early in (0, made[0] - timedelta(seconds=1)):
         with pytest.raises(ConfigError, match="no load is published as of"):
             loads(too_early)
+
+
+@pytest.mark.parametrize("as_of", [date(2013, 1, 1), "2013-01-01", True, 1.5])
+def test_an_as_of_of_another_kind_is_refused(tmp_path: Path, as_of: Any) -> None:
+    with pytest.raises(ConfigError, match="as_of: expected the number of a load or a datetime"):
+        read_lake(None, str(tmp_path), TOPIC, as_of=as_of)  # type: ignore[arg-type]
 
 
 NO_AVRO = pytest.mark.skipif(not have_avro_jar(), reason="python -m klamm.hadoop.avro.jar brings spark-avro")
