@@ -42,13 +42,14 @@ def _run_job(path: Path, options: str) -> None:
     from pyspark import SparkContext
     from pyspark.sql import functions as sf
 
+    from klamm.hadoop.lake_session import configured_session
     from klamm.hadoop.session import SparkSettings, start_session
-    from klamm.hadoop.staged import FileFormat, count, load_session, write
+    from klamm.hadoop.staged import FileFormat, count, write
 
     settings = SparkSettings("klamm class archive", "local[2]", "1g", {"spark.driver.extraJavaOptions": options})
     spark = start_session(settings)
     files = FileFormat("parquet", ("dt",), 128 << 20)
-    session = load_session(spark, files.target_size, {})
+    session = configured_session(spark, files.target_size, {})
     schema = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT, text STRING, dt STRING"
     rows = session.range(0, 100, 1, 2).select(
         sf.lit(0).alias("_partition"),

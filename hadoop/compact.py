@@ -17,15 +17,11 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from klamm.core.errors import KlammError
 from klamm.core.faults import fault_point
 from klamm.hadoop.generations import (
     DataFile,
@@ -37,11 +33,11 @@ from klamm.hadoop.generations import (
 from klamm.hadoop.lake.frame import LOAD, frame, partitioning, parts_of
 from klamm.hadoop.lake.listing import LoadEntry, loads_of
 from klamm.hadoop.lake.verify import contradictions
+from klamm.hadoop.lake_session import LakeSession
 from klamm.hadoop.layout import BAD, GENERATION, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
-from klamm.hadoop.session import SparkFailedError, reason_of
-from klamm.hadoop.staged import FileFormat, load_session, write_clustered
+from klamm.hadoop.staged import FileFormat, write_clustered
 from klamm.hadoop.staging import Staging, sweep
 
 _HINT: Final = "`klamm lake verify` says what is wrong; nothing is published"
@@ -92,20 +88,15 @@ class CompactJob:
         now_s: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self._spark = spark
+        # The shuffle splits a directory between tasks that read, not within one: none reads more than a file may have.
+        reads = {"spark.sql.files.maxPartitionBytes": str(min(spec.target_size, _READ_BYTES))}
+        self._spark = LakeSession(spark, publisher, spec.root, spec.target_size, reads)
         self._publisher = publisher
         self._spec = spec
         self._progress = progress or Progress()
         self._check = check
         self._now_s = now_s
         self._new_id = new_id
-
-    @cached_property
-    def _session(self) -> SparkSession:
-        lake = self._publisher.spark_settings(self._spec.root)
-        # The shuffle splits a directory between tasks that read, not within one: none reads more than a file may have.
-        reads = {"spark.sql.files.maxPartitionBytes": str(min(self._spec.target_size, _READ_BYTES))}
-        return load_session(self._spark(), self._spec.target_size, {**lake, **reads})
 
     def run(self, topic: str) -> CompactResult | None:
         """One generation of all loads; None when the newest one holds them already, or there are no rows.
@@ -153,18 +144,14 @@ class CompactJob:
     def _write(self, layout: TopicLayout, loads: Sequence[LoadEntry], path: str) -> tuple[FileFormat, Held]:
         parts = parts_of(layout, loads)
         files = FileFormat(parts[-1].format, partitioning(parts), self._spec.target_size)
-        try:
-            rows = frame(self._session, parts).drop(*({"dt", "hr"} - {*files.partition_by}))
-            with self._progress.watch(self._session, f"compact {layout.topic}"):
+        with self._spark.running() as session:
+            rows = frame(session, parts).drop(*({"dt", "hr"} - {*files.partition_by}))
+            with self._progress.watch(session, f"compact {layout.topic}"):
                 write_clustered(rows, path, files)
-            with self._progress.watch(self._session, f"count {layout.topic}"):
-                written = self._session.read.schema(_COUNTED).format(files.name).load(path)
+            with self._progress.watch(session, f"count {layout.topic}"):
+                written = session.read.schema(_COUNTED).format(files.name).load(path)
                 held, source = _held(written), _held(rows)
-                aside = self._set_aside(layout, loads)
-        except KlammError:
-            raise
-        except (PySparkException, Py4JJavaError) as error:
-            raise SparkFailedError(reason_of(error)) from error
+                aside = _set_aside(session, layout, loads)
         for load in loads:
             there = sum(count for (number, _), (count, _) in source.items() if number == load.number)
             there += aside.get(load.number, 0)
@@ -178,20 +165,6 @@ class CompactJob:
                 f"{path}: the rows written of load {number}, partition {partition} are not those of the load"
             )
         return files, held
-
-    def _set_aside(self, layout: TopicLayout, loads: Sequence[LoadEntry]) -> Mapping[int, int]:
-        """By load, the records in `_bad`."""
-        formats: dict[str, list[str]] = {}
-        for load in loads:
-            for name in {*(name for name, _ in load.files)} - {*load.readable}:
-                formats.setdefault(name.rpartition(".")[2], []).append(f"{layout.load(load.number)}/{name}")
-        found: dict[int, int] = {}
-        for format_, names in formats.items():
-            rows = self._session.read.schema("_end_offset LONG").format(format_).load(names)
-            number = sf.regexp_extract(sf.input_file_name(), rf"/load=(\d+)/{BAD}/[^/]*$", 1).cast("int")
-            for row in rows.where("_end_offset is null").groupBy(number.alias(LOAD)).count().collect():
-                found[row[LOAD]] = found.get(row[LOAD], 0) + row["count"]
-        return found
 
     def _describe(
         self,
@@ -220,6 +193,21 @@ class CompactJob:
             loads=[merged_load(load.manifest, load.digest, rows.get(load.number, {})) for load in loads],
             files=[DataFile(name=name, bytes=size) for name, size in self._publisher.files(path) if is_data(name)],
         )
+
+
+def _set_aside(session: SparkSession, layout: TopicLayout, loads: Sequence[LoadEntry]) -> Mapping[int, int]:
+    """By load, the records in `_bad`."""
+    formats: dict[str, list[str]] = {}
+    for load in loads:
+        for name in {*(name for name, _ in load.files)} - {*load.readable}:
+            formats.setdefault(name.rpartition(".")[2], []).append(f"{layout.load(load.number)}/{name}")
+    found: dict[int, int] = {}
+    for format_, names in formats.items():
+        rows = session.read.schema("_end_offset LONG").format(format_).load(names)
+        number = sf.regexp_extract(sf.input_file_name(), rf"/load=(\d+)/{BAD}/[^/]*$", 1).cast("int")
+        for row in rows.where("_end_offset is null").groupBy(number.alias(LOAD)).count().collect():
+            found[row[LOAD]] = found.get(row[LOAD], 0) + row["count"]
+    return found
 
 
 def _held(rows: DataFrame) -> Held:

@@ -19,12 +19,9 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Final, Literal, Protocol
 from uuid import UUID
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from klamm.core.client.range_reader import DataLossError, OffsetRange
@@ -35,14 +32,14 @@ from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
 from klamm.hadoop.jvm_zone import check_zone
+from klamm.hadoop.lake_session import LakeSession
 from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.plan import Densities, Limits, capped, capped_bytes
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
 from klamm.hadoop.rows import RowFormat
-from klamm.hadoop.session import SparkFailedError, reason_of
-from klamm.hadoop.staged import Counts, FileFormat, count, count_below, load_session, total_rows, write
+from klamm.hadoop.staged import Counts, FileFormat, count, count_below, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
 
 Reset = Literal["fail", "earliest", "latest"]
@@ -199,7 +196,7 @@ class LoadJob:
         now_s: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        self._spark = spark
+        self._spark = LakeSession(spark, publisher, spec.root, spec.files.target_size)
         self._topics = topics
         self._publisher = publisher
         self._spec = spec
@@ -211,12 +208,6 @@ class LoadJob:
         self._check = check
         self._now_s = now_s
         self._new_id = new_id
-
-    @cached_property
-    def _session(self) -> SparkSession:
-        """Made when there is something to load: starting Spark takes seconds."""
-        lake = self._publisher.spark_settings(self._spec.root)
-        return load_session(self._spark(), self._spec.files.target_size, lake)
 
     def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first."""
@@ -369,7 +360,8 @@ class LoadJob:
             return
         bounds = {r.partition.partition: r.end for r in ranges}
         has_bad = BAD in self._publisher.names(path)
-        below = count_below(self._session, path, self._spec.files, has_bad, bounds)
+        with self._spark.running() as session:
+            below = count_below(session, path, self._spec.files, has_bad, bounds)
         for r in ranges:
             number = r.partition.partition
             aside = sum(max(min(b.end, r.end) - b.start, 0) for b in counts.unopened if b.partition == number)
@@ -383,18 +375,14 @@ class LoadJob:
         if not ranges:
             return Counts([], {}, [])  # all that is new is deleted
         format_ = self._topics.format(topic)
-        try:
-            check_zone(self._session, [self._spec.files.name])
-            with self._progress.watch(self._session, f"load {topic}"):
-                rows = self._topics.rows(self._session, ranges, format_)
+        with self._spark.running() as session:
+            check_zone(session, [self._spec.files.name])
+            with self._progress.watch(session, f"load {topic}"):
+                rows = self._topics.rows(session, ranges, format_)
                 write(rows, path, self._spec.files, format_.quarantine)
-            with self._progress.watch(self._session, f"count {topic}"):
+            with self._progress.watch(session, f"count {topic}"):
                 has_bad = BAD in self._publisher.names(path)
-                return count(self._session, path, self._spec.files, has_bad, self._spec.window_ms, ranges)
-        except KlammError:
-            raise
-        except (PySparkException, Py4JJavaError) as error:
-            raise SparkFailedError(reason_of(error)) from error
+                return count(session, path, self._spec.files, has_bad, self._spec.window_ms, ranges)
 
     def _check_bad(self, topic: str, counts: Counts) -> None:
         bad, of = counts.bad_share

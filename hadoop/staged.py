@@ -17,16 +17,6 @@ from klamm.hadoop.layout import BAD
 from klamm.hadoop.manifest import UnopenedBatch
 from klamm.hadoop.publishing.seam import LakeError
 
-# What of Spark's configuration a load depends on; set on a session of its own.
-_NEEDED: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.adaptive.enabled": "true",
-    "spark.sql.adaptive.coalescePartitions.enabled": "true",
-    "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
-    "spark.sql.execution.arrow.useLargeVarTypes": "false",
-}
 _NO_MARKS: Final = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
 _COUNTED: Final = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT"
 
@@ -38,16 +28,6 @@ class FileFormat:
     name: str
     partition_by: tuple[str, ...]
     target_size: int
-
-
-def load_session(spark: SparkSession, target_size: int, lake: Mapping[str, str]) -> SparkSession:
-    """A session of its own on the same Spark, so that the caller's SQL configuration stays as it is; `lake` are the
-    settings of the lake's file system."""
-    session = spark.newSession()
-    target = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}
-    for key, value in {**_NEEDED, **target, **lake}.items():
-        session.conf.set(key, value)
-    return session
 
 
 def write(rows: DataFrame, path: str, files: FileFormat, quarantine: bool) -> None:

@@ -15,7 +15,19 @@ from klamm.hadoop.job import TooManyBadError
 from klamm.hadoop.plan import Limits
 from klamm.hadoop.publishing.seam import LakeError
 from klamm.hadoop.session import SparkFailedError
-from klammtest.lake import DAY_MS, FLIGHT, TOPIC, MemoryTopics, coordinates, everything, flight, job, payload
+from klammtest.lake import (
+    DAY_MS,
+    FLIGHT,
+    TOPIC,
+    MemoryTopics,
+    compactor,
+    coordinates,
+    everything,
+    filled,
+    flight,
+    job,
+    payload,
+)
 
 
 def names(path: Path) -> list[str]:
@@ -44,6 +56,29 @@ def test_a_load_publishes_rows_offsets_audit_and_marker_together(spark: SparkSes
     assert (first["carrier"], first["load"], str(first["dt"]), first["_key"]) == ("UA", 1, "1970-01-02", b"k")
     assert first["_size"] == len(flight(4)) + 1
     assert names(tmp_path / TOPIC / "_staging") == []
+
+
+def test_the_callers_session_stays_the_active_one(spark: SparkSession, tmp_path: Path) -> None:
+    """An application that loads in its own process asks Spark for the active session afterwards."""
+    topics, mine = filled(4), spark.newSession()
+    root, active = str(tmp_path), spark._get_j_spark_session_class(spark._jvm)
+    mine.createDataFrame([(1,)], "n INT")
+
+    def is_mine() -> bool:
+        return SparkSession.getActiveSession() is mine and active.getActiveSession().get().equals(mine._jsparkSession)
+
+    try:
+        assert is_mine()
+        assert job(spark, topics, root).run(TOPIC) is not None
+        assert is_mine()
+        assert compactor(spark, root).run(TOPIC) is not None
+        assert is_mine()
+        topics.add(0, b"bad")
+        with pytest.raises(SparkFailedError):
+            job(spark, topics, root).run(TOPIC)
+        assert is_mine()
+    finally:
+        spark.createDataFrame([(1,)], "n INT")
 
 
 def test_the_counts_are_of_the_rows_written_by_partition_and_window(spark: SparkSession, tmp_path: Path) -> None:

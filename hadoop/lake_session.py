@@ -1,0 +1,88 @@
+"""The Spark of the jobs that write a lake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from klamm.hadoop.publishing.seam import Publisher
+from klamm.hadoop.session import SparkFailedError, reason_of
+
+# What of Spark's configuration a job depends on; set on a session of its own.
+_NEEDED: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.enabled": "true",
+    "spark.sql.adaptive.optimizeSkewsInRebalancePartitions.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+
+
+class LakeSession:
+    """A session of its own on the caller's Spark, so that the caller's SQL configuration stays as it is; `more` are
+    settings besides those that every job needs. It is made when there is something to do: starting Spark takes seconds.
+    """
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        publisher: Publisher,
+        root: str,
+        target_size: int,
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._publisher = publisher
+        self._root = root
+        self._target_size = target_size
+        self._more = more or {}
+
+    @cached_property
+    def _session(self) -> SparkSession:
+        lake = self._publisher.spark_settings(self._root)
+        return configured_session(self._spark(), self._target_size, {**lake, **self._more})
+
+    @contextmanager
+    def running(self) -> Iterator[SparkSession]:
+        """The session, for Spark jobs of this thread. What Spark raises is `SparkFailedError` in one line; the thread's
+        active session is afterwards the one that it was."""
+        try:
+            session = self._session
+            with _active_session_kept(session):
+                yield session
+        except (PySparkException, Py4JJavaError) as error:
+            raise SparkFailedError(reason_of(error)) from error
+
+
+def configured_session(spark: SparkSession, target_size: int, more: Mapping[str, str]) -> SparkSession:
+    """A new session of the same Spark, with what jobs of a lake need."""
+    session = spark.newSession()
+    target = {"spark.sql.adaptive.advisoryPartitionSizeInBytes": str(target_size)}
+    for key, value in {**_NEEDED, **target, **more}.items():
+        session.conf.set(key, value)
+    return session
+
+
+@contextmanager
+def _active_session_kept(session: SparkSession) -> Iterator[None]:
+    """Spark makes a session active when it runs something (`createDataFrame`, a query); PySpark and its JVM remember it
+    each for itself. An application that asks for the active session must get its own."""
+    jvm_sessions = SparkSession._get_j_spark_session_class(session._jvm)
+    python, java = SparkSession._activeSession, jvm_sessions.getActiveSession()
+    try:
+        yield
+    finally:
+        SparkSession._activeSession = python
+        with suppress(Py4JError):  # a JVM that is gone has no session, and what ended it is the error to tell
+            if java.isDefined():
+                jvm_sessions.setActiveSession(java.get())
+            else:
+                jvm_sessions.clearActiveSession()
