@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 from klamm.core.errors import ConfigError
 
 UTC_OPTION: Final = "-Duser.timezone=UTC"
+_TASKS: Final = 8
+"""So many look at the zone of the JVM that they run in: executors of one Spark are started alike."""
 _UTC: Final = frozenset({"UTC", "GMT", "Z", "UCT", "Zulu", "Universal", "Etc/UTC", "Etc/GMT", "Etc/UCT", "Etc/Zulu"})
 
 
@@ -22,8 +24,7 @@ def check_zone(session: SparkSession, formats: Iterable[str]) -> None:
     """`ConfigError` where one of the formats is orc and a JVM that runs tasks is not in UTC."""
     if "orc" not in formats:
         return
-    tasks = session.sparkContext.defaultParallelism
-    zones = session.range(0, tasks, 1, tasks).selectExpr("java_method('java.time.ZoneId', 'systemDefault') zone")
+    zones = session.range(0, _TASKS, 1, _TASKS).selectExpr("java_method('java.time.ZoneId', 'systemDefault') zone")
     others = sorted({row["zone"] for row in zones.distinct().collect()} - _UTC)
     if others:
         raise ConfigError(

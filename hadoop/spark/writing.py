@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Final, Protocol
 
 import pyarrow as pa
@@ -149,7 +150,7 @@ class TopicSink:
     def flush(self) -> None:
         """Sends what is pending, batch by batch, one of each partition at a time."""
         sources = {
-            partition: self._making.batches(_joined(pieces), self._batch_bytes)
+            partition: chain.from_iterable(self._making.batches(rows, self._batch_bytes) for rows in _joined(pieces))
             for partition, pieces in self._pending.items()
         }
         self._pending, self._pending_bytes = {}, 0
@@ -230,6 +231,7 @@ class TaskSink:
         rows = self._values.rows(topic, batch.select([c for c in ("key", "value", "timestamp") if c in columns]))
         if "headers" in columns:
             headers = batch.column("headers")
+            _check_names(topic, headers)
             if pc.max(pc.fill_null(pc.list_value_length(headers), 0)).as_py():
                 rows = replace(rows, headers=headers)
         self._open(topic).add(rows, batch.column("partition") if "partition" in columns else None)
@@ -256,11 +258,24 @@ def _by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, p
         yield name, batch if len(rows) == batch.num_rows else batch.take(rows)
 
 
-def _joined(pieces: list[Rows]) -> Rows:
-    """Neighbours as one, so that batches are full; they have the same columns, but perhaps for headers."""
-    if len(pieces) == 1:
-        return pieces[0]
+def _check_names(topic: str, headers: pa.ListArray) -> None:
+    names = pc.struct_field(headers.flatten(), 0)
+    if names.null_count:
+        row = pc.list_parent_indices(headers)[pc.index(pc.is_null(names), True).as_py()].as_py()
+        raise SchemaError(f"klamm sink: topic {topic}: a header of the batch's row {row} has no name (its key is null)")
+
+
+def _joined(pieces: list[Rows]) -> Iterator[Rows]:
+    """Neighbours as one, so that batches are full. They have the same columns, but perhaps for headers; those that were
+    written by columns have a prefix, and those that were written row by row have it in their values."""
+    for _, alike in groupby(pieces, key=lambda piece: piece.prefix):
+        yield _as_one(list(alike))
+
+
+def _as_one(pieces: list[Rows]) -> Rows:
     first = pieces[0]
+    if len(pieces) == 1:
+        return first
     kinds = [piece.headers.type for piece in pieces if piece.headers is not None]
     headers = [pa.nulls(len(p), kinds[0]) if p.headers is None else p.headers for p in pieces] if kinds else None
     return Rows(

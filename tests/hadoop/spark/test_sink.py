@@ -282,6 +282,9 @@ def test_a_row_that_cannot_be_stored_is_one_line(topics: Topics) -> None:
     topics.create("lines", 2)
     with pytest.raises(SchemaError, match="topic lines has 2 partitions; there is no partition 5"):
         write(topics, "lines", iter([rows([1], partition=pa.array([5], pa.int32()))]))
+    for pairs in ([{"key": None, "value": b"v"}], [None]):
+        with pytest.raises(SchemaError, match="topic lines: a header of the batch's row 2 has no name"):
+            write(topics, "lines", iter([rows([1, 2, 3], headers=pa.array([[], None, pairs], HEADERS))]))
     with pytest.raises(SchemaError, match="a row has no topic"):
         write(topics, None, iter([rows([1], topic=pa.array([None], pa.string()))]))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,6 +18,7 @@ from klamm.hadoop.spark.claims import TaskIdentity
 from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.sink import parse_sink_options, write_task
 from klamm.hadoop.spark.typed import value_type
+from klamm.schemas.columns import native
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog
 from klammtest.numbered import Topics, number_topics
 
@@ -77,6 +79,29 @@ def test_values_are_structs_of_the_topics_schema_both_ways(topics: Topics) -> No
     assert values(before) == [*rows, {"id": 3, "to": "Bern"}]
     newer = [row and {**row, "tags": []} for row in rows]
     assert values(reader(topics, "trips")) == [*newer, {"id": 3, "to": "Bern", "tags": ["x"]}]
+
+
+def test_rows_that_columns_cannot_write_are_the_same_beside_those_that_they_can(
+    topics: Topics, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One Arrow batch is written by columns, the next row by row, which has its prefix in the values."""
+    topics.create("trips-mixed", 1)
+    register(topics, "trips-mixed", 1, 9, FIRST)
+    by_columns = native.encode
+    asked = 0
+
+    def every_second(*given: Any) -> pa.Array | None:
+        nonlocal asked
+        asked += 1
+        return by_columns(*given) if asked % 2 else None
+
+    monkeypatch.setattr(native, "encode", every_second)
+    rows = [[{"id": 10 * part + n, "to": "x"} for n in range(3)] for part in range(4)]
+    given = {"kafka.bootstrap.servers": topics.bootstrap, "topic": "trips-mixed", "klamm.typed": "true"}
+    batches = (pa.RecordBatch.from_pydict({"value": pa.array(part)}) for part in rows)
+    write_task(parse_sink_options(given), TaskIdentity("mixed", 0, 0), batches)
+    assert asked == 4
+    assert values(reader(topics, "trips-mixed")) == [row for part in rows for row in part]
 
 
 def test_what_does_not_fit_is_named(topics: Topics) -> None:
