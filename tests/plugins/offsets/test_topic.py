@@ -19,7 +19,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, decode_key, decode_value, partition_for
 from klammtest.broker import KLAMM, RunningBroker, running_broker
-from klammtest.grouping import commit, describe, heartbeat, join, joined, leave, stored, sync
+from klammtest.grouping import commit, describe, heartbeat, join, joined, leave, once_loaded, stored, sync
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
 
@@ -91,9 +91,8 @@ def test_groups_are_listed_described_and_deleted(broker: RunningBroker) -> None:
 
 
 def settled_heartbeat(wire: WireClient, group: str, member: Any) -> ErrorCode:
-    """The first answer once the broker has loaded its groups."""
-    while (code := heartbeat(wire, group, member)) is ErrorCode.coordinator_load_in_progress:
-        time.sleep(0.02)
+    code = once_loaded(lambda: heartbeat(wire, group, member))
+    assert isinstance(code, ErrorCode)
     return code
 
 
@@ -179,9 +178,7 @@ def test_many_first_commits_at_once(tmp_path: Path) -> None:
 
     def first(bootstrap: str, number: int) -> None:
         with WireClient(bootstrap) as wire:
-            while (code := commit_one(wire, number)) is ErrorCode.coordinator_load_in_progress:
-                time.sleep(0.02)
-            codes.append(code)
+            codes.append(once_loaded(lambda: commit_one(wire, number)))
 
     def commit_one(wire: WireClient, number: int) -> ErrorCode:
         return commit(wire, f"group-{number}", {("orders", 0): number})["orders", 0]

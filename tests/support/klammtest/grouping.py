@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -12,6 +13,7 @@ from klamm.core.protocol.apis import ApiKey
 from klammtest.wire import WireClient, part
 
 SESSION = timedelta(seconds=10)
+LOADING_S = 120.0
 
 
 def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", instance_id: str | None = None) -> Any:
@@ -22,8 +24,17 @@ def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", in
     )  # fmt: skip
 
 
+def once_loaded(ask: Callable[[], Any]) -> Any:
+    """The first answer, or error code, of a broker that has loaded its groups; a client asks again meanwhile, too."""
+    deadline = time.monotonic() + LOADING_S
+    while getattr(answer := ask(), "error_code", answer) is ErrorCode.coordinator_load_in_progress:
+        assert time.monotonic() < deadline, "the broker is still loading its groups"
+        time.sleep(0.02)
+    return answer
+
+
 def joined(wire: WireClient, group: str, version: int = 7) -> Any:
-    answer = join(wire, group, version)
+    answer = once_loaded(lambda: join(wire, group, version))
     if answer.error_code is ErrorCode.member_id_required:
         answer = join(wire, group, version, answer.member_id)
     assert answer.error_code is ErrorCode.none
