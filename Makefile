@@ -51,9 +51,10 @@ bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=
 bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK=1 ONLY=file,stream RECORDS=n ROUNDS=n; REPORT=1 writes the page)
 	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report)
 
-audit-pictures: setup ## the pictures of the audit's page in docs/, by headless Chromium
+audit-pictures: setup ## the pictures of the audit's page and of the demo's report in docs/, by headless Chromium
 	@scripts/setup.sh chromium=chromium
 	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_page docs
+	@PYTHONPATH=tests/support $(PY) -m klammtest.demo_report docs
 
 wheel: setup ## dist/klamm-*.whl
 	@rm -rf build  # setuptools would take stale modules from it

@@ -63,16 +63,17 @@ class _Stored:
     epoch: int
     topic_id: str
     partitions: int
-    """How many the claim has; 0 in claims of earlier versions, which are taken as whole."""
+    """How many the claim has."""
     start: int
 
     @classmethod
     def parse(cls, committed: CommittedOffset) -> _Stored:
         try:
             said: dict[str, Any] = json.loads(committed.metadata)
-            partitions = said.get("partitions", 0)
-            return cls(said["batch"], said["producer"], said["epoch"], said["topic"], partitions, committed.offset)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return cls(
+                said["batch"], said["producer"], said["epoch"], said["topic"], said["partitions"], committed.offset
+            )
+        except (ValueError, KeyError, TypeError) as error:
             raise ClaimError(f"a claim of the sink cannot be read: {committed.metadata[:100]!r}") from error
 
 
@@ -111,7 +112,7 @@ class Claims:
     def _is_whole(self, found: Mapping[TopicPartition, _Stored], partitions: int) -> bool:
         """Whether this is a claim of this batch that rows may have been sent under. A broker that does not know a
         partition yet stores the claim without it and says so; the attempt ends then."""
-        return partitions in (0, len(found)) and all(one.batch == self._identity.batch for one in found.values())
+        return len(found) == partitions and all(one.batch == self._identity.batch for one in found.values())
 
     def _next(self, newest: _Stored | None) -> tuple[int, int]:
         if newest is None or newest.epoch >= MAX_EPOCH:

@@ -102,7 +102,7 @@ def starting_offsets(
                 f"klamm source: {tp} has no record at or after its starting time; "
                 "startingOffsetsByTimestampStrategy=latest begins at the end"
             )
-    return {tp: _within(offset, tp, ends) for tp, offset in found.items()}
+    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
 
 
 def ending_offsets(
@@ -112,12 +112,7 @@ def ending_offsets(
     if options.ending_times is None:
         return {tp: _offset(options.ending, tp, "endingOffsets", ends) for tp in wanted}
     found = _at_times(client, options.ending_times, wanted, "endingOffsetsByTimestamp")
-    return {tp: _within(offset, tp, ends) for tp, offset in found.items()}
-
-
-def _within(offset: int, tp: TopicPartition, ends: Ends) -> int:
-    """Of what a time found: the log may have grown since its ends were asked for."""
-    return ends.latest[tp] if offset == _NONE_THERE else min(offset, ends.latest[tp])
+    return {tp: ends.latest[tp] if offset == _NONE_THERE else offset for tp, offset in found.items()}
 
 
 def first_at(client: ClusterClient, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

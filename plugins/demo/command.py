@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from klamm.core.errors import ConfigError
 from klamm.plugins.demo.show import Show
 from klamm.plugins.demo.steps.hdfs import Lake
 from klamm.plugins.demo.steps.plant import Plant
@@ -36,10 +37,15 @@ def demo(
     workspace = Workspace.make(dir_)
     show = Show(Console(), size.all)
     story = Story(workspace, show, plant, lake, flights, size)
-    verdict = story.run()
+    report = story.run()
     typer.echo(f"the lake is left in {story.lake_left()}")
-    typer.echo(verdict.line())
-    if not verdict.passed:
+    try:
+        report.write(workspace.report)
+        typer.echo(f"the report, for a browser: {workspace.report}")
+    except ConfigError as error:  # a full disk does not change what was found
+        typer.echo(f"there is no report: {error}")
+    typer.echo(report.verdict.line())
+    if not report.verdict.passed:
         raise typer.Exit(1)
 
 

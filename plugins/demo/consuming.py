@@ -1,8 +1,9 @@
 """One member of the demo's consumer group: writes down the partition and offset of every record that it is handed.
 
-    python -m klamm.plugins.demo.consuming CONFIG GROUP FILE
+    python -m klamm.plugins.demo.consuming CONFIG GROUP FILE TAKEN
 
-It stops on SIGTERM, with a last commit. FILE holds 12 bytes a record: partition and offset.
+It stops on SIGTERM, with a last commit. FILE holds 12 bytes a record: partition and offset. TAKEN has a line for each
+rebalance that gave it partitions: the seconds since the epoch, and their numbers.
 """
 
 from __future__ import annotations
@@ -10,24 +11,50 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from klamm import Consumer
+from klamm.core.records.partition import TopicPartition
 from klamm.plugins.demo.flights import TOPIC
 from klamm.plugins.demo.workspace import POSITION
 
 POLL_S = 0.5
 
 
+class _Taken:
+    """`klamm.core.client.consumer_commits.RebalanceListener`."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        if partitions:
+            numbers = " ".join(str(each.partition) for each in sorted(partitions))
+            with self._file.open("a") as out:
+                out.write(f"{time.time():.3f} {numbers}\n")
+
+    def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+    def on_lost(self, partitions: Collection[TopicPartition]) -> None:
+        pass
+
+
 def main() -> None:
     """See the module."""
-    config, group, file = sys.argv[1:]
+    config, group, file, taken = sys.argv[1:]
     told = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: told.set())
-    with Path(file).open("ab") as seen, Consumer(Path(config), group=group, topics=[TOPIC]) as consumer:
+    with (
+        Path(file).open("ab") as seen,
+        Consumer(Path(config), group=group, topics=[TOPIC], listener=_Taken(Path(taken))) as consumer,
+    ):
         while not told.is_set():
-            records = consumer.poll(POLL_S, 5000)
-            seen.write(b"".join(POSITION.pack(record.partition, record.offset) for record in records))
+            table = consumer.poll_arrow(POLL_S, 5000)
+            places = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
+            seen.write(b"".join(POSITION.pack(partition, offset) for partition, offset in places))
             seen.flush()
 
 

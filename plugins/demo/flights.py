@@ -83,6 +83,13 @@ def flight_key(flight: dict[str, Any]) -> str:
     )
 
 
+def flight_keys(flights: pa.Table) -> pa.ChunkedArray:
+    """`flight_key` of each row."""
+    year, month, day, *others = (flights[name].cast(pa.string()) for name in KEY_FIELDS)
+    date = pc.binary_join_element_wise(year, month, day, "-")
+    return pc.binary_join_element_wise(date, *others, "/")
+
+
 def timestamp_ms(flight: dict[str, Any]) -> int:
     """A flight's time is its scheduled hour; ms since the epoch."""
     return int(flight["time_hour"].timestamp()) * 1000

@@ -2,23 +2,24 @@
 
     python -m klamm.plugins.demo.producing CONFIG NUMBER PRODUCERS LIMIT PLANT FILE
 
-It sends a month for each line on stdin, after the twelfth (producer 0) the late day; the end of stdin ends it. With
-PLANT=lost the first flight is left to the plant.
+It sends a month for each line on stdin, after the twelfth (producer 0) the late day; the end of stdin ends it. Before
+the first line it only reads the data: the topic may not be there yet. With PLANT=lost the first flight is left to the
+plant.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import TextIO
 
 import pyarrow as pa
 
 from klamm import Producer
-from klamm.core.records.record import RecordMetadata
-from klamm.plugins.demo.flights import TOPIC, flight_key, load_flights, months, share, split_late, timestamp_ms
+from klamm.plugins.demo.flights import TOPIC, flight_keys, load_flights, months, share, split_late
+
+TABLE_ROWS = 5000
 
 
 def parts(number: int, producers: int, limit: int, plant: str) -> Iterator[pa.Table]:
@@ -32,30 +33,25 @@ def parts(number: int, producers: int, limit: int, plant: str) -> Iterator[pa.Ta
 
 
 def send(producer: Producer, flights: pa.Table, acknowledged: TextIO) -> None:
-    """Send flights, and wait until all are settled; raises what one of them was refused for."""
-    refused: list[BaseException] = []
-    for flight in flights.to_pylist():
-        key = flight_key(flight)
-
-        def settled(future: Future[RecordMetadata], key: str = key) -> None:
-            error = future.exception()
-            if error is None:
-                acknowledged.write(key + "\n")
-            else:
-                refused.append(error)
-
-        sent = producer.send(TOPIC, flight, key=key.encode(), timestamp_ms=timestamp_ms(flight))
-        sent.add_done_callback(settled)
-    producer.flush()
-    if refused:
-        raise refused[0]
+    """Send flights as tables, and wait until all are settled; raises what one of them was refused for."""
+    keys = flight_keys(flights)
+    rows = pa.table({"key": keys, "value": flights.to_struct_array(), "timestamp": flights["time_hour"]})
+    tables = [rows.slice(start, TABLE_ROWS) for start in range(0, rows.num_rows, TABLE_ROWS)]
+    sent = [(table, producer.send_arrow(TOPIC, table)) for table in tables]
+    for table, future in sent:
+        future.result()
+        acknowledged.write("".join(f"{key}\n" for key in table["key"].to_pylist()))
 
 
 def main() -> None:
     """See the module."""
     config, number, producers, limit, plant, file = sys.argv[1:]
+    due = list(parts(int(number), int(producers), int(limit), plant))
+    if not sys.stdin.readline():
+        return
     with Path(file).open("a", buffering=1) as acknowledged, Producer(Path(config)) as producer:
-        for flights, _ in zip(parts(int(number), int(producers), int(limit), plant), sys.stdin, strict=False):
+        send(producer, due[0], acknowledged)
+        for flights, _ in zip(due[1:], sys.stdin, strict=False):
             send(producer, flights, acknowledged)
         sys.stdin.read()
 

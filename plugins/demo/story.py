@@ -2,10 +2,10 @@
 
     flights ─▶ 2 producers ─▶ broker ─▶ group of 3 members, one of them killed with -9
                                 │
-                                └─▶ load job in increments, one of them killed and run again ─▶ lake on HDFS
+                                └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
 
-Producers send a month when they are told to, so that producing goes on while the first three loads run. Then comes the
-late day, and at the end everything is counted against everything.
+Producers send a month when they are told to, so that producing goes on while the load job is killed and started again.
+Then comes the late day, and at the end everything is counted against everything.
 """
 
 from __future__ import annotations
@@ -13,30 +13,35 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from klamm.plugins.audit.question import Answer
 from klamm.plugins.demo.flights import load_flights, split_late
 from klamm.plugins.demo.processes import DemoError, Processes
+from klamm.plugins.demo.report import Report
 from klamm.plugins.demo.show import Show
-from klamm.plugins.demo.steps.audit import audit_table, completeness
-from klamm.plugins.demo.steps.cluster import running_cluster
+from klamm.plugins.demo.steps.audit import ask_audit, lowest, table
+from klamm.plugins.demo.steps.cluster import create_topics, running_broker
 from klamm.plugins.demo.steps.consume import GROUP, MEMBERS, Group
-from klamm.plugins.demo.steps.hdfs import Lake, await_hdfs, served_by, start_hdfs
-from klamm.plugins.demo.steps.load import Loads, Published
+from klamm.plugins.demo.steps.hdfs import Lake, StartingHdfs, await_hdfs, served_by, start_hdfs
+from klamm.plugins.demo.steps.load import LoadJob, Loads
 from klamm.plugins.demo.steps.plant import Plant, double_one, lose_one
 from klamm.plugins.demo.steps.produce import MONTHS, PRODUCERS, Producers
-from klamm.plugins.demo.steps.readback import lake_keys
+from klamm.plugins.demo.steps.readback import Readback
+from klamm.plugins.demo.timeline import Kind, Timeline
 from klamm.plugins.demo.verdict import Verdict, acknowledged_keys, differences
 from klamm.plugins.demo.workspace import Workspace
 
 STEP_S = 0.2
-MONTH_S = 2.0
+MONTH_S = 1.5
 """Pause between two months: producing goes on while the first loads run."""
-MONTHS_ALLOWED = (2, 5, 7, 9, MONTHS)
-"""How many months may be asked for by the time of each start of the load job: every increment finds something new, and
-the last months wait for its fourth start, the third increment."""
+MONTHS_ALLOWED = (3, 6, 8, MONTHS)
+"""How many months may be asked for at first, after the first load, after the kill, and after the load that follows it:
+so each of these has something to load."""
 PATIENCE_S = 120.0
+LOAD_S = 600.0
 AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
 
 
@@ -67,101 +72,176 @@ class Story:
         self._lake = lake
         self._limit = limit
         self._size = size
+        self._timeline = Timeline(lambda: show.seconds)
         self._acknowledged = 0
-        self._starts = 0
+        self._allowed = 0
         self._lost = 0
+        self._planted = ""
+        self._begun_s = show.seconds
         self._ended = threading.Event()
 
-    def run(self) -> Verdict:
-        """`DemoError` when a step cannot be done; what was counted is in the verdict."""
+    def run(self) -> Report:
+        """`DemoError` when a step cannot be done; what was counted is in the report's verdict."""
         with Processes(self._workspace.logs) as processes:
             hdfs = start_hdfs(self._workspace, processes) if self._lake is Lake.HDFS else None
-            with running_cluster(self._workspace, processes):
+            with running_broker(self._workspace, processes, self._timeline):
+                producers = Producers(self._workspace, processes, self._limit, self._plant)
+                with self._timeline.phase("klamm topics create"):
+                    create_topics(self._workspace, processes)
                 self._show.say(f"ZooKeeper and a broker run; topic flights has 6 partitions ({self._workspace.config})")
-                if hdfs is not None:
-                    self._workspace = await_hdfs(hdfs, self._workspace, self._show)
-                return self._flow(processes)
+                return self._flow(processes, producers, hdfs)
 
     def lake_left(self) -> str:
         """Where the lake is, and how it is reached again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
-    def _flow(self, processes: Processes) -> Verdict:
+    def _flow(self, processes: Processes, producers: Producers, hdfs: StartingHdfs | None) -> Report:
         if self._plant is Plant.LOST:
-            self._show.say(f"planted: the broker loses {lose_one(self._workspace, self._limit)}")
+            self._tell_planted(f"the broker loses {lose_one(self._workspace, self._limit)}")
             self._lost = 1
-        consumed = self._stream(processes)
-        self._show.say("all is produced, consumed and loaded; `klamm audit --by month` compares what was counted:")
-        wait_s = AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S
-        self._show.print(audit_table(self._workspace, processes, wait_s))
-        lowest, audited = completeness(self._workspace, processes)
-        self._show.say(f"Spark reads the lake back: {self._workspace.lake}")
-        lake = lake_keys(self._workspace, processes)
-        return self._verdict(consumed, lake, lowest, audited)
-
-    def _stream(self, processes: Processes) -> int:
-        """All that happens at once; how many positions were consumed."""
-        producers = Producers(self._workspace, processes, self._limit, self._plant)
         group = Group(self._workspace, processes)
-        loads = Loads(self._workspace, processes)
         self._show.say(f"{PRODUCERS} producers send; {MEMBERS} members of the group {GROUP!r} consume")
+        loads = self._stream(processes, producers, group, hdfs)
+        self._show.say(f"all is produced, consumed and loaded; Spark reads the lake back: {self._workspace.lake}")
+        with self._timeline.phase("Spark reads the lake back"):
+            readback = Readback(self._workspace, processes)
+            answer = self._audit(group)
+            lake = readback.keys()
+        verdict = self._verdict(group.consumed(), lake, answer)
+        return Report(verdict, self._timeline, loads.published, self._workspace.lake, answer, self._planted)
+
+    def _audit(self, group: Group) -> Answer:
+        """Once the members have committed what they have consumed."""
+        with self._timeline.phase("the group commits and ends"):
+            group.finish()
+        for taken in group.taken_over():
+            partitions = ", ".join(map(str, taken.partitions))
+            self._timeline.mark(Kind.REBALANCE, f"{taken.member} takes over partitions {partitions}", taken.at_s)
+        self._show.say("`klamm audit --by month` compares what was counted:")
+        with self._timeline.phase("audit"):
+            answer = ask_audit(self._workspace, AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S)
+        self._show.print(table(answer))
+        return answer
+
+    # -- all that happens at once
+
+    def _stream(self, processes: Processes, producers: Producers, group: Group, hdfs: StartingHdfs | None) -> Loads:
+        self._allowed = MONTHS_ALLOWED[0]
         with self._show, ThreadPoolExecutor(1) as pool:
-            loading = pool.submit(self._load, producers, loads)
+            started: Future[Loads] = Future()
+            loading = pool.submit(self._load, processes, producers, hdfs, started)
             try:
-                self._follow(producers, group, loads, loading)
+                self._follow(producers, group, started, loading)
             except BaseException:
                 self._ended.set()
                 processes.close()  # a load that runs ends, and its thread with it
                 raise
-        group.finish()
-        return group.consumed()
+        return started.result()
 
-    def _load(self, producers: Producers, loads: Loads) -> None:
-        """The increments, in a thread of their own: three while producing goes on, one of them killed first."""
-        self._await_news(loads)
-        self._loaded(loads.run())
-        self._await_news(loads)
-        left = loads.run_killed()
-        self._show.say(f"a load is killed with -9 between staging and publishing: {left} staged, nothing published")
-        self._await_news(loads)
-        self._loaded(loads.run(), ", which loads what the killed one staged")
-        self._await_news(loads)
-        self._loaded(loads.run())
-        self._await(self._size.in_time)
+    def _load(
+        self, processes: Processes, producers: Producers, hdfs: StartingHdfs | None, started: Future[Loads]
+    ) -> None:
+        """In a thread of its own: the job is killed in its second load, and the one after it loads the rest."""
+        if hdfs is not None:
+            self._workspace = await_hdfs(hdfs, self._workspace, self._show)
+            self._timeline.add_phase("HDFS, beside all else", self._begun_s, self._show.seconds)
+        loads = Loads(self._workspace, processes)
+        started.set_result(loads)
+        self._until_killed(loads)
+        self._allowed = MONTHS_ALLOWED[2]
+        begun_s = self._show.seconds
+        job = loads.start()
+        self._look_until(lambda: bool(self._look(loads, job, begun_s)), "a load after the killed one")
+        self._allowed = MONTHS_ALLOWED[3]
+        self._look_until(lambda: self._all_in_time(loads, job), "the last month")
         producers.release()
         self._await(self._size.all)
-        self._show.say(f"the {self._size.late} flights of 3 January have arrived late")
+        self._tell(f"the {self._size.late} flights of 3 January have arrived late")
         if self._plant is Plant.DOUBLED:
-            self._show.say(f"planted: the broker stores {double_one(self._workspace, self._limit)} a second time")
-        self._loaded(loads.run(), ", the late day among them")
+            self._tell_planted(f"the broker stores {double_one(self._workspace, self._limit)} a second time")
+        all_s = time.time()
+        self._look_until(lambda: self._has_all(loads, job, all_s), "the load of the late day")
+        job.stop()
         producers.finish()
+        job.end()
 
-    def _await_news(self, loads: Loads) -> None:
-        """Until there is something to load, for which more months may be sent."""
-        self._starts += 1
-        self._await(loads.rows() + self._lost + 1)
+    def _until_killed(self, loads: Loads) -> None:
+        begun_s = self._show.seconds
+        doomed = loads.start_doomed()
+        self._look_until(lambda: bool(self._look(loads, doomed, begun_s)), "the first load")
+        self._allowed = MONTHS_ALLOWED[1]
+        published_s = self._show.seconds
+        self._look_until(doomed.has_died, "the kill of the load job")
+        self._timeline.add_phase("the load that is killed", published_s, self._show.seconds)
+        doomed.clear()
+        if loads.find():
+            raise DemoError("a load that was killed before publishing has published something")
+        self._tell(
+            f"a load is killed with -9 between staging and publishing: {loads.staged()} staged, nothing published",
+            Kind.KILL,
+        )
+
+    def _look(self, loads: Loads, job: LoadJob, begun_s: float | None = None) -> bool:
+        """Tells what has become visible since the last look; whether something has. `begun_s`: when the job was
+        started, if this is the first thing that it loads."""
+        runs = {run.load: run for run in job.look() if run.status == "loaded"}
+        new = loads.find() if runs else []
+        for load in new:
+            self._tell(
+                f"load {load.number} is published: {load.rows:,} rows in {load.files} files",
+                Kind.LOAD,
+            )
+            run = runs.get(load.number)
+            if run is not None:
+                from_s = self._timeline.seconds_of(run.from_s) if begun_s is None else begun_s
+                what = f"load {load.number}" + ("" if begun_s is None else ", with the start of Spark")
+                self._timeline.add_phase(what, from_s, self._timeline.seconds_of(run.to_s))
+        return bool(new)
+
+    def _all_in_time(self, loads: Loads, job: LoadJob) -> bool:
+        """Whether all but the late day is acknowledged; looks after the loads meanwhile."""
+        self._look(loads, job)
+        return self._acknowledged >= self._size.in_time
+
+    def _has_all(self, loads: Loads, job: LoadJob, since_s: float) -> bool:
+        """Whether the lake has all that is stored, or a run that began since then has found nothing new."""
+        self._look(loads, job)
+        return loads.rows() >= self._stored() or any(run.status == "empty" and run.from_s > since_s for run in job.runs)
+
+    def _look_until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + LOAD_S
+        while not condition():
+            if time.monotonic() > deadline:
+                raise DemoError(f"{what} did not come about within {LOAD_S:g} s")
+            self._pause()
 
     def _await(self, count: int) -> None:
         """Until so many flights are acknowledged."""
         deadline = time.monotonic() + PATIENCE_S
         while self._acknowledged < count:
-            if self._ended.wait(STEP_S):
-                raise DemoError("the demo is ending")
+            self._pause()
             if time.monotonic() > deadline:
                 raise DemoError(f"{self._acknowledged} of {count} flights were acknowledged in {PATIENCE_S:g} s")
 
-    def _loaded(self, load: Published, what: str = "") -> None:
-        self._show.say(f"load {load.number} is published: {load.rows:,} rows in {load.files} files{what}")
+    def _pause(self) -> None:
+        if self._ended.wait(STEP_S):
+            raise DemoError("the demo is ending")
 
-    def _follow(self, producers: Producers, group: Group, loads: Loads, loading: Future[None]) -> None:
+    def _follow(self, producers: Producers, group: Group, started: Future[Loads], loading: Future[None]) -> None:
         """The rest, until the loads are done and the group has seen what is stored: months, the kill, the bars."""
         month_at = done_at = 0.0
+        producing_s = self._show.seconds
         while True:
             self._acknowledged = producers.acknowledged() + self._lost
             consumed = group.consumed()
-            self._show.counts(self._acknowledged, consumed, loads.rows())
+            loaded = started.result().rows() if started.done() else 0
+            self._timeline.sample(self._acknowledged, consumed, loaded)
+            self._show.counts(self._acknowledged, consumed, loaded)
             now = time.monotonic()
+            if producing_s and self._acknowledged >= self._size.in_time:
+                self._timeline.add_phase("producing", producing_s, self._show.seconds)
+                producing_s = 0.0
             if loading.done():
                 loading.result()
                 done_at = done_at or now
@@ -170,18 +250,28 @@ class Story:
             else:
                 producers.check()
             group.check()
-            if producers.released < MONTHS_ALLOWED[self._starts] and now - month_at > MONTH_S:
+            if producers.released < self._allowed and now - month_at > MONTH_S:
                 producers.release()
                 month_at = now
             if group.killed is None and consumed > self._size.all // 5:
-                self._show.say(f"{group.kill_one()} is killed with -9 after {consumed:,} records of the group")
+                self._tell(f"{group.kill_one()} is killed with -9 after {consumed:,} records of the group", Kind.KILL)
             time.sleep(STEP_S)
+
+    # -- what it says
+
+    def _tell(self, text: str, kind: Kind = Kind.NEWS) -> None:
+        self._show.say(text)
+        self._timeline.mark(kind, text)
+
+    def _tell_planted(self, text: str) -> None:
+        self._planted = text
+        self._tell(f"planted: {text}")
 
     def _stored(self) -> int:
         """Records that the group has to see: one is lost or doubled where that was planted."""
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
-    def _verdict(self, consumed: int, lake: Counter[str], lowest: float | None, audited: bool) -> Verdict:
+    def _verdict(self, consumed: int, lake: Counter[str], answer: Answer) -> Verdict:
         acknowledged = acknowledged_keys(self._workspace.root.glob("acknowledged-*.txt"))
         missing, duplicated = differences(acknowledged, lake)
         return Verdict(
@@ -191,7 +281,7 @@ class Story:
             loaded=lake.total(),
             missing=missing,
             duplicated=duplicated,
-            lowest=lowest,
-            audited=audited,
+            lowest=lowest(answer),
+            audited=answer.complete,
             seconds=self._show.seconds,
         )

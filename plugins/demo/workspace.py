@@ -79,7 +79,9 @@ class Workspace:
         }
         for name, address in places.items():
             text = text.replace(name, address)
-        self.config.write_text(text)
+        half = self.config.with_suffix(".half")  # others read it meanwhile
+        half.write_text(text)
+        half.replace(self.config)
 
     @property
     def bootstrap(self) -> str:
@@ -114,6 +116,14 @@ class Workspace:
     def seen(self, member: int) -> Path:
         """The positions that a member of the group was handed."""
         return self.root / f"seen-{member}.bin"
+
+    def taken(self, member: int) -> Path:
+        """When a member of the group was given which partitions."""
+        return self.root / f"taken-{member}.txt"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
 
 
 def free_ports(count: int) -> tuple[int, ...]:

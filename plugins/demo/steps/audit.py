@@ -1,32 +1,46 @@
-"""Step 5: `klamm audit`, the table by month and tier, and the lowest completeness of all windows."""
+"""Step 5: what `klamm audit` says of the run: the table by month and tier, and the lowest completeness."""
 
 from __future__ import annotations
 
-import json
+import io
+import time
 
-from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
+from rich.console import Console
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.config.settings import load_settings
+from klamm.plugins.audit.question import Answer, AuditQuestions, Question, audit_config
+from klamm.plugins.audit.report import print_report
+from klamm.plugins.audit.windows import Span
+from klamm.plugins.demo.processes import DemoError
 from klamm.plugins.demo.workspace import Workspace
 
-AUDIT_S = 300.0
+STEP_S = 0.5
+WIDTH = 200
 
 
-def audit_table(workspace: Workspace, processes: Processes, wait_s: float) -> str:
-    """What `klamm audit --by month` prints; it asks again for up to `wait_s` until everything is complete."""
-    command = [*KLAMM, "audit", "--by", "month", "--wait", str(wait_s), "--config", str(workspace.config)]
-    child = processes.run("audit", command, AUDIT_S)
-    if child.process.returncode not in (0, 1):
-        raise child.failed()
-    return child.output().rstrip()
+def ask_audit(workspace: Workspace, wait_s: float) -> Answer:
+    """As of when all is complete, or else after `wait_s`."""
+    settings = load_settings(workspace.config)
+    servers = settings.producer.bootstrap_servers
+    deadline = time.monotonic() + wait_s
+    with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-demo") as client:
+        questions = AuditQuestions(client, audit_config(settings))
+        while not (answer := questions.ask(Question())).complete and time.monotonic() < deadline:
+            time.sleep(STEP_S)
+    return answer
 
 
-def completeness(workspace: Workspace, processes: Processes) -> tuple[float | None, bool]:
-    """The lowest ratio over all windows and tiers (None: one is unknown), and whether the audit finds all complete."""
-    child = processes.run("audit-json", [*KLAMM, "audit", "--json", "--config", str(workspace.config)], AUDIT_S)
-    try:
-        [topic] = json.loads(child.output())["topics"]
-    except ValueError as error:
-        raise child.failed() from error
-    lowest = topic["lowest"]
-    if not (lowest is None or isinstance(lowest, float)):
-        raise DemoError(f"`klamm audit --json` says {lowest!r} of completeness")
-    return lowest, child.process.returncode == 0
+def table(answer: Answer) -> str:
+    """What `klamm audit --by month` prints."""
+    out = io.StringIO()
+    print_report(Console(file=out, width=WIDTH), answer.audits, Span.MONTH, answer.unreadable)
+    return out.getvalue().rstrip()
+
+
+def lowest(answer: Answer) -> float | None:
+    """The lowest ratio over all windows and tiers; None: one is unknown."""
+    if len(answer.audits) != 1:
+        raise DemoError(f"the audit knows {len(answer.audits)} topics, not one")
+    ratio = answer.audits[0].lowest()
+    return None if ratio == float("inf") else ratio

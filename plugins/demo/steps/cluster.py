@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klamm.plugins.demo.processes import KLAMM, Child, Processes, wait_for
+from klamm.plugins.demo.timeline import Timeline
 from klamm.plugins.demo.workspace import Workspace
 
 START_S = 180.0
 
 
 @contextmanager
-def running_cluster(workspace: Workspace, processes: Processes) -> Iterator[Child]:
-    """The broker, while the block runs."""
-    with ZooKeeperServer(workspace.root / "zookeeper", workspace.zookeeper_port):
+def running_broker(workspace: Workspace, processes: Processes, timeline: Timeline) -> Iterator[Child]:
+    """The broker and its ZooKeeper, while the block runs."""
+    with ExitStack() as stack:
+        with timeline.phase("ZooKeeper"):
+            stack.enter_context(ZooKeeperServer(workspace.root / "zookeeper", workspace.zookeeper_port))
         broker = processes.start("broker", [*KLAMM, "broker", "--config", str(workspace.config)])
         try:
-            wait_for(lambda: "ready" in broker.output(), "the broker's start", START_S, broker)
-            create_topics(workspace, processes)
+            with timeline.phase("the broker"):
+                wait_for(lambda: "ready" in broker.output(), "the broker's start", START_S, broker)
             yield broker
         finally:
             broker.stop()

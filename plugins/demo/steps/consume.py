@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import sys
+import time
+from typing import NamedTuple
 
 from klamm.plugins.demo.processes import Child, Processes
 from klamm.plugins.demo.workspace import POSITION, Workspace
@@ -16,15 +18,25 @@ Position = tuple[int, int]
 """(partition, offset)."""
 
 
+class Taken(NamedTuple):
+    """A member was given partitions; `at_s` since the epoch."""
+
+    at_s: float
+    member: str
+    partitions: tuple[int, ...]
+
+
 class Group:
     """Three members, until one is killed."""
 
     def __init__(self, workspace: Workspace, processes: Processes) -> None:
         self._files = [workspace.seen(n) for n in range(MEMBERS)]
+        self._taken = [workspace.taken(n) for n in range(MEMBERS)]
         self._members = [processes.start(f"member-{n}", _command(workspace, n)) for n in range(MEMBERS)]
         self._read = [0] * MEMBERS
         self._positions: set[Position] = set()
         self.killed: Child | None = None
+        self._killed_at_s = 0.0
 
     def consumed(self) -> int:
         """Distinct positions that were handed out so far: what a killed member had not committed comes again."""
@@ -43,7 +55,17 @@ class Group:
         victim = self._members.pop(0)
         victim.kill()
         self.killed = victim
+        self._killed_at_s = time.time()
         return victim.name
+
+    def taken_over(self) -> list[Taken]:
+        """What the others were given after that, in the order of time."""
+        found = []
+        for number, path in enumerate(self._taken):
+            for line in path.read_text().splitlines() if path.exists() else ():
+                at_s, *partitions = line.split()
+                found.append(Taken(float(at_s), f"member-{number}", tuple(map(int, partitions))))
+        return sorted(each for each in found if self.killed is not None and each.at_s > self._killed_at_s)
 
     def check(self) -> None:
         for member in self._members:
@@ -60,4 +82,5 @@ class Group:
 
 def _command(workspace: Workspace, number: int) -> list[str]:
     module = "klamm.plugins.demo.consuming"
-    return [sys.executable, "-m", module, str(workspace.config), GROUP, str(workspace.seen(number))]
+    files = (str(workspace.seen(number)), str(workspace.taken(number)))
+    return [sys.executable, "-m", module, str(workspace.config), GROUP, *files]

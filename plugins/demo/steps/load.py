@@ -1,74 +1,140 @@
-"""Step 4: the load job in increments, killed once between staging and publishing, and run again."""
+"""Step 4: the load job goes on beside all else, is killed once between staging and publishing, and started again."""
 
 from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
 
 from klamm.plugins.demo.flights import TOPIC
 from klamm.plugins.demo.lake import lake_files
-from klamm.plugins.demo.processes import KLAMM, DemoError, Processes
+from klamm.plugins.demo.processes import KLAMM, Child, DemoError, Processes
 from klamm.plugins.demo.workspace import Workspace
 
 SINK = "lake"
-LOAD_S = 600.0
+EVERY = "2s"
+END_S = 120.0
+
+
+@dataclass(frozen=True)
+class Range:
+    """Offsets of one partition, from `start` up to `end`."""
+
+    partition: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True)
 class Published:
-    """A load that readers see, as its `_offsets.json` says."""
+    """A load that readers see, as its `_offsets.json` says; and how many days it has rows of."""
 
     number: int
     rows: int
     files: int
+    created_ms: int
+    days: int
+    ranges: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the job says of one of its runs; instants in seconds since the epoch."""
+
+    status: str
+    from_s: float
+    to_s: float
+    load: int | None
+    error: str | None
+
+    @classmethod
+    def of(cls, said: Mapping[str, Any]) -> Run:
+        started = datetime.fromisoformat(said["started"]).timestamp()
+        load = next((topic["load"] for topic in said["topics"]), None)
+        return cls(said["status"], started, started + said["seconds"], load, said.get("error"))
+
+
+class LoadJob:
+    """`klamm load --every`, one process; `runs` are those that it has done."""
+
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        self.runs: list[Run] = []
+
+    def has_died(self) -> bool:
+        """Whether it has ended by kill -9; `DemoError` when a run failed, or it has ended otherwise."""
+        self.look()
+        return self._child.process.poll() == -signal.SIGKILL
+
+    def look(self) -> list[Run]:
+        """The runs that ended since the last look; `DemoError` when one failed, or the process ended by itself."""
+        said = [line for line in self._child.output().splitlines(keepends=True) if line.startswith("{")]
+        new = [Run.of(json.loads(line)) for line in said[len(self.runs) :] if line.endswith("\n")]
+        self.runs += new
+        for run in new:
+            if run.status == "failed":
+                raise DemoError(f"a run of {self._child.name} failed: {run.error} (see its log)")
+        if self._child.process.poll() not in (None, -signal.SIGKILL):
+            raise self._child.failed()
+        return new
+
+    def clear(self) -> None:
+        """Of a killed driver: its JVM may live on."""
+        self._child.signal(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM, to the driver and not to its JVM: it ends after its present run."""
+        self._child.process.send_signal(signal.SIGTERM)
+
+    def end(self) -> None:
+        """`DemoError` when it does not end after `stop`, or not well."""
+        if self._child.wait(END_S) != 0:
+            raise self._child.failed()
 
 
 class Loads:
-    """Runs `klamm load`, one at a time."""
+    """Starts the job, and sees what it publishes: by reading the lake, not by what the job says."""
 
     def __init__(self, workspace: Workspace, processes: Processes) -> None:
         self._workspace = workspace
         self._processes = processes
-        self.started = 0
+        self._started = 0
         self._lake = lake_files(workspace)
-        self._published: list[Published] = []
+        self.published: list[Published] = []
 
-    def run(self) -> Published:
-        """One increment; `DemoError` when it fails or publishes nothing."""
-        before = self._published
-        self._start({})
-        self._published = self._find()
-        if len(self._published) != len(before) + 1:
-            raise DemoError(f"load {self.started} published {len(self._published) - len(before)} loads, not one")
-        return self._published[-1]
+    def start(self, environment: Mapping[str, str] | None = None) -> LoadJob:
+        self._started += 1
+        command = [*KLAMM, "load", SINK, "--every", EVERY, "--json", "--config", str(self._workspace.config)]
+        return LoadJob(self._processes.start(f"load-{self._started}", command, environment))
 
-    def run_killed(self) -> int:
-        """One increment that dies between staging and publishing (kill -9, at the job's own fault point); how many
-        staging directories it leaves."""
-        self._start({"KLAMM_FAULTS": "load.staged=kill"}, -signal.SIGKILL)
-        if self._find() != self._published:
-            raise DemoError("a load that was killed before publishing has published something")
+    def start_doomed(self) -> LoadJob:
+        """It dies between staging and publishing its second load, at its own fault point."""
+        return self.start({"KLAMM_FAULTS": "load.staged@2=kill"})
+
+    def staged(self) -> int:
+        """How many staging directories there are."""
         return len(self._lake.folders(f"{TOPIC}/_staging"))
 
     def rows(self) -> int:
-        """Of all loads that were visible when the last one had ended."""
-        return sum(load.rows for load in self._published)
+        """Of all loads that were visible at the last `find`."""
+        return sum(load.rows for load in self.published)
 
-    def _find(self) -> list[Published]:
-        """The loads that are visible now, in their order."""
-        found = []
+    def find(self) -> list[Published]:
+        """The loads that have become visible, in their order."""
+        known = {load.number for load in self.published}
+        new = []
         for name in sorted(self._lake.folders(TOPIC)):
-            if name.startswith("load="):
-                said = json.loads(self._lake.read(f"{TOPIC}/{name}/_offsets.json"))
-                found.append(Published(said["load"], said["rows"], said["files"]))
-        return found
+            if name.startswith("load=") and int(name.removeprefix("load=")) not in known:
+                new.append(self._read(f"{TOPIC}/{name}"))
+        self.published += new
+        return new
 
-    def _start(self, environment: dict[str, str], expected: int = 0) -> None:
-        self.started += 1
-        name = f"load-{self.started}"
-        command = [*KLAMM, "load", SINK, "--config", str(self._workspace.config)]
-        child = self._processes.run(name, command, LOAD_S, environment)
-        child.signal(signal.SIGKILL)  # a killed driver may leave its JVM behind
-        if child.process.returncode != expected:
-            raise child.failed()
+    def _read(self, path: str) -> Published:
+        said = json.loads(self._lake.read(f"{path}/_offsets.json"))
+        days = sum(folder.startswith("dt=") for folder in self._lake.folders(path))
+        ranges = [Range(int(number), part["from"], part["to"]) for number, part in said["partitions"].items()]
+        ranges.sort(key=lambda each: each.partition)
+        return Published(said["load"], said["rows"], said["files"], said["created_ms"], days, tuple(ranges))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from klamm.plugins.demo.processes import Processes
+from klamm.plugins.demo.processes import Child, Processes
 from klamm.plugins.demo.workspace import Workspace
 
 READ_S = 600.0
 
 
-def lake_keys(workspace: Workspace, processes: Processes) -> Counter[str]:
-    """How often the lake holds each flight, by the flight's own key."""
-    keys = workspace.root / "lake-keys.txt"
-    command = [sys.executable, "-m", "klamm.plugins.demo.reading", str(workspace.lake), str(keys)]
-    reader = processes.run("readback", command, READ_S)
-    if reader.process.returncode != 0:
-        raise reader.failed()
-    return Counter(keys.read_text().split())
+class Readback:
+    """Reads how often the lake holds each flight, by the flight's own key; it runs from when it is made."""
+
+    def __init__(self, workspace: Workspace, processes: Processes) -> None:
+        self._keys = workspace.root / "lake-keys.txt"
+        command = [sys.executable, "-m", "klamm.plugins.demo.reading", str(workspace.lake), str(self._keys)]
+        self._child: Child = processes.start("readback", command)
+        self._child.end_input()
+
+    def keys(self) -> Counter[str]:
+        """Waits for it; `DemoError` when it failed."""
+        if self._child.wait(READ_S) != 0:
+            raise self._child.failed()
+        return Counter(self._keys.read_text().split())

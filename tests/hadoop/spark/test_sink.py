@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -219,17 +218,6 @@ def test_a_claim_that_was_stored_in_part_is_made_again(topics: Topics, monkeypat
         with pytest.raises(BrokerError):
             write(topics, "half", tables([*range(50)]))
     assert write(topics, "half", tables([*range(50)])) == Written(50, 0)
-    with monkeypatch.context() as patched:  # a claim of an earlier version does not say how many it has
-
-        def older(client: ClusterClient, group: str) -> dict[TopicPartition, CommittedOffset]:
-            return {
-                tp: replace(one, metadata=one.metadata.replace(',"partitions":2', ""))
-                for tp, one in fetch(client, group).items()
-            }
-
-        fetch = ClusterClient.fetch_offsets
-        patched.setattr(ClusterClient, "fetch_offsets", older)
-        assert write(topics, "half", tables([*range(50)])) == Written(0, 50)
     assert {partition for partition, _ in topics.records("half")} == {0, 1}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import psutil
 import pytest
 
 from klamm.plugins.demo.steps.hdfs import Lake
+from klammtest.audit_page import check_document
 from klammtest.hdfs import NO_HDFS
 
 LAST_LINE = "demo: produced=480 consumed=479 loaded=479 missing=1 duplicated=0 complete=0."
@@ -20,6 +23,17 @@ LAST_LINE = "demo: produced=480 consumed=479 loaded=479 missing=1 duplicated=0 c
 def demo(folder: Path, *options: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "klamm", "demo", "--dir", str(folder), "--flights", "40", *options]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def check_report(text: str) -> None:
+    check_document(text)
+    plain = html.unescape(re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", text)))
+    for words in (
+        "Planted: the broker loses 2013-1-1/UA/1545/EWR", "kill : member-0 is killed with -9",
+        "kill : a load is killed with -9 between staging and publishing: 1 staged, nothing published",
+        "rebalance : member-", "load 1 is published", "Records of topic flights by day", "1 missing",
+    ):  # fmt: skip
+        assert words in plain, words
 
 
 def left_running(folder: Path) -> list[str]:
@@ -40,7 +54,9 @@ def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path
     lines = output.splitlines()
     assert process.returncode == 1, output
     assert lines[-1].startswith(LAST_LINE), output
-    assert lines[-2].startswith("the lake is left in hdfs://" if lake is Lake.HDFS else "the lake is left in /"), output
+    assert lines[-3].startswith("the lake is left in hdfs://" if lake is Lake.HDFS else "the lake is left in /"), output
+    report = Path(lines[-2].removeprefix("the report, for a browser: "))
+    check_report(report.read_text())
     assert any("missing" in line and "2013-01" in line for line in lines)
     assert len([line for line in lines if "is published: " in line]) >= 3
     assert left_running(tmp_path) == []

@@ -6,6 +6,7 @@ from klamm.plugins.demo.flights import (
     KEY_FIELDS,
     LATE_DAY,
     flight_key,
+    flight_keys,
     load_flights,
     months,
     planted,
@@ -18,6 +19,9 @@ from klamm.plugins.demo.flights import (
 def test_every_flight_has_a_key_of_its_own() -> None:
     flights = load_flights()
     assert flights.num_rows == 336_776
+    assert pc.count_distinct(flight_keys(flights)).as_py() == 336_776
+    some = flights.slice(1000, 50)
+    assert flight_keys(some).to_pylist() == list(map(flight_key, some.to_pylist()))
     assert flights.group_by(list(KEY_FIELDS)).aggregate([]).num_rows == 336_776
 
 

@@ -1,0 +1,63 @@
+"""The report of a run: one HTML file of the run itself, what happened when, the lake's loads, and the audit by day."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from klamm.plugins.audit.question import Answer
+from klamm.plugins.audit.web.document import Section, audit_sections, document, section, write_document
+from klamm.plugins.audit.web.templates import environment
+from klamm.plugins.audit.web.views import Filters
+from klamm.plugins.audit.windows import Span
+from klamm.plugins.demo.picture import draw, rates
+from klamm.plugins.demo.steps.load import Published
+from klamm.plugins.demo.timeline import Timeline
+from klamm.plugins.demo.verdict import Verdict
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a run has to tell. `planted`: the anomaly, in words; empty without one."""
+
+    verdict: Verdict
+    timeline: Timeline
+    loads: Sequence[Published]
+    lake: str
+    answer: Answer
+    planted: str = ""
+
+    def html(self) -> str:
+        seconds = self.verdict.seconds
+        timeline = self.timeline
+        samples, marks, phases = timeline.samples, timeline.marks, timeline.phases
+        step_s, shown = rates(samples, seconds)
+        happened = {
+            "picture": draw(samples, marks, phases, seconds),
+            "marks": marks,
+            "phases": phases,
+            "rates": shown,
+            "step_s": step_s,
+        }
+        sections = [
+            _section("run", "The run", {"verdict": self.verdict, "planted": self.planted}),
+            _section("timeline", "What happened when", happened),
+            _section("lake", "The loads of the lake", {"loads": self.loads, "lake": self.lake}),
+            *audit_sections(self.answer, Filters(by=Span.DAY)),
+        ]
+        return document("A run of the demo", sections, self.answer.now_ms, _text("report.css"))
+
+    def write(self, path: Path) -> None:
+        """`ConfigError` when it cannot be written."""
+        write_document(path, self.html())
+
+
+def _section(name: str, title: str, values: dict[str, Any]) -> Section:
+    return section(name, title, environment().from_string(_text(f"report_{name}.html")), values)
+
+
+def _text(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text()
