@@ -15,6 +15,7 @@ PAGES = [
     "docs/audit.md",
     "docs/consumer.md",
     "docs/coordination.md",
+    "docs/load.md",
     "docs/offsets.md",
     "docs/operations.md",
     "docs/plugins.md",
