@@ -7,33 +7,37 @@ Every campaign prints one line, and an indented one with further figures and its
 Exit 1 where one fails; the command that replays it is printed, the seed and, where it is one, the injection in it.
 With `--plant` each campaign plants an anomaly of its own kind and must fail: exit 1 when each of them was found, 3 when
 one was not. Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
-measure times run alone. With `--loads`: the campaigns of loads into HDFS instead (`make faults-load`), one at a time.
+measure times run alone. With `--loads`: the campaigns of loads into HDFS instead (`make faults-load`), one after the
+other in one process: they share an HDFS, a broker and drivers.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from typing import TextIO
 
 import psutil
 
-from harness import Campaign, Result, Run, all_campaigns
+from harness import Campaign, Kept, Result, Run, all_campaigns
 from report import Row, write_report
 from template import scratch
 
 AT_A_TIME = 2
 LIMIT_S = 3_600.0
 """Seconds for one campaign; each has limits of its own below it."""
+_POLL_S = 0.1
 LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
 WAITING = (
     "clock-jump-process",
@@ -52,40 +56,61 @@ ALONE = ("connections",)
 
 
 def in_this_process(campaign: Campaign, run: Run) -> Result:
-    """A campaign that cannot go on has failed. Of a replay one injection is wanted."""
+    """A campaign that cannot go on has failed; what it leaves is not for the next one. Of a replay one injection is
+    wanted."""
     try:
         result = campaign.run(run)
     except Exception:
         result = Result(wanted=1)
         result.break_off(traceback.format_exc())
+        run.kept.close()
     if run.only is not None:
         result.wanted = min(result.wanted, 1)
     return result
 
 
 def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
-    """The result, and how long it took in seconds."""
-    began = time.monotonic()
-    command = [sys.executable, __file__, name, "--child", "--seed", str(options.seed)]
-    command += ["--quick"] * options.quick + ["--plant"] * options.plant
-    command += ["--loads"] * options.loads
-    command += [] if options.at is None else ["--at", str(options.at)]
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-        process = subprocess.Popen(command, stdout=out, stderr=err)
-        try:
-            process.wait(LIMIT_S)
-        except subprocess.TimeoutExpired:
-            err.write(f"not done after {LIMIT_S:.0f} s")
+    """The result of a campaign in a process of its own, and how long it took in seconds."""
+    ((_, result, seconds),) = in_one_process([name], options)
+    return result, seconds
+
+
+def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
+    """Name, result and seconds of each, as they are done: one after another in one process, and in a new one after a
+    campaign with which it died."""
+    left = list(names)
+    while left:
+        command = [sys.executable, __file__, *left, "--child", "--seed", str(options.seed)]
+        command += ["--quick"] * options.quick + ["--plant"] * options.plant
+        command += ["--loads"] * options.loads
+        command += [] if options.at is None else ["--at", str(options.at)]
+        with tempfile.NamedTemporaryFile() as said, tempfile.TemporaryFile("w+") as err:
+            process = subprocess.Popen(command, stdout=said, stderr=err)
+            with Path(said.name).open() as out:  # of its own: where it reads is not where the process writes
+                for result, seconds in _results_of(process, out):
+                    yield left.pop(0), result, seconds
+            if left:
+                err.seek(0)
+                result = Result(wanted=1)
+                result.break_off(f"the campaign's process died: {err.read()[-2_000:]}")
+                yield left.pop(0), result, 0.0
+
+
+def _results_of(process: subprocess.Popen[bytes], out: TextIO) -> Iterator[tuple[Result, float]]:
+    """What a child says of its campaigns, until it has ended, or is ended as one of them takes too long."""
+    began, unread = time.monotonic(), ""
+    while True:
+        ended = process.poll() is not None
+        while (unread := unread + out.readline()).endswith("\n"):
+            if unread.startswith("{"):
+                yield Result(**json.loads(unread)), time.monotonic() - began
+                began = time.monotonic()
+            unread = ""
+        if ended:
+            return
+        if time.monotonic() - began > LIMIT_S:
             _end(process)
-        out.seek(0)
-        err.seek(0)
-        lines = out.read().splitlines()
-        try:
-            result = Result(**json.loads(lines[-1]))
-        except (IndexError, ValueError, TypeError):
-            result = Result(wanted=1)
-            result.break_off(f"the campaign's process died: {err.read()[-2_000:]}")
-    return result, time.monotonic() - began
+        time.sleep(_POLL_S)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -98,12 +123,20 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             one.kill()
 
 
-def child(name: str, options: argparse.Namespace) -> int:
-    campaign = all_campaigns(_package(options))[name]
+def child(names: Sequence[str], options: argparse.Namespace) -> int:
+    known = all_campaigns(_package(options))
     with tempfile.TemporaryDirectory(prefix="klamm-faults-", dir=scratch()) as folder:
-        run = Run(name, options.seed, options.quick, options.plant, Path(folder), options.at)
-        result = in_this_process(campaign, run)
-    print(json.dumps(asdict(result)), flush=True)
+        kept = Kept(Path(folder, "kept"))
+        try:
+            for name in names:
+                own = Path(folder, name)
+                own.mkdir()
+                run = Run(name, options.seed, options.quick, options.plant, own, kept, options.at)
+                result = in_this_process(known[name], run)
+                shutil.rmtree(own)
+                print(json.dumps(asdict(result)), flush=True)
+        finally:
+            kept.close()
     return 0
 
 
@@ -154,10 +187,13 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
 
 def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
     """As they are done; the longest are begun first, those that want the machine for themselves last."""
+    if options.loads:
+        yield from in_one_process(names, options)
+        return
     order = LONGEST_FIRST + WAITING
     together = [name for name in names if name not in ALONE]
     together.sort(key=lambda n: order.index(n) if n in order else len(order))
-    with ThreadPoolExecutor(1 if options.loads else AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
+    with ThreadPoolExecutor(AT_A_TIME) as busy, ThreadPoolExecutor(1) as beside:
         running = {(beside if n in WAITING else busy).submit(in_its_own, n, options): n for n in together}
         for done in as_completed(running):
             yield running[done], *done.result()
@@ -193,7 +229,7 @@ def main() -> int:
             parser.error(f"no campaign {name!r}: there are {', '.join(known)}")
     names = options.names or list(known)
     if options.child:
-        return child(names[0], options)
+        return child(names, options)
     if options.tools:
         print(" ".join(sorted({tool for name in names for tool in known[name].tools})))
         return 0

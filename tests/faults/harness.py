@@ -1,4 +1,4 @@
-"""What a campaign is, and what it is handed. A new one: a file in `campaigns/` with a `CAMPAIGNS` list; no more.
+"""What a campaign is, and what it is given. A new one: a file in `campaigns/` with a `CAMPAIGNS` list; no more.
 
 Everything random in a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
 """
@@ -9,27 +9,54 @@ import importlib
 import logging
 import pkgutil
 import random
+import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+T = TypeVar("T")
 PROBLEMS_KEPT = 20
 LIMIT_S = 60.0
 """Seconds that a condition is waited for."""
 
 
+class Kept:
+    """What the campaigns of one process use one after another: made once, below `folder`, as it is slow to start."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stack = ExitStack()
+        self._made: dict[str, Any] = {}
+
+    def of(self, what: str, make: Callable[[Path], AbstractContextManager[T]]) -> T:
+        """The one that is there, else a new one in a folder of its own, which is empty."""
+        if what not in self._made:
+            self._folder.mkdir(exist_ok=True)
+            folder = Path(tempfile.mkdtemp(prefix=f"{what}-", dir=self._folder))
+            self._made[what] = self._stack.enter_context(make(folder))
+        found: T = self._made[what]
+        return found
+
+    def close(self) -> None:
+        """Ends all of it; what is asked for afterwards is made again."""
+        self._made.clear()
+        self._stack.close()
+
+
 @dataclass(frozen=True)
 class Run:
-    """`folder` is empty and the campaign's own. `only` is the one injection to replay; None for all."""
+    """`folder` is empty and the campaign's own; `kept` may hold what another campaign has made. `only` is the one
+    injection to replay; None for all."""
 
     name: str
     seed: int
     quick: bool
     plant: bool
     folder: Path
+    kept: Kept
     only: int | None = None
 
     def chance(self, injection: object) -> random.Random:

@@ -1,9 +1,10 @@
-"""The driver of a load job as a process that a campaign leads: `python load_driver.py CONFIG SINK`.
+"""The driver of load jobs as a process that a campaign leads: `python load_driver.py`.
 
 It holds one Spark session over many runs. A line of JSON each way:
 
-- to it: `{"do": "run", "stop_at": [points], "rules": "…"}` (`rules` as in `KLAMM_FAULTS`), `{"do": "go"}`,
-  `{"do": "safe_mode", "on": true}`, `{"do": "plant", "what": "…"}`; the end of its input ends it.
+- to it: `{"do": "load_by", "config": "…", "sink": "…"}`, by which the runs that follow load; `{"do": "run", "stop_at":
+  [points], "rules": "…"}` (`rules` as in `KLAMM_FAULTS`), `{"do": "go"}`, `{"do": "safe_mode", "user": "…", "on":
+  true}`, `{"do": "plant", "what": "…"}`; the end of its input ends it.
 - from it: `{"ready": pid}`, `{"at": point}` at a fault point of `stop_at`, where it does what it is told until `go`,
   `{"ok": true}` after the others, and `{"done": …}` with the run's report, or with the traceback of what must not be.
 """
@@ -14,6 +15,7 @@ import json
 import os
 import sys
 import traceback
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,20 +32,26 @@ from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 class Driver:
     """`out` is the campaign's end of the talk; what Spark and its JVM print goes elsewhere."""
 
-    def __init__(self, config: Path, sink: str, out: int) -> None:
+    def __init__(self, out: int) -> None:
         self._out = os.fdopen(out, "w")
-        settings = load_settings(config)
-        chosen = settings.sink(sink).choice.config
-        assert isinstance(chosen, HadoopSinkConfig)
-        self._root = chosen.path
-        self._loader = Loader(settings, sink, Console(stderr=True))
+        self._used = ExitStack()
+        self._loader: Loader | None = None
+        self._root = ""
         self._stop_at: set[str] = set()
         self._rules = ScriptedFaults("")
 
     def serve(self) -> None:
-        with self._loader:
-            self._say({"ready": os.getpid()})
+        self._say({"ready": os.getpid()})
+        with self._used:
             self._obey(until="end")
+
+    def _load_by(self, config: Path, sink: str) -> None:
+        self._used.close()
+        settings = load_settings(config)
+        chosen = settings.sink(sink).choice.config
+        assert isinstance(chosen, HadoopSinkConfig)
+        self._root = chosen.path
+        self._loader = self._used.enter_context(Loader(settings, sink, Console(stderr=True)))
 
     def _say(self, what: dict[str, Any]) -> None:
         self._out.write(json.dumps(what) + "\n")
@@ -56,18 +64,22 @@ class Driver:
                 return
             if order["do"] == "run":
                 self._run(order)
+            elif order["do"] == "load_by":
+                self._load_by(Path(order["config"]), order["sink"])
+                self._say({"ok": True})
             elif order["do"] == "plant":
                 load_plants.plant(order["what"])
                 self._say({"ok": True})
             elif order["do"] == "safe_mode":
                 from klammtest.hdfs_client import Administration  # through the JVM that the load has started
 
-                Administration(self._root).set_safe_mode(on=order["on"])
+                Administration(self._root, order["user"]).set_safe_mode(on=order["on"])
                 self._say({"ok": True})
         if until == "go":  # the campaign is gone
             os._exit(1)
 
     def _run(self, order: dict[str, Any]) -> None:
+        assert self._loader is not None
         self._stop_at = set(order["stop_at"])
         self._rules = ScriptedFaults(order["rules"])
         faults.install(self._at)
@@ -88,7 +100,7 @@ class Driver:
 def main() -> None:
     out = os.dup(1)
     os.dup2(2, 1)
-    Driver(Path(sys.argv[1]), sys.argv[2], out).serve()
+    Driver(out).serve()
 
 
 if __name__ == "__main__":

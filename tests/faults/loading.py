@@ -1,11 +1,13 @@
 """What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
 
-A `Scene` is made once for a campaign, and its drivers live until a fault takes them. `Scene.check` holds the lake
+HDFS, the broker and the drivers serve one campaign after another, and a driver lives until a fault takes it. A `Scene`
+is one campaign's: a topic and a lake of its own. `Scene.check` holds the lake
 against what was produced: the proof of `klamm lake verify`, and each row by partition, offset and bytes.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import queue
@@ -16,10 +18,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol, Self
 
 import psutil
 import pyarrow.parquet as pq
@@ -33,17 +35,20 @@ from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.verify import verify_topic
 from klamm.hadoop.layout import OFFSETS, TopicLayout, is_data, load_number
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
 from klammtest.lost_answers import AnswerLostProxy
 from klammtest.ports import free_port
 
-TOPIC, SINK, PARTITIONS = "trips", "lake", 3
+SINK, PARTITIONS = "lake", 3
 RECORDS = 90
 """About so many are produced for each load."""
 POINTS = ("load.planned", "load.written", "load.staged", "load.published")
 FULL, QUICK = 20, 2
 LOST, DOUBLED = "lost", "doubled"
 """Plants: a data file of the newest load is deleted, or is there twice."""
+USER = "loader"
+"""Who loads, and whose the lake is: not HDFS's superuser, to whom nothing is refused."""
 ANSWER_S = 900.0
 """A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
 UP_S = 180.0
@@ -63,16 +68,17 @@ class DriverDiedError(Exception):
 
 
 class Driver:
-    """A process of `load_driver.py`. Of one thread."""
+    """A process of `load_driver.py`. Of one thread. `scene` is who uses it now."""
 
-    def __init__(self, config: Path, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
         path = os.pathsep.join((str(_HERE), ENVIRONMENT["PYTHONPATH"]))
         with log.open("ab") as err:
             self._process = subprocess.Popen(
-                [sys.executable, str(_HERE / "load_driver.py"), str(config), SINK],
+                [sys.executable, str(_HERE / "load_driver.py")],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
                 env={**ENVIRONMENT, "PYTHONPATH": path, **environment},
             )  # fmt: skip
+        self.scene: object = None
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()
         self._log = log
@@ -87,6 +93,11 @@ class Driver:
         """Whether it has said nothing that was not heard."""
         return self._lines.empty()
 
+    def load_by(self, config: Path) -> None:
+        """From now on its runs are those of that configuration's sink; Spark stays."""
+        self._tell({"do": "load_by", "config": str(config), "sink": SINK})
+        self.hear("ok")
+
     def run(self, *stop_at: str, rules: str = "") -> None:
         """Begins a run; `hear` what becomes of it."""
         self._tell({"do": "run", "stop_at": stop_at, "rules": rules})
@@ -98,8 +109,9 @@ class Driver:
         self._tell({"do": "plant", "what": what})
         self.hear("ok")
 
-    def safe_mode(self, *, on: bool) -> None:
-        self._tell({"do": "safe_mode", "on": on})
+    def safe_mode(self, user: str, *, on: bool) -> None:
+        """Of the NameNode, entered or left as that user."""
+        self._tell({"do": "safe_mode", "user": user, "on": on})
         self.hear("ok")
 
     def hear(self, what: str) -> Any:
@@ -187,6 +199,37 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
             process.kill()
 
 
+class Drivers:
+    """By name; all with the same environment. A context manager: closed at its end."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._living: dict[str, Driver] = {}
+
+    def get(self, name: str) -> Driver:
+        """The one that lives, else a new one."""
+        if name not in self._living:
+            self._living[name] = Driver(self._folder / f"driver-{name}.log", self._environment)
+        return self._living[name]
+
+    def kill(self, name: str, *, with_jvm: bool) -> None:
+        self._living.pop(name).kill(with_jvm=with_jvm)
+
+    def living(self) -> list[Driver]:
+        return list(self._living.values())
+
+    def close(self) -> None:
+        while self._living:
+            self._living.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a run says: `loaded`, `empty` or `failed`, the number of the load, and the line of what failed."""
@@ -204,37 +247,60 @@ class Outcome:
         return cls(said["status"], topic["load"], topic["error"])
 
 
+class ReadOnce:
+    """`LakeFiles` that keeps the data files in `contents`; manifests and listings are asked for each time."""
+
+    def __init__(self, files: LakeFiles, contents: dict[str, bytes]) -> None:
+        self._files = files
+        self._contents = contents
+        self.read, self.names, self.files = files.read, files.names, files.files
+
+    def open(self, path: str) -> BinaryIO:
+        if not is_data(path.rpartition("/")[2]):
+            return self._files.open(path)
+        if path not in self._contents:
+            with self._files.open(path) as file:
+                self._contents[path] = file.read()
+        return io.BytesIO(self._contents[path])
+
+
 @dataclass
 class Scene:
-    """`root` is the lake's URI, as drivers see it: through the proxy. `truth`: the values that were acknowledged."""
+    """`root` is the lake's URI, as drivers see it: through the proxy. `truth`: the values that were acknowledged.
+    `zookeeper` is that of the cluster, where the campaign asked for one."""
 
     run: Run
     total: Result
-    folder: Path
+    topic: str
     hdfs: HdfsServer
-    broker: RunningBroker
     proxy: AnswerLostProxy
+    broker: RunningBroker
+    zookeeper: ZooKeeperServer | None
     root: str
     config: Path
-    environment: dict[str, str]
+    drivers: Drivers
     planted: str | None = None
     """In each driver, a name of `load_plants.PLANTS`."""
     truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
-    _drivers: dict[str, Driver] = field(default_factory=dict)
+    _contents: dict[str, bytes] = field(default_factory=dict)
+    """Of data files that were read before: a published one does not change, and all are read again at the end."""
     _number: int = 0
 
     @property
     def layout(self) -> TopicLayout:
-        return TopicLayout(self.root, TOPIC)
+        return TopicLayout(self.root, self.topic)
 
     @property
     def files(self) -> LakeFiles:
-        return lake_files(self.root, self.hdfs.web_url)
+        return ReadOnce(lake_files(self.root, self.hdfs.web_url), self._contents)
 
     @property
     def admin(self) -> InsecureClient:
         """WebHDFS as HDFS's superuser."""
-        return InsecureClient(self.hdfs.web_url, user=self.admin_name, timeout=UP_S)
+        return self.client(self.admin_name)
+
+    def client(self, user: str) -> InsecureClient:
+        return InsecureClient(self.hdfs.web_url, user=user, timeout=UP_S)
 
     @property
     def admin_name(self) -> str:
@@ -245,22 +311,23 @@ class Scene:
         """A path of the lake for `admin`."""
         return "/" + path.removeprefix("hdfs://").partition("/")[2]
 
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
     def driver(self, name: str = "a") -> Driver:
         """The one that lives, else a new one."""
-        if name not in self._drivers:
-            log = self.folder / f"driver-{name}.log"
-            self._drivers[name] = Driver(self.config, log, self.environment)
+        driver = self.drivers.get(name)
+        if driver.scene is not self:
+            driver.scene = self
+            driver.load_by(self.config)
             if self.planted is not None:
-                self._drivers[name].plant(self.planted)
-        return self._drivers[name]
+                driver.plant(self.planted)
+        return driver
 
     def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
         """The driver is killed; the next one that is asked for is another."""
-        self._drivers.pop(name).kill(with_jvm=with_jvm)
-
-    def close(self) -> None:
-        for driver in self._drivers.values():
-            driver.close()
+        self.drivers.kill(name, with_jvm=with_jvm)
 
     def produce(self, chance: random.Random) -> None:
         """Some records to each partition, each waited for."""
@@ -273,7 +340,9 @@ class Scene:
         producer = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "log_level": 2})
         for _ in range(chance.randint(RECORDS // 2, RECORDS)):
             self._number += 1
-            producer.produce(TOPIC, b"%09d" % self._number, partition=self._number % PARTITIONS, on_delivery=delivered)
+            producer.produce(
+                self.topic, b"%09d" % self._number, partition=self._number % PARTITIONS, on_delivery=delivered
+            )
         if producer.flush(UP_S):
             raise RuntimeError("the broker does not acknowledge what is produced")
         for partition, offset, value in stored:
@@ -343,12 +412,14 @@ class Scene:
             if name.endswith(".alive"):
                 self.admin.set_times(self.inside(f"{self.layout.staging_root}/{name}"), then, then)
 
-    def check_swept(self, at: object) -> None:
-        """Dead jobs leave nothing, once their time is over."""
+    def check_end(self, at: object) -> None:
+        """Dead jobs leave nothing, once their time is over; the lake as it is on HDFS now."""
         self.age_heartbeats()
         self.driver().run_to_end()
         if left := self.files.names(self.layout.staging_root):
             self.total.wrong(at, f"the sweep leaves {left}")
+        self._contents.clear()
+        self.check(at, whole=True)
 
     def await_hdfs(self) -> None:
         """Until a block can be written: the NameNode believes for long in a DataNode that is dead."""
@@ -369,8 +440,8 @@ class Scene:
             self._double()
         else:
             self.planted = what
-            for driver in self._drivers.values():
-                driver.plant(what)
+            for driver in self.drivers.living():
+                driver.scene = None  # it is told when it is asked for
 
     def _double(self) -> None:
 
@@ -391,12 +462,30 @@ class Scene:
 
 
 @contextmanager
-def _started(hdfs: HdfsServer) -> Iterator[None]:
-    hdfs.start(2 * UP_S)
+def _hdfs(folder: Path) -> Iterator[tuple[HdfsServer, AnswerLostProxy]]:
+    """And the proxy through which drivers reach its NameNode."""
+    ports = HdfsPorts(*(free_port() for _ in range(5)))
+    server = HdfsServer(folder, ports, options=_HDFS, ends_with_parent=True)
+    server.start(2 * UP_S)
     try:
-        yield
+        with AnswerLostProxy(ports.name_node, b"rename2", b"/load=", armed=False) as proxy:
+            yield server, proxy
     finally:
-        hdfs.kill()
+        server.kill()
+
+
+@contextmanager
+def _broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
+    with running_broker(folder) as broker:
+        yield broker, None
+
+
+@contextmanager
+def _coordinated_broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
+    with ZooKeeperServer(folder / "zookeeper", free_port(), ends_with_parent=True) as server:
+        zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
+        with running_broker(folder, coordination=zookeeper) as broker:
+            yield broker, server
 
 
 @contextmanager
@@ -405,43 +494,39 @@ def scene(
     total: Result,
     *,
     environment: Mapping[str, str] | None = None,
-    coordination: Mapping[str, Any] | None = None,
+    zookeeper: bool = False,
     spark: Mapping[str, str] | None = None,
-    user: str | None = None,
+    own_drivers: bool = False,
 ) -> Iterator[Scene]:
-    """Started, and one load of it published. `spark`: keys of the sink. `user`: the drivers', who is not HDFS's
-    superuser; the lake is theirs."""
-    ports = HdfsPorts(*(free_port() for _ in range(5)))
-    hdfs = HdfsServer(run.folder / "hdfs", ports, options=_HDFS, ends_with_parent=True)
-    topics = {TOPIC: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}}
-    proxy = AnswerLostProxy(ports.name_node, b"rename2", b"/load=", armed=False)
-    root = f"hdfs://127.0.0.1:{proxy.port}/lake"
+    """One load of it published. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
+    `environment`: of the drivers. With either of these two the drivers are the campaign's own, too."""
+    hdfs, proxy = run.kept.of("hdfs", _hdfs)
+    broker, server = run.kept.of("zookeeper" if zookeeper else "broker", _coordinated_broker if zookeeper else _broker)
+    topic, root = run.name, f"hdfs://127.0.0.1:{proxy.port}/{run.name}"
+    broker.create_topics({topic: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}})
     sink = {
-        "plugin": "hadoop", "topics": [TOPIC], "path": root, "webhdfs.url": hdfs.web_url,
+        "plugin": "hadoop", "topics": [topic], "path": root, "webhdfs.url": hdfs.web_url,
         "spark.config": dict(_SPARK), **(spark or {}),
     }  # fmt: skip
-    with (
-        _started(hdfs),
-        proxy,
-        running_broker(run.folder / "broker", topics=topics, coordination=coordination, sinks={SINK: sink}) as broker,
-    ):
-        config = yaml.safe_load(broker.config_path.read_text())
-        config["consumer"] = {"bootstrap.servers": broker.bootstrap}
-        there = run.folder / "load.yaml"
-        there.write_text(yaml.safe_dump(config))
-        more = {"HADOOP_USER_NAME": user} if user else {}
-        made = Scene(run, total, run.folder, hdfs, broker, proxy, root, there, {**more, **(environment or {})})
-        made.admin.makedirs("/lake")
-        if user:
-            made.admin.set_owner("/lake", user)
-        try:
-            made.produce(run.chance("first"))
-            first = made.driver().run_to_end()
-            if first.status != "loaded":
-                raise RuntimeError(f"the first load: {first}")
-            yield made
-        finally:
-            made.close()
+    config = {"consumer": {"bootstrap.servers": broker.bootstrap}, "sinks": {SINK: sink}}
+    there = run.folder / "load.yaml"
+    there.write_text(yaml.safe_dump({**yaml.safe_load(broker.config_path.read_text()), **config}))
+    with ExitStack() as stack:
+
+        def new_drivers(folder: Path) -> Drivers:
+            return Drivers(folder, {"HADOOP_USER_NAME": USER, **(environment or {})})
+
+        own = own_drivers or environment or spark
+        drivers = stack.enter_context(new_drivers(run.folder)) if own else run.kept.of("drivers", new_drivers)
+        made = Scene(run, total, topic, hdfs, proxy, broker, server, root, there, drivers)
+        made.admin.makedirs(f"/{run.name}")
+        made.admin.set_owner(f"/{run.name}", USER)
+        made.produce(run.chance("first"))
+        first = made.driver().run_to_end()
+        if first.status != "loaded":
+            raise RuntimeError(f"the first load: {first}")
+        yield made
+        proxy.disarm()
 
 
 class Inject(Protocol):
@@ -454,7 +539,8 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
     """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
     `Scene.plant`; `kind`: see `scene`."""
     total = Result(wanted=quick if run.quick else full)
-    with scene(run, total, **kind) as stage:
+    in_drivers = run.plant and plant not in (LOST, DOUBLED)
+    with scene(run, total, own_drivers=in_drivers, **kind) as stage:
         if run.plant:
             stage.plant(plant)
         for i, chance in run.injections(quick, full):
@@ -465,7 +551,7 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
             stage.recover(i)
             if run.plant and total.problem_count:
                 return total  # it is found
-        stage.check_swept("the end")
+        stage.check_end("the end")
     return total
 
 

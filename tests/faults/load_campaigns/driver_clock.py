@@ -7,7 +7,7 @@ import time
 
 from faketime import TOOLS, faketime_environment, set_clock
 from harness import Result, Run
-from loading import Scene, campaign
+from loading import USER, Scene, campaign
 
 JUMPS = ("+1d", "-1d")
 
@@ -33,19 +33,19 @@ class DriverClock:
 
 def skew_one(at: int, chance: random.Random, scene: Scene) -> None:
     set_clock(scene.folder / "clock", JUMPS[at % len(JUMPS)])
-    staging, admin = scene.layout.staging_root, scene.admin
+    staging, lake = scene.layout.staging_root, scene.client(USER)
     live, dead = f"live{at}", f"dead{at}"
     for name in (live, dead):
-        admin.write(scene.inside(f"{staging}/{name}/_job.json"), b"{}")
-        admin.write(scene.inside(f"{staging}/{name}.alive"), b"")
+        lake.write(scene.inside(f"{staging}/{name}/_job.json"), b"{}")
+        lake.write(scene.inside(f"{staging}/{name}.alive"), b"")
     then = int((time.time() - 7_200) * 1_000)
-    admin.set_times(scene.inside(f"{staging}/{dead}.alive"), then, then)
+    lake.set_times(scene.inside(f"{staging}/{dead}.alive"), then, then)
     outcome = scene.one_line(at, scene.driver().run_to_end())
     if outcome.status != "loaded":
         scene.total.wrong(at, f"the run: {outcome}")
     left = scene.files.names(staging)
     for path in (live, f"{live}.alive"):
-        admin.delete(scene.inside(f"{staging}/{path}"), recursive=True)
+        lake.delete(scene.inside(f"{staging}/{path}"), recursive=True)
     if left != [live, f"{live}.alive"]:
         scene.total.wrong(at, f"the sweep leaves {left}, not {live} alone")
 

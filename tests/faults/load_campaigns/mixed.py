@@ -5,26 +5,40 @@ from __future__ import annotations
 import random
 
 from harness import Result, Run
-from load_campaigns import datanode_killed, namenode_killed, reading
+from load_campaigns import datanode_killed, manifest_damaged, namenode_killed, reading, refusals
 from loading import LOST, Inject, Scene, campaign
 
-FAULTS: tuple[Inject, ...] = (
+NOWHERE_ELSE: tuple[Inject, ...] = (
     namenode_killed.kill_one,
     datanode_killed.kill_one,
     reading.kill_worker,
     reading.kill_broker,
+    reading.kill_zookeeper,
+    refusals.refuse_rename,
+)
+"""No test of `tests/hadoop` does these: the short run has each of them once."""
+FAULTS: tuple[Inject, ...] = (
+    *NOWHERE_ELSE,
+    refusals.enter_safe_mode,
+    refusals.exceed_quota,
+    refusals.lose_answer,
+    manifest_damaged.damage_one,
 )
 
 
 class Mixed:
     name = "load-mixed"
-    injects = "to one driver that lives on: NameNode, DataNode, Python worker and broker killed in turn, each as above"
+    injects = (
+        "to one driver that lives on, in turn, each as above: NameNode, DataNode, Python worker, broker and ZooKeeper "
+        "killed, the rename refused (short: only these), safe mode, quota, answer of the rename lost, manifest damaged"
+    )
     asserts = reading.NEXT_RUN
     plants = "a data file of the newest load is deleted"
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, _one, plant=LOST, quick=len(FAULTS))
+        kind = {"zookeeper": True, "spark": reading.TRIED_AGAIN}
+        return campaign(run, _one, plant=LOST, quick=len(NOWHERE_ELSE), **kind)
 
 
 def _one(at: int, chance: random.Random, scene: Scene) -> None:

@@ -9,10 +9,10 @@ from contextlib import suppress
 import psutil
 
 from harness import Result, Run
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.ports import free_port
 from loading import DOUBLED, LOST, Driver, Scene, campaign, eventually
 
+TRIED_AGAIN = {"spark.master": "local[2,3]"}
+"""A task of Spark may be tried three times."""
 NEXT_RUN = (
     "the run loads, or fails in one line and leaves nothing in sight; the next run loads the rest, each offset once"
 )
@@ -29,7 +29,7 @@ class WorkerKilled:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, kill_worker, plant=DOUBLED, spark={"spark.master": "local[2,3]"})
+        return campaign(run, kill_worker, plant=DOUBLED, spark=TRIED_AGAIN)
 
 
 def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
@@ -97,21 +97,20 @@ class CoordinationDown:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        with ZooKeeperServer(run.folder / "zookeeper", free_port(), ends_with_parent=True) as server:
+        return campaign(run, kill_zookeeper, plant=DOUBLED, zookeeper=True)
 
-            def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
-                driver = scene.driver()
-                driver.run("load.planned")
-                driver.hear("at")
-                server.kill()
-                driver.go()
-                time.sleep(chance.random() * 9)
-                server.start()
-                scene.one_line(at, driver.outcome())
-                scene.produce(chance)  # acknowledged once the broker is a member again
 
-            zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
-            return campaign(run, kill_one, plant=DOUBLED, coordination=zookeeper)
+def kill_zookeeper(at: int, chance: random.Random, scene: Scene) -> None:
+    driver, server = scene.driver(), scene.zookeeper
+    assert server is not None
+    driver.run("load.planned")
+    driver.hear("at")
+    server.kill()
+    driver.go()
+    time.sleep(chance.random() * 9)
+    server.start()
+    scene.one_line(at, driver.outcome())
+    scene.produce(chance)  # acknowledged once the broker is a member again
 
 
 CAMPAIGNS = [WorkerKilled(), BrokerKilled(), CoordinationDown()]

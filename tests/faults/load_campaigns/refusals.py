@@ -23,24 +23,25 @@ class SafeMode:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant="in-sight")
+        return campaign(run, enter_safe_mode, plant="in-sight")
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        before, point = scene.numbers(), POINTS[(at + 1) % len(POINTS)]
-        driver = scene.driver()
-        driver.run(point)
-        driver.hear("at")
-        driver.safe_mode(on=True)
-        driver.go()
-        outcome = driver.outcome()
-        driver.safe_mode(on=False)
-        if point == POINTS[-1]:
-            if scene.one_line(at, outcome).status != "loaded":
-                scene.total.wrong(at, f"the load is published, and the run says {outcome}")
-        else:
-            scene.refused(at, outcome)
-            if scene.numbers() != before:
-                scene.total.corrupt(at, f"loads {before} before, {scene.numbers()} after")
+
+def enter_safe_mode(at: int, chance: random.Random, scene: Scene) -> None:
+    before, point = scene.numbers(), POINTS[(at + 1) % len(POINTS)]
+    driver = scene.driver()
+    driver.run(point)
+    driver.hear("at")
+    driver.safe_mode(scene.admin_name, on=True)
+    driver.go()
+    outcome = driver.outcome()
+    driver.safe_mode(scene.admin_name, on=False)
+    if point == POINTS[-1]:
+        if scene.one_line(at, outcome).status != "loaded":
+            scene.total.wrong(at, f"the load is published, and the run says {outcome}")
+    else:
+        scene.refused(at, outcome)
+        if scene.numbers() != before:
+            scene.total.corrupt(at, f"loads {before} before, {scene.numbers()} after")
 
 
 class Quota:
@@ -54,22 +55,23 @@ class Quota:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant="in-sight")
+        return campaign(run, exceed_quota, plant="in-sight")
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        driver, root = scene.driver(), scene.inside(scene.root)
-        driver.run("load.planned")
-        driver.hear("at")
-        used = scene.admin.content(root)
-        if at % 2:
-            names = used["directoryCount"] + used["fileCount"] + chance.randint(1, 7)
-            _set_quota(scene, root, namespacequota=names)
-        else:  # a block that is begun counts with its full size
-            _set_quota(scene, root, storagespacequota=used["spaceConsumed"] + chance.randint(1, 2**26))
-        driver.go()
-        outcome = driver.outcome()
-        _set_quota(scene, root, namespacequota=FOREVER, storagespacequota=FOREVER)
-        scene.refused(at, outcome)
+
+def exceed_quota(at: int, chance: random.Random, scene: Scene) -> None:
+    driver, root = scene.driver(), scene.inside(scene.root)
+    driver.run("load.planned")
+    driver.hear("at")
+    used = scene.admin.content(root)
+    if at % 2:
+        names = used["directoryCount"] + used["fileCount"] + chance.randint(1, 7)
+        _set_quota(scene, root, namespacequota=names)
+    else:  # a block that is begun counts with its full size
+        _set_quota(scene, root, storagespacequota=used["spaceConsumed"] + chance.randint(1, 2**26))
+    driver.go()
+    outcome = driver.outcome()
+    _set_quota(scene, root, namespacequota=FOREVER, storagespacequota=FOREVER)
+    scene.refused(at, outcome)
 
 
 def _set_quota(scene: Scene, path: str, **quota: int) -> None:
@@ -89,18 +91,19 @@ class RenameRefused:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant="in-sight", user="loader")
+        return campaign(run, refuse_rename, plant="in-sight")
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        before, driver, base = scene.numbers(), scene.driver(), scene.inside(scene.layout.base)
-        driver.run("load.staged")
-        driver.hear("at")
-        scene.admin.set_permission(base, "555")
-        driver.go()
-        outcome = scene.refused(at, driver.outcome())
-        scene.admin.set_permission(base, "755")
-        if scene.numbers() != before:
-            scene.total.corrupt(at, f"loads {before} before, {scene.numbers()} after: {outcome.error}")
+
+def refuse_rename(at: int, chance: random.Random, scene: Scene) -> None:
+    before, driver, base = scene.numbers(), scene.driver(), scene.inside(scene.layout.base)
+    driver.run("load.staged")
+    driver.hear("at")
+    scene.admin.set_permission(base, "555")
+    driver.go()
+    outcome = scene.refused(at, driver.outcome())
+    scene.admin.set_permission(base, "755")
+    if scene.numbers() != before:
+        scene.total.corrupt(at, f"loads {before} before, {scene.numbers()} after: {outcome.error}")
 
 
 class AnswerLost:
@@ -117,18 +120,19 @@ class AnswerLost:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        return campaign(run, self._one, plant="not-read-back")
+        return campaign(run, lose_answer, plant="not-read-back")
 
-    def _one(self, at: int, chance: random.Random, scene: Scene) -> None:
-        before, driver, passes, lost = scene.numbers(), scene.driver(), at % 4 != 3, scene.proxy.lost
-        scene.proxy.arm(passes=passes)
-        outcome = scene.one_line(at, driver.run_to_end())
-        scene.proxy.disarm()
-        if scene.proxy.lost != lost + 1:
-            scene.total.wrong(at, f"{scene.proxy.lost - lost} renames were lost")
-        published = scene.numbers() != before
-        if published != passes or (outcome.status == "loaded") != passes:
-            scene.total.wrong(at, f"the rename {'is done' if passes else 'did not arrive'}, the run says {outcome}")
+
+def lose_answer(at: int, chance: random.Random, scene: Scene) -> None:
+    before, driver, passes, lost = scene.numbers(), scene.driver(), at % 4 != 3, scene.proxy.lost
+    scene.proxy.arm(passes=passes)
+    outcome = scene.one_line(at, driver.run_to_end())
+    scene.proxy.disarm()
+    if scene.proxy.lost != lost + 1:
+        scene.total.wrong(at, f"{scene.proxy.lost - lost} renames were lost")
+    published = scene.numbers() != before
+    if published != passes or (outcome.status == "loaded") != passes:
+        scene.total.wrong(at, f"the rename {'is done' if passes else 'did not arrive'}, the run says {outcome}")
 
 
 CAMPAIGNS = [SafeMode(), Quota(), RenameRefused(), AnswerLost()]

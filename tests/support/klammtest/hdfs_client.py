@@ -19,16 +19,18 @@ def new_publisher(replication_timeout_s: float = REPLICATION_TIMEOUT_S) -> HdfsP
 
 
 class Administration:
-    """What an administrator of HDFS does, by Hadoop's client."""
+    """What an administrator of HDFS does, by Hadoop's client; as `user`, if that is not the one of this process."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, user: str | None = None) -> None:
         hadoop = hadoop_jvm(SPARK)
         jvm = hadoop.gateway.jvm
         self._path = jvm.org.apache.hadoop.fs.Path
         self._copy = jvm.org.apache.hadoop.fs.FileUtil.copy
         self._configuration = hadoop.configuration
         self._safe_mode = jvm.org.apache.hadoop.fs.SafeModeAction
-        self._files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(self._path(root).toUri(), hadoop.configuration)
+        who = () if user is None else (user,)
+        where = self._path(root).toUri()
+        self._files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, hadoop.configuration, *who)
 
     def age(self, path: str, seconds: float) -> None:
         """The file's last write is that much longer ago."""

@@ -1,0 +1,43 @@
+"""The campaigns of `make faults-load`, short: the faults that no test of `tests/hadoop` does, and a planted anomaly."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from klammtest.broker import ENVIRONMENT
+from klammtest.hdfs import NO_HDFS
+
+CAMPAIGN = Path(__file__).with_name("campaign.py")
+LIMIT_S = 1_200.0
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(LIMIT_S + 60),
+    pytest.mark.skipif(os.environ.get(NO_HDFS) == "1", reason=f"{NO_HDFS}=1: no HDFS here"),
+]
+
+
+def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
+    command = [sys.executable, str(CAMPAIGN), "--loads", "--quick", "--seed", "11", *arguments]
+    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+
+
+def test_loads_survive_what_is_killed_around_them() -> None:
+    """NameNode, DataNode, Python worker, broker and ZooKeeper in turn, and a rename that is refused."""
+    done = campaign("load-mixed")
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = r"^campaign load-mixed injected 6 acknowledged [1-9]\d* lost 0 corrupt-served 0$"
+    assert re.search(line, done.stdout, re.MULTILINE)
+
+
+def test_what_is_planted_in_a_load_is_found() -> None:
+    done = campaign("--plant", "load-rename-answer-lost")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "plant found" in done.stdout
