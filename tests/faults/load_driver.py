@@ -2,9 +2,9 @@
 
 It holds one Spark session over many runs. A line of JSON each way:
 
-- to it: `{"do": "load_by", "config": "…", "sink": "…"}`, by which the runs that follow load; `{"do": "run", "stop_at":
-  [points], "rules": "…"}` (`rules` as in `KLAMM_FAULTS`), `{"do": "go"}`, `{"do": "safe_mode", "user": "…", "on":
-  true}`, `{"do": "plant", "what": "…"}`; the end of its input ends it.
+- to it: `{"do": "load_by", "config": "…", "sink": "…"}`, by which the runs that follow load, without what was planted;
+  `{"do": "run", "stop_at": [points], "rules": "…"}` (`rules` as in `KLAMM_FAULTS`), `{"do": "go"}`, `{"do":
+  "safe_mode", "user": "…", "on": true}`, `{"do": "plant", "what": "…"}`; the end of its input ends it.
 - from it: `{"ready": pid}`, `{"at": point}` at a fault point of `stop_at`, where it does what it is told until `go`,
   `{"ok": true}` after the others, and `{"done": …}` with the run's report, or with the traceback of what must not be.
 """
@@ -47,6 +47,7 @@ class Driver:
 
     def _load_by(self, config: Path, sink: str) -> None:
         self._used.close()
+        load_plants.unplant()
         settings = load_settings(config)
         chosen = settings.sink(sink).choice.config
         assert isinstance(chosen, HadoopSinkConfig)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 from klamm.hadoop import job, staging
 from klamm.hadoop.layout import TopicLayout
@@ -16,6 +17,15 @@ from klamm.hadoop.publishing.seam import LakeReader, Publisher
 def plant(what: str) -> None:
     """`what` is a name of `PLANTS`."""
     PLANTS[what]()
+
+
+def unplant() -> None:
+    """All is as it was."""
+    patch.stopall()
+
+
+def _replace(owner: object, name: str, by: object) -> None:
+    patch.object(owner, name, by).start()
 
 
 def _offsets_apart() -> None:
@@ -34,7 +44,7 @@ def _offsets_apart() -> None:
         stored[layout.topic] = before
         return before.model_copy(update={"load": newest.load})
 
-    job.last_manifest = forgetful
+    _replace(job, "last_manifest", forgetful)
 
 
 def _in_sight() -> None:
@@ -45,7 +55,7 @@ def _in_sight() -> None:
         number = int(time.time())  # a free one
         return path(layout, number)
 
-    TopicLayout.staging = staged  # type: ignore[method-assign]
+    _replace(TopicLayout, "staging", staged)
 
 
 def _not_read_back() -> None:
@@ -54,7 +64,7 @@ def _not_read_back() -> None:
     def publish(self: Any, what: str, target: str, owner: Callable[[], str | None]) -> None:
         self._publisher.publish(self.path, target)
 
-    staging.Staging._publish = publish  # type: ignore[method-assign]
+    _replace(staging.Staging, "_publish", publish)
 
 
 def _next_number() -> None:
@@ -70,12 +80,12 @@ def _next_number() -> None:
             else:
                 return
 
-    staging.Staging.publish = insisting  # type: ignore[method-assign]
+    _replace(staging.Staging, "publish", insisting)
 
 
 def _own_clock() -> None:
     """Ages are measured by the driver's clock."""
-    hdfs._now_ms = lambda hdfs, path: int(time.time() * 1000)
+    _replace(hdfs, "_now_ms", lambda hdfs, path: int(time.time() * 1000))
 
 
 def _blind() -> None:
@@ -91,7 +101,7 @@ def _blind() -> None:
             assert found is not None
             return found.model_copy(update={"load": numbers[-1]})
 
-    job.last_manifest = careless  # type: ignore[assignment]
+    _replace(job, "last_manifest", careless)
 
 
 PLANTS: dict[str, Callable[[], None]] = {

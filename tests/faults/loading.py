@@ -94,7 +94,7 @@ class Driver:
         return self._lines.empty()
 
     def load_by(self, config: Path) -> None:
-        """From now on its runs are those of that configuration's sink; Spark stays."""
+        """From now on its runs are those of that configuration's sink, with nothing planted; Spark stays."""
         self._tell({"do": "load_by", "config": str(config), "sink": SINK})
         self.hear("ok")
 
@@ -496,7 +496,6 @@ def scene(
     environment: Mapping[str, str] | None = None,
     zookeeper: bool = False,
     spark: Mapping[str, str] | None = None,
-    own_drivers: bool = False,
 ) -> Iterator[Scene]:
     """One load of it published. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
     `environment`: of the drivers. With either of these two the drivers are the campaign's own, too."""
@@ -516,7 +515,7 @@ def scene(
         def new_drivers(folder: Path) -> Drivers:
             return Drivers(folder, {"HADOOP_USER_NAME": USER, **(environment or {})})
 
-        own = own_drivers or environment or spark
+        own = environment or spark
         drivers = stack.enter_context(new_drivers(run.folder)) if own else run.kept.of("drivers", new_drivers)
         made = Scene(run, total, topic, hdfs, proxy, broker, server, root, there, drivers)
         made.admin.makedirs(f"/{run.name}")
@@ -539,8 +538,7 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
     """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
     `Scene.plant`; `kind`: see `scene`."""
     total = Result(wanted=quick if run.quick else full)
-    in_drivers = run.plant and plant not in (LOST, DOUBLED)
-    with scene(run, total, own_drivers=in_drivers, **kind) as stage:
+    with scene(run, total, **kind) as stage:
         if run.plant:
             stage.plant(plant)
         for i, chance in run.injections(quick, full):

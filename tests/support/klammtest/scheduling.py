@@ -21,7 +21,12 @@ COSTS: Final = ROOT / "tests" / "costs.json"
 UNKNOWN_S: Final = 30.0
 """Of a unit that was not measured: it starts early, which costs nothing if it is short."""
 
-SPREAD: Final = ("tests/plugins/demo/test_demo.py", "tests/docs/test_examples.py", "tests/faults/test_campaign.py")
+SPREAD: Final = (
+    "tests/plugins/demo/test_demo.py",
+    "tests/docs/test_examples.py",
+    "tests/faults/test_campaign.py",
+    "tests/faults/test_load_campaigns.py",
+)
 TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
 """One Spark each; the first folder that has the file."""
 
