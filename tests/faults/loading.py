@@ -1,8 +1,8 @@
 """What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
 
 HDFS, the broker and the drivers serve one campaign after another, and a driver lives until a fault takes it. A `Scene`
-is one campaign's: a topic and a lake of its own. `Scene.check` holds the lake
-against what was produced: the proof of `klamm lake verify`, and each row by partition, offset and bytes.
+is one campaign's: a topic and a lake of its own. `Scene.check` holds the lake against what was produced: the proof of
+`klamm lake verify`, and each row by partition, offset and bytes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ USER = "loader"
 """Who loads, and whose the lake is: not HDFS's superuser, to whom nothing is refused."""
 ANSWER_S = 900.0
 """A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
-UP_S = 180.0
+UP_S = 400.0
+"""A bound on what a server takes to be there, on a busy machine."""
 # A killed process loses nothing that it gave to the kernel.
 _HDFS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
 _SPARK = {
@@ -424,13 +425,20 @@ class Scene:
     def await_hdfs(self) -> None:
         """Until a block can be written: the NameNode believes for long in a DataNode that is dead."""
         self.hdfs.await_ready(UP_S)
-        eventually(self._writable, "HDFS takes a block")
+        refused = ""
 
-    def _writable(self) -> bool:
-        with suppress(HdfsError, requests.RequestException):
-            self.admin.write(f"/probe-{time.monotonic_ns()}", b"x")
-            return True
-        return False
+        def writable() -> bool:
+            nonlocal refused
+            try:
+                self.admin.write(f"/probe-{time.monotonic_ns()}", b"x")
+            except (HdfsError, requests.RequestException) as error:
+                refused = str(error).partition("\n")[0]
+            else:
+                return True
+            return False
+
+        if not within(writable, UP_S):
+            raise RuntimeError(f"HDFS takes no block within {UP_S:g} s: {refused}")
 
     def plant(self, what: str) -> None:
         """From the next injection on: `LOST` and `DOUBLED` are done to the lake, all others to its drivers."""
