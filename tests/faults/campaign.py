@@ -171,6 +171,9 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
     for name, result, seconds in _results(names, options):
         say(name, result, seconds, options)
         rows.append(Row(name, result, seconds))
+        if options.report:  # after each: a run that is ended early has its figures, too
+            known = all_campaigns(_package(options))
+            write_report(options.report, _target(options), known, rows, options, time.monotonic() - began)
     seconds = time.monotonic() - began
     bad = [r.name for r in rows if (not r.result.found if options.plant else not r.result.passed)]
     good, ill = ("plants found", "NOT FOUND") if options.plant else ("campaigns passed", "FAILED")
@@ -178,8 +181,6 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
         f"{_target(options)}: {len(rows) - len(bad)} of {len(rows)} {good}" + f"; {ill}: {', '.join(bad)}" * bool(bad)
     )
     print(f"{_target(options)}: {seconds:.0f} s")
-    if options.report:
-        write_report(options.report, _target(options), all_campaigns(_package(options)), rows, options, seconds)
     if options.plant:
         return 3 if bad else 1
     return 1 if bad else 0

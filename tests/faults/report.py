@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 from harness import Campaign, Result
@@ -75,8 +76,9 @@ def _what_failed(result: Result) -> str:
     return "; ".join(few + first + more)
 
 
+@cache
 def commit() -> str:
-    """Of the work tree; nothing where it is none."""
+    """Of the work tree, as it is before a report is written into it; nothing where it is none."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
