@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.consumer_delivery import sizes
 from klamm.core.client.partitioner import key_hash
 from klamm.core.records.decode import Columns
 from klamm.core.records.encode import encode_batch
@@ -70,7 +69,7 @@ class ConsumerAudit:
 
     def count(self, partition: TopicPartition, columns: Columns) -> None:
         if self._audited([partition]):
-            self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, sizes(columns)))
+            self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, columns.sizes))
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Before the commit of `offsets`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, TypeVar
 
@@ -391,9 +391,3 @@ def whole_batch_at(data: bytes, at: int) -> bool:
     """False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the header)."""
     left = len(data) - at
     return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size
-
-
-def sizes(columns: Columns) -> Sequence[int]:
-    """Key plus value of each record, in bytes."""
-    pairs = zip(columns.keys, columns.values, strict=True)
-    return [(0 if key is None else len(key)) + (0 if value is None else len(value)) for key, value in pairs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from klamm.core.client.consumer_delivery import Converted, sizes
+from klamm.core.client.consumer_delivery import Converted
 from klamm.core.client.errors import UnreadableRecordError
 from klamm.core.client.typed import TypedValues
 from klamm.core.errors import KlammError, SchemaError
@@ -51,7 +51,7 @@ class RecordConverter:
                 columns.keys,
                 values,
                 columns.headers,
-                sizes(columns),
+                columns.sizes,
                 strict=False,  # values end before an unreadable one
             )
         ]

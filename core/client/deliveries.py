@@ -40,6 +40,8 @@ class DeliveryListeners:
         self._counts = ProducerCounts()
         self._lock = threading.Lock()
         self.audit: ProducerAudit | None = None
+        self.window_ms = 1
+        """Of the audit."""
         self.audited: frozenset[str] = frozenset()
         """Topics whose records are counted."""
         self.audit_topic: str | None = None
@@ -85,7 +87,7 @@ class DeliveryListeners:
         if self.audit is not None and partition.topic in self.audited:
             stamped = produced.log_append_time_ms  # where the broker stamps, its time is the record's (design D9)
             try:
-                for created_ms, count, size in batch.counted():
+                for created_ms, count, size in batch.counted(self.window_ms):
                     timestamp_ms = stamped if stamped >= 0 else created_ms
                     self.audit.acknowledged(partition.topic, timestamp_ms, size, count)
             except Exception:  # a plugin may raise anything

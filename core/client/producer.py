@@ -131,11 +131,13 @@ class Producer:
     def _start_audit(self, settings: Settings) -> None:
         self._audit = settings.make_audit()
         self._audit_headers: Headers = ()
+        self._audit_headers_size = 0
         if self._audit is None:
             return
         application = self._options.client_id
         owner = f"{application}-{uuid.uuid4().hex[:12]}"
-        self._audit_headers = self._audit.headers(application, owner)
+        self._audit_headers = _checked_headers(self._audit.topic, self._audit.headers(application, owner))
+        self._audit_headers_size = _headers_size(self._audit_headers)
         host = next((value for name, value in self._audit_headers if name.endswith("host")), None)
         identity = AuditIdentity(
             tier="producer",
@@ -144,6 +146,7 @@ class Producer:
             application=application,
         )
         self._listeners.audit_topic = self._audit.topic
+        self._listeners.window_ms = self._audit.window_ms
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
 
     # -- sending
@@ -187,11 +190,12 @@ class Producer:
             return self._refuse(topic, partition, wrapped)
         payload = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
         size = payload + RECORD_OVERHEAD
-        if writer.audited:
-            headers = (*headers, *self._audit_headers)
         if headers:
             headers = _checked_headers(topic, headers)
-            size += sum(len(name) + len(item or b"") + _HEADER_OVERHEAD for name, item in headers)
+            size += _headers_size(headers)
+        if writer.audited:
+            headers = (*headers, *self._audit_headers) if headers else self._audit_headers
+            size += self._audit_headers_size
         if size > self._largest:
             raise self._too_large(topic, size)
         queue = writer.queue(raw_key, raw, partition, size)
@@ -365,6 +369,10 @@ def _checked_headers(topic: str, headers: Iterable[tuple[str, bytes | None]]) ->
         if not isinstance(pair[0], str) or not (pair[1] is None or isinstance(pair[1], bytes)):
             raise SchemaError(f"topic {topic}: a header is (str, bytes or None), not {header!r}")
     return checked
+
+
+def _headers_size(headers: Headers) -> int:
+    return sum(len(name) + len(item or b"") + _HEADER_OVERHEAD for name, item in headers)
 
 
 def _checked_ms(topic: str, given: SupportsIndex) -> int:

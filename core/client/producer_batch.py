@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 from klamm.core.client.record_future import BatchOutcome
 from klamm.core.records import native
@@ -103,9 +104,16 @@ class ProducerBatch:
         """The records with room for a header, the first timestamp and the latest."""
         return native.encode_records(self.records)
 
-    def counted(self) -> Iterable[tuple[int, int, int]]:
-        """For the audit: (a timestamp of a window, records in it, their keys' and values' bytes), all of them."""
-        return [(stamp, 1, len(key or b"") + len(value or b"")) for stamp, key, value, _ in self.records]
+    def counted(self, window_ms: int) -> Iterable[tuple[int, int, int]]:
+        """For the audit: (a timestamp of a window, records in it, their keys' and values' bytes), all of them. Most
+        batches are of one window, and give one item."""
+        records = self.records
+        sizes = [len(key or b"") + len(value or b"") for _, key, value, _ in records]
+        stamps = [record[0] for record in records]
+        low, high = min(stamps), max(stamps)
+        if low >= 0 and high - high % window_ms <= low:
+            return [(low, len(records), sum(sizes))]
+        return zip(stamps, repeat(1), sizes, strict=False)
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Two halves for a broker that found the whole too large; sequence numbers go with the records."""
@@ -163,7 +171,8 @@ class ColumnBatch(ProducerBatch):
     def count(self) -> int:
         return self._encoded_rows.count
 
-    def counted(self) -> Iterable[tuple[int, int, int]]:
+    def counted(self, window_ms: int) -> Iterable[tuple[int, int, int]]:
+        del window_ms  # known when they were encoded
         return self._encoded_rows.counted
 
     def _open(self) -> tuple[bytearray, int, int]:

@@ -1,7 +1,7 @@
 # The compiled module; `pure` is its twin and says what each function does.
 
 from klamm.core.records.plain_produce import PlainProduce
-from klamm.core.records.pure import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple
+from klamm.core.records.pure import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple, WindowCounts
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
 def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple: ...
@@ -12,6 +12,19 @@ def validate(
     data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /
 ) -> tuple[int, int]: ...
 def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns: ...
+def window_counts(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    fixed: bool,
+    from_offset: int,
+    to_offset: int,
+    window_ms: int,
+    /,
+) -> list[WindowCounts]: ...
+def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[int, int, int]]: ...
 def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]: ...
 def encode_columns(
     keys: Binary | None,

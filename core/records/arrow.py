@@ -46,13 +46,16 @@ class ArrowColumns:
     def __init__(self, batch: pa.RecordBatch, stamps: pa.Array) -> None:
         self.batch = batch
         self._stamps = stamps
-        column = batch.column("offset")
-        raw = memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
-        self.offsets: Sequence[int] = raw.cast("q")
+        self.offsets: Sequence[int] = _numbers(batch.column("offset"))
 
     @property
-    def timestamps_ms(self) -> list[int]:
-        return list(self._stamps.to_pylist())
+    def timestamps_ms(self) -> Sequence[int]:
+        return _numbers(self._stamps)
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        key, value = (pc.fill_null(pc.binary_length(self.batch.column(name)), 0) for name in ("key", "value"))
+        return _numbers(pc.add(key, value).cast(pa.int64()))
 
     @property
     def keys(self) -> list[bytes | None]:
@@ -70,6 +73,12 @@ class ArrowColumns:
     def part(self, first: int, last: int, /) -> ArrowColumns:
         """Records [first, last), without a copy."""
         return ArrowColumns(self.batch[first:last], self._stamps[first:last])
+
+
+def _numbers(column: pa.Array) -> Sequence[int]:
+    """An int64 column without nulls, as it lies in memory."""
+    raw = memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
+    return raw.cast("q")
 
 
 def arrow_columns(areas: list[RecordArea], from_offset: int = 0, to_offset: int | None = None) -> ArrowColumns:

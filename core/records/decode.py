@@ -40,6 +40,11 @@ class Columns(Protocol):
     @property
     def headers(self) -> Sequence[Headers]: ...
 
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Key plus value of each record, in bytes."""
+        ...
+
     def part(self, first: int, last: int, /) -> Columns:
         """Records [first, last)."""
         ...
@@ -53,6 +58,10 @@ class RecordColumns(NamedTuple):
     keys: list[bytes | None]
     values: list[bytes | None]
     headers: list[Headers]
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(key or b"") + len(value or b"") for key, value in zip(self.keys, self.values, strict=True)]
 
     def part(self, first: int, last: int, /) -> RecordColumns:
         """Records [first, last)."""

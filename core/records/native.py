@@ -23,7 +23,9 @@ __all__ = [
     "plain_produce",
     "produced",
     "seal",
+    "tally",
     "validate",
+    "window_counts",
 ]
 
 
@@ -43,6 +45,7 @@ IMPLEMENTATION: Final = _chosen()
 crc32c, chain, lists, columns = pure.crc32c, pure.chain, pure.lists, pure.columns
 encode_records, encode_columns, seal, partitions = pure.encode_records, pure.encode_columns, pure.seal, pure.partitions
 plain_produce, produced, validate = pure.plain_produce, pure.produced, pure.validate
+tally, window_counts = pure.tally, pure.window_counts
 
 if IMPLEMENTATION == "native":
     from klamm.core.records import _native
@@ -52,3 +55,5 @@ if IMPLEMENTATION == "native":
     seal, partitions = _native.seal, _native.partitions
     plain_produce, produced = _native.plain_produce, _native.produced
     validate = getattr(_native, "validate", pure.validate)  # a checkout whose module was built before it had this one
+    window_counts = getattr(_native, "window_counts", pure.window_counts)  # or these
+    tally = getattr(_native, "tally", pure.tally)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Iterator
 from itertools import accumulate
 from struct import Struct
 from typing import Any, Final
@@ -38,6 +39,10 @@ Column = tuple[bytes | None, bytes, bytes]
 Columns = tuple[int, Column, Column, bytes, bytes, bytes, Column, Column]
 """Rows; keys; values; offsets (int64); timestamps in ms (int64); where each row's headers begin (int32, rows + 1);
 names; header values."""
+
+WindowCounts = tuple[int, int, int, bytes]
+"""The start of a window in ms (-1: without a timestamp); records; bytes of their keys and values; their headers as they
+are in the batch, without their number."""
 
 HEADER_SIZE: Final = 61
 _LENGTH_OVERHEAD: Final = 12
@@ -244,6 +249,75 @@ def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns:
         _column([name.encode() for name, _ in pairs]),
         _column([value for _, value in pairs]),
     )
+
+
+def window_counts(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    fixed: bool,
+    from_offset: int,
+    to_offset: int,
+    window_ms: int,
+    /,
+) -> list[WindowCounts]:
+    """Counts the records with offsets in [from_offset, to_offset) by the window of their timestamps and the bytes of
+    their headers: an item for records that follow each other and have both in common. `CorruptRecordError` as `lists`
+    raises it."""
+    if window_ms <= 0:
+        raise ValueError(f"a window of {window_ms} ms")
+    raw = bytes(data)
+    offsets, timestamps, keys, values, _ = lists(raw, count, base_offset, last_delta, base_timestamp, fixed)
+    found: list[WindowCounts] = []
+    for offset, stamp, key, value, headers in zip(offsets, timestamps, keys, values, _raw_headers(raw), strict=False):
+        if from_offset <= offset < to_offset:
+            start, size = (stamp - stamp % window_ms if stamp >= 0 else -1), len(key or b"") + len(value or b"")
+            if found and (found[-1][0], found[-1][3]) == (start, headers):
+                _, records, before, _ = found.pop()
+                found.append((start, records + 1, before + size, headers))
+            else:
+                found.append((start, 1, size, headers))
+    return found
+
+
+def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[int, int, int]]:
+    """Counts rows of two columns of int64 by the window of their timestamps: (start, rows, sum of their sizes), an item
+    for rows of one window that follow each other."""
+    if window_ms <= 0:
+        raise ValueError(f"a window of {window_ms} ms")
+    stamps, held = array("q"), array("q")
+    length, other = memoryview(timestamps).nbytes, memoryview(sizes).nbytes
+    if length % 8 or length != other:
+        raise ValueError(f"columns of {length} and {other} bytes")
+    stamps.frombytes(memoryview(timestamps).cast("B"))
+    held.frombytes(memoryview(sizes).cast("B"))
+    found: list[tuple[int, int, int]] = []
+    for stamp, size in zip(stamps, held, strict=True):
+        start = stamp - stamp % window_ms if stamp >= 0 else -1
+        if found and found[-1][0] == start:
+            _, rows, before = found.pop()
+            found.append((start, rows + 1, before + size))
+        else:
+            found.append((start, 1, size))
+    return found
+
+
+def _raw_headers(data: bytes) -> Iterator[bytes]:
+    """Of each record, which must all be right: the bytes behind the number of its headers."""
+    pos = 0
+    while pos < len(data):
+        n, pos = read_varint(data, pos)
+        end = pos + n
+        _, pos = read_varlong(data, pos + 1)
+        _, pos = read_varint(data, pos)
+        for _ in ("key", "value"):
+            n, pos = read_varint(data, pos)
+            pos += max(n, 0)
+        _, pos = read_varint(data, pos)
+        yield data[pos:end]
+        pos = end
 
 
 def _column(items: list[bytes | None] | list[bytes]) -> Column:

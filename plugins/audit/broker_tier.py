@@ -19,11 +19,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from operator import add, sub
 from typing import Final
 from uuid import UUID
 
@@ -33,12 +31,11 @@ from klamm.core.records import native
 from klamm.core.records.decode import read_area
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.records.pure import Column
 from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import BROKER
-from klamm.plugins.audit.origins import origins
+from klamm.plugins.audit.origins import origin_of
 from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.ranges import KlammRangeAudit
 
@@ -48,6 +45,8 @@ GROUP: Final = "__klamm_audit"
 CHUNK: Final = 4 * 1024 * 1024
 STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
+MAX_ORIGINS: Final = 1000
+"""Headers of which it is remembered whose they are: a producer's are always the same, unless records have own ones."""
 
 Connect = Callable[[BrokerLogs], AbstractContextManager[Publish]]
 """Opens what events are sent with."""
@@ -131,6 +130,7 @@ class Follower:
         self._audits = audits
         self._followed: dict[TopicPartition, _Followed] = {}
         self._uncommitted: dict[TopicPartition, int] = {}
+        self._origins: dict[bytes, str] = {}
 
     def advance(self) -> bool:
         """One pass; whether there was anything to count. Raises what the log, the store or the publisher raised."""
@@ -231,15 +231,22 @@ class Follower:
             return
         try:
             area = read_area(data, at, header, self._logs.codecs, partition=partition)
-            given = [(area.data, 0, len(area.data), *area[1:])]
-            found = native.columns(given, position, header.next_offset)
+            found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
             return
-        _, keys, values, offsets, timestamps, ends, names, items = found
-        sizes = array("q", map(add, _lengths(keys), _lengths(values)))
-        self._ranges.count(partition, _int64(offsets), _int64(timestamps), sizes, origins(ends, names, items))
+        windows = ((start, records, size, self._origin(headers)) for start, records, size, headers in found)
+        self._ranges.count_windows(partition, header.next_offset, windows)
+
+    def _origin(self, headers: bytes) -> str:
+        """As `origin_of`, which is asked once for the same bytes."""
+        source = self._origins.get(headers)
+        if source is None:
+            if len(self._origins) >= MAX_ORIGINS:
+                self._origins.clear()
+            source = self._origins[headers] = origin_of(headers)
+        return source
 
     def _commit(self) -> None:
         """Publish, then commit, as everywhere: a crash in between is made good by the next event with the same key."""
@@ -254,19 +261,6 @@ class Follower:
         self._logs.offsets.commit(GROUP, now)
         self._ranges.committed(self._uncommitted)
         self._uncommitted = {}
-
-
-def _int64(data: bytes) -> array[int]:
-    found = array("q")
-    found.frombytes(data)
-    return found
-
-
-def _lengths(column: Column) -> Iterator[int]:
-    """Of each item in bytes; 0 for null."""
-    ends = array("i")
-    ends.frombytes(column[1])
-    return map(sub, ends[1:], ends)
 
 
 def connect_to_self(topic: str) -> Connect:

@@ -179,15 +179,26 @@ class KlammProducerAudit:
             heartbeat = not self._wake.wait(self._interval_s)
 
     def _count(self) -> None:
+        """Records that follow each other are mostly of one topic and window: they are added up first."""
         with self._counting:
-            records, topics, window_ms = self._records, self._topics, self._source.window_ms
+            records, window_ms = self._records, self._source.window_ms
+            of, start, kind, number, total = "", 0, _ATTEMPTED, 0, 0
             for _ in range(len(records)):
                 topic, timestamp, column, size, count = records.popleft()
-                start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
-                state = topics.get(topic)
-                if state is None:
-                    state = topics[topic] = _Topic()
-                state.add(start, column, size, count)
+                begin = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
+                if begin != start or column != kind or topic != of:
+                    self._add(of, start, kind, total, number)
+                    of, start, kind, number, total = topic, begin, column, 0, 0
+                number += count
+                total += size
+            self._add(of, start, kind, total, number)
+
+    def _add(self, topic: str, start: int, column: int, size: int, count: int) -> None:
+        if count:
+            state = self._topics.get(topic)
+            if state is None:
+                state = self._topics[topic] = _Topic()
+            state.add(start, column, size, count)
 
     def _send(self, *, final: bool, heartbeat: bool) -> None:
         with self._publishing:

@@ -4,8 +4,9 @@ Rules:
 
 - `from` is the committed offset. It advances only when an event for [from, to) is stored *and* the commit of `to`
   succeeded; until then the records are kept, and the next event begins at `from` again and replaces the one before.
-- Records are kept apart until then (offset, timestamp, size, source: 32 bytes each) because a commit may lie anywhere
-  in what was handed out. Past `max_records` of them the range is `lossy`: its counts are unknown, as the event says.
+- Records are kept apart until then (offset, timestamp, size: 24 bytes each) because a commit may lie anywhere in what
+  was handed out. Past `max_records` of them the range is `lossy`: its counts are unknown, as the event says. The broker
+  tier, which commits nothing but where it is, counts whole windows instead, by source.
 - An offset is summed once. What is read again below the last commit makes an event marked `replay`, which no sum
   includes; what is read again above it was counted already.
 - Events carry the topic's id, so that offsets of a topic that was created again are others, and the owner's epoch, so
@@ -24,55 +25,54 @@ from uuid import UUID
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import AuditIdentity, Publish, RangeCount
-from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventSource, EventWindow, load_note
-from klamm.plugins.audit.windows import tally, tally_by_source
+from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow, load_note
+from klamm.plugins.audit.windows import tally
 
 MAX_RECORDS: Final = 2_000_000
-"""Records of one auditor that wait for a commit: 64 MB."""
+"""Records of one auditor that wait for a commit: 48 MB."""
 
 
 class _Records:
-    """Records in the order of their offsets. `sources` are numbers of `_Sources`."""
+    """Records in the order of their offsets."""
 
     def __init__(self) -> None:
         self.offsets = array("q")
         self.timestamps = array("q")
         self.sizes = array("q")
-        self.sources = array("q")
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def extend(self, rows: _Rows) -> None:
-        self.offsets.extend(rows.offsets)
-        self.timestamps.extend(rows.timestamps)
-        self.sizes.extend(rows.sizes)
-        self.sources.extend(rows.sources)
+        _extend(self.offsets, rows.offsets)
+        _extend(self.timestamps, rows.timestamps)
+        _extend(self.sizes, rows.sizes)
 
     def fill(self, rows: _Rows) -> None:
         """Those of them that are not there yet."""
         there = set(self.offsets)
         new = [row for row in zip(*rows, strict=True) if row[0] not in there]
         if new:
-            mine = zip(self.offsets, self.timestamps, self.sizes, self.sources, strict=True)
+            mine = zip(self.offsets, self.timestamps, self.sizes, strict=True)
             columns = zip(*sorted([*mine, *new]), strict=True)
-            self.offsets, self.timestamps, self.sizes, self.sources = (array("q", column) for column in columns)
+            self.offsets, self.timestamps, self.sizes = (array("q", column) for column in columns)
 
     def drop(self, below: int) -> None:
         end = bisect_left(self.offsets, below)
-        del self.offsets[:end], self.timestamps[:end], self.sizes[:end], self.sources[:end]
+        del self.offsets[:end], self.timestamps[:end], self.sizes[:end]
 
-    def windows(self, below: int, window_ms: int, names: Sequence[str]) -> tuple[EventWindow, ...]:
+    def windows(self, below: int, window_ms: int) -> tuple[EventWindow, ...]:
         end = bisect_left(self.offsets, below)
-        timestamps, sizes, sources = self.timestamps[:end], self.sizes[:end], self.sources[:end]
-        if not any(sources):
-            found = tally(timestamps, sizes, window_ms)
-            return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
-        apart = tally_by_source(timestamps, sizes, sources, window_ms)
-        return tuple(
-            EventWindow(start, count, size, source=names[source])
-            for (start, source), (count, size) in sorted(apart.items())
-        )
+        found = tally(self.timestamps[:end], self.sizes[:end], window_ms)
+        return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
+
+
+def _extend(column: array[int], more: Sequence[int]) -> None:
+    """Those of Arrow's columns at once, without an object for each."""
+    if isinstance(more, memoryview):
+        column.frombytes(more.cast("B"))
+    else:
+        column.extend(more)
 
 
 class _Rows(NamedTuple):
@@ -81,30 +81,30 @@ class _Rows(NamedTuple):
     offsets: Sequence[int]
     timestamps: Sequence[int]
     sizes: Sequence[int]
-    sources: Sequence[int]
 
     def part(self, first: int, last: int) -> _Rows:
         return _Rows(*(column[first:last] for column in self))
 
 
-class _Sources:
-    """Names of sources by number; a record is kept with the number. 0 is `FOREIGN`."""
+class _Windows:
+    """Records that are counted in bulk, by window and source: they are told all at once, or not at all."""
 
     def __init__(self) -> None:
-        self.names = [FOREIGN]
-        self._numbers = {FOREIGN: 0}
+        self._counts: dict[tuple[int, str], list[int]] = {}
 
-    def numbers(self, sources: str | Sequence[str], count: int) -> Sequence[int]:
-        if isinstance(sources, str):
-            return [self._number(sources)] * count
-        return [self._number(name) for name in sources]
+    def add(self, start: int, records: int, size: int, source: str) -> None:
+        cell = self._counts.setdefault((start, source), [0, 0])
+        cell[0] += records
+        cell[1] += size
 
-    def _number(self, name: str) -> int:
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-        return number
+    def windows(self) -> tuple[EventWindow, ...]:
+        return tuple(
+            EventWindow(start, count, size, source=source)
+            for (start, source), (count, size) in sorted(self._counts.items())
+        )
+
+    def clear(self) -> None:
+        self._counts.clear()
 
 
 class _Partition:
@@ -117,6 +117,7 @@ class _Partition:
         self.epoch = epoch
         self.begin = self.counted = self.published = committed
         self.records = _Records()
+        self.bulk = _Windows()
         self.replay: int | None = None
         self.replayed = _Records()
         self.lossy = committed
@@ -137,6 +138,7 @@ class _Partition:
 
     def advance(self, to: int) -> None:
         self.records.drop(to)
+        self.bulk.clear()
         self.begin = to
         self.counted = max(self.counted, to)
 
@@ -163,7 +165,6 @@ class KlammRangeAudit:
         self._store_timeout_s = store_timeout_s
         self._max_records = max_records
         self._partitions: dict[TopicPartition, _Partition] = {}
-        self._sources = _Sources()
 
     def start(
         self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
@@ -181,15 +182,27 @@ class KlammRangeAudit:
         offsets: Sequence[int],
         timestamps_ms: Sequence[int],
         sizes: Sequence[int],
-        sources: str | Sequence[str] = FOREIGN,
     ) -> None:
-        """`sources`: whose records these are, of each or of all (the broker tier's)."""
         state = self._partitions.get(partition)
         if state is None:
             return
-        state.add(_Rows(offsets, timestamps_ms, sizes, self._sources.numbers(sources, len(offsets))))
+        state.add(_Rows(offsets, timestamps_ms, sizes))
         if sum(len(p.records) + len(p.replayed) for p in self._partitions.values()) > self._max_records:
             self._give_up(state)
+
+    @property
+    def window_ms(self) -> int:
+        return self._source.window_ms
+
+    def count_windows(self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]]) -> None:
+        """Records from the last one counted up to `to`, counted already: (start of a window, records, bytes, source).
+        For a tier that commits no other offset than the one up to which it has counted."""
+        state = self._partitions.get(partition)
+        if state is None:
+            return
+        for start, records, size, source in windows:
+            state.bulk.add(start, records, size, source)
+        state.counted = to
 
     def uncountable(self, partition: TopicPartition, to: int) -> None:
         """What lies between the last record counted and `to` cannot be read (a corrupt batch): the event says so."""
@@ -261,7 +274,7 @@ class KlammRangeAudit:
         self, partition: TopicPartition, state: _Partition, span: tuple[int, int], *, replay: bool = False
     ) -> AuditEvent:
         records = state.replayed if replay else state.records
-        windows = records.windows(span[1], self._source.window_ms, self._sources.names)
+        windows = state.bulk.windows() or records.windows(span[1], self._source.window_ms)
         lossy = not replay and state.begin < state.lossy
         return self._source.event(
             partition, span, windows, topic_id=state.topic_id, epoch=state.epoch, replay=replay, lossy=lossy

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from array import array
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from klamm.core.records import native
 from klamm.core.seams.audit import NO_WINDOW
 
 
@@ -15,47 +16,13 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def window_start(timestamp_ms: int, window_ms: int) -> int:
-    """The start of the window that a record falls in; `NO_WINDOW` for one without a timestamp."""
-    return timestamp_ms - timestamp_ms % window_ms if timestamp_ms >= 0 else NO_WINDOW
-
-
-def tally(timestamps_ms: Sequence[int], sizes: Sequence[int], window_ms: int) -> dict[int, list[int]]:
-    """[count, bytes] by window start. It runs for every record that is counted; mostly all are of one window."""
-    if not timestamps_ms:
-        return {}
-    one = window_start(min(timestamps_ms), window_ms)
-    if one == window_start(max(timestamps_ms), window_ms):
-        return {one: [len(timestamps_ms), sum(sizes)]}
+def tally(timestamps_ms: array[int], sizes: array[int], window_ms: int) -> dict[int, list[int]]:
+    """[count, bytes] by window start, of columns of int64."""
     found: dict[int, list[int]] = {}
-    for timestamp, size in zip(timestamps_ms, sizes, strict=True):
-        start = timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW
-        if start in found:
-            cell = found[start]
-            cell[0] += 1
-            cell[1] += size
-        else:
-            found[start] = [1, size]
-    return found
-
-
-def tally_by_source(
-    timestamps_ms: Sequence[int], sizes: Sequence[int], sources: Sequence[int], window_ms: int
-) -> dict[tuple[int, int], list[int]]:
-    """[count, bytes] by (window start, number of the source)."""
-    if not timestamps_ms:
-        return {}
-    if min(sources) == max(sources):
-        return {(start, sources[0]): cell for start, cell in tally(timestamps_ms, sizes, window_ms).items()}
-    found: dict[tuple[int, int], list[int]] = {}
-    for timestamp, size, source in zip(timestamps_ms, sizes, sources, strict=True):
-        key = (timestamp - timestamp % window_ms if timestamp >= 0 else NO_WINDOW, source)
-        if key in found:
-            cell = found[key]
-            cell[0] += 1
-            cell[1] += size
-        else:
-            found[key] = [1, size]
+    for start, count, size in native.tally(timestamps_ms, sizes, window_ms):
+        cell = found.setdefault(start, [0, 0])
+        cell[0] += count
+        cell[1] += size
     return found
 
 

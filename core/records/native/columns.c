@@ -27,7 +27,7 @@ typedef struct {
 } Range;
 
 static int measure(const Area *area, Range range, Sizes *sizes, Fault *fault) {
-    Walk walk = {0, 0, -1};
+    Walk walk = WALK_START;
     Record record;
     while (walk.index < area->count) {
         if (next_record(area, &walk, &record, fault))
@@ -76,7 +76,7 @@ static int add(Column *column, const uint8_t *data, int64_t size) {
 }
 
 static int fill(const Area *area, Range range, Table *table, Fault *fault) {
-    Walk walk = {0, 0, -1};
+    Walk walk = WALK_START;
     Record record;
     while (walk.index < area->count) {
         if (next_record(area, &walk, &record, fault))

@@ -7,7 +7,7 @@ typedef struct {
 } Found;
 
 static int check_all(const Area *area, Found *found, Fault *fault) {
-    Walk walk = {0, 0, -1};
+    Walk walk = WALK_START;
     Record record;
     found->max_timestamp = INT64_MIN;
     found->keyless = 0;
@@ -80,7 +80,7 @@ static int put(PyObject *list, int64_t index, PyObject *item) {
 }
 
 static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Fault *fault) {
-    Walk walk = {0, 0, -1};
+    Walk walk = WALK_START;
     Record record;
     PyObject *stamp = NULL;
     int64_t stamped = 0;
@@ -204,6 +204,7 @@ typedef struct {
     Py_ssize_t key_size, value_size;
 } Row;
 
+/* `row` is the record before; zeroes for the first. */
 static int read_row(PyObject *records, Py_ssize_t index, int64_t *base, Row *row) {
     PyObject *tuple = PyList_GetItem(records, index);
     if (tuple == NULL || !PyTuple_Check(tuple) || PyTuple_Size(tuple) != 4) {
@@ -223,14 +224,17 @@ static int read_row(PyObject *records, Py_ssize_t index, int64_t *base, Row *row
     if (plain(PyTuple_GetItem(tuple, 1), "key", &row->key, &row->key_size) ||
         plain(PyTuple_GetItem(tuple, 2), "value", &row->value, &row->value_size))
         return -1;
-    row->header_tuple = PyTuple_GetItem(tuple, 3);
-    if (!PyTuple_Check(row->header_tuple)) {
-        PyErr_SetString(PyExc_TypeError, "headers are a tuple");
-        return -1;
+    PyObject *headers = PyTuple_GetItem(tuple, 3);
+    if (headers != row->header_tuple) { /* mostly all records of a producer have the same tuple */
+        if (!PyTuple_Check(headers)) {
+            PyErr_SetString(PyExc_TypeError, "headers are a tuple");
+            return -1;
+        }
+        row->headers = put_headers(headers, NULL);
+        if (row->headers < 0)
+            return -1;
+        row->header_tuple = headers;
     }
-    row->headers = put_headers(row->header_tuple, NULL);
-    if (row->headers < 0)
-        return -1;
     int64_t delta;
     if (__builtin_sub_overflow(row->timestamp, *base, &delta)) {
         PyErr_SetString(PyExc_OverflowError, "two timestamps of a batch are more than 64 bits apart");
@@ -252,8 +256,9 @@ static uint8_t *put_bytes(uint8_t *to, const char *data, Py_ssize_t size) {
 }
 
 PyObject *native_encode_records(PyObject *module, PyObject *args) {
-    PyObject *records;
-    Row row;
+    PyObject *records, *written = NULL;
+    Row row = {0};
+    uint8_t *written_at = NULL;
     int64_t base = 0, latest = 0, total = HEADER_SIZE;
     (void)module;
     if (!PyArg_ParseTuple(args, "O", &records))
@@ -292,7 +297,12 @@ PyObject *native_encode_records(PyObject *module, PyObject *args) {
         to = put_varint(to, i);
         to = put_bytes(to, row.key, row.key_size);
         to = put_bytes(to, row.value, row.value_size);
-        put_headers(row.header_tuple, to);
+        if (row.header_tuple == written)
+            memcpy(to, written_at, (size_t)row.headers);
+        else
+            put_headers(row.header_tuple, to);
+        written = row.header_tuple;
+        written_at = to;
         to += row.headers;
     }
     return Py_BuildValue("(NLL)", batch, (long long)base, (long long)latest);

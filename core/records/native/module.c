@@ -40,6 +40,8 @@ static PyMethodDef methods[] = {
     {"lists", native_lists, METH_VARARGS, NULL},
     {"validate", native_validate, METH_VARARGS, NULL},
     {"columns", native_columns, METH_VARARGS, NULL},
+    {"window_counts", native_window_counts, METH_VARARGS, NULL},
+    {"tally", native_tally, METH_VARARGS, NULL},
     {"encode_records", native_encode_records, METH_VARARGS, NULL},
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},
     {"seal", native_seal, METH_VARARGS, NULL},

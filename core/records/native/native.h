@@ -92,10 +92,14 @@ typedef struct {
     int64_t headers, header_count;
 } Record;
 
-/* Where a walk over an area's records is. Starts as {0, 0, -1}. */
+/* Where a walk over an area's records is. Starts as WALK_START. `checked` are the headers found right last: mostly those
+ * of the next record are the same bytes. */
 typedef struct {
     int64_t pos, index, previous;
+    int64_t checked, checked_size, checked_count;
 } Walk;
+
+#define WALK_START {0, 0, -1, 0, 0, 0}
 
 typedef struct {
     int64_t name, name_size, value, value_size;
@@ -113,6 +117,8 @@ PyObject *native_chain(PyObject *module, PyObject *args);
 PyObject *native_lists(PyObject *module, PyObject *args);
 PyObject *native_validate(PyObject *module, PyObject *args);
 PyObject *native_columns(PyObject *module, PyObject *args);
+PyObject *native_window_counts(PyObject *module, PyObject *args);
+PyObject *native_tally(PyObject *module, PyObject *args);
 PyObject *native_encode_records(PyObject *module, PyObject *args);
 PyObject *native_encode_columns(PyObject *module, PyObject *args);
 PyObject *native_seal(PyObject *module, PyObject *args);

@@ -161,7 +161,11 @@ int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
         WRONG("it has %lld headers in %lld bytes", (long long)n, (long long)(end - pos));
     record->headers = pos;
     record->header_count = n;
-    for (int64_t i = 0; i < record->header_count; i++) {
+    int same = n && n == walk->checked_count && end - pos == walk->checked_size &&
+               !memcmp(data + pos, data + walk->checked, (size_t)(end - pos));
+    if (same)
+        pos = end;
+    for (int64_t i = 0; !same && i < record->header_count; i++) {
         Header header;
         int64_t number;
         if (next_header(area, &pos, end, &header, &what, &number)) {
@@ -172,6 +176,9 @@ int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
     }
     if (pos != end)
         WRONG("%lld bytes are left over in it", (long long)(end - pos));
+    walk->checked = record->headers;
+    walk->checked_size = end - record->headers;
+    walk->checked_count = record->header_count;
     walk->pos = pos;
     walk->index++;
     return 0;

@@ -26,7 +26,7 @@ from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
-from klamm.plugins.audit.origins import origin, origins
+from klamm.plugins.audit.origins import origin, origin_of
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import Kind, LogEnd, Place, Problem, TierKey
@@ -62,9 +62,10 @@ def test_a_topic_created_again_has_counts_of_its_own() -> None:
         counts = KlammRangeAudit(identity(tier), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
         for topic_id, records in ((OLD, counted), (NEW, 30)):
             counts.start(FLIGHTS, 0, topic_id=topic_id)
-            counts.count(
-                FLIGHTS, range(records), [0] * records, [1] * records, UNATTRIBUTED if tier == "broker" else ""
-            )
+            if tier == "broker":
+                counts.count_windows(FLIGHTS, 30, [(0, records, records, UNATTRIBUTED)])
+            else:
+                counts.count(FLIGHTS, range(records), [0] * records, [1] * records)
             counts.publish({FLIGHTS: 30})
             counts.committed({FLIGHTS: 30})
     events = [*topic.events, event("producer", "p1", 0, 1, {0: 30}), event("producer", "p2", 0, 1, {0: 30})]
@@ -229,7 +230,7 @@ def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() 
 
 
 def counting_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker_tier, "origins", lambda headers: UNATTRIBUTED)
+    patch.setattr(broker_tier, "origin_of", lambda headers: UNATTRIBUTED)
 
 
 @guarantee("C10", "records of clients that do not audit never make up for a loss", plant=counting_everybody)
@@ -271,19 +272,19 @@ def test_a_record_is_its_last_senders() -> None:
     mine, former = named("mine"), named("former")
     assert origin((*former, *mine)) == "mine"
     assert sources([mine, (), former[:2]]) == ["mine", "", UNATTRIBUTED]
-    assert sources([mine, mine]) == "mine"
-    assert sources([(), ()]) == ""
-    assert sources([(("k", b"v"),), (("k", b"v"),)]) == ""
+    assert sources([mine, mine]) == ["mine"]
+    assert sources([(), ()]) == [""]
+    assert sources([(("k", b"v"),), (("k", b"v"),)]) == [""]
     assert sources([(("k", None), *mine), (("k", b""), *mine)]) == ["mine", "mine"]
     shifted = [(("klamm.producer", b"ab"), ("x", b"c")), (("klamm.producer", b"a"), ("x", b"bc"))]
     assert sources(shifted) == ["ab", "a"]
 
 
-def sources(headers: Sequence[Headers]) -> str | list[str]:
-    """As the broker tier finds them in a batch."""
+def sources(headers: Sequence[Headers]) -> list[str]:
+    """As the broker tier finds them in a batch: one for records that follow each other and have the same headers."""
     batch = encode_batch([(0, None, None, each) for each in headers])
     area = read_area(batch, 0, BatchHeader.parse(batch), CODECS)
-    return origins(*native.columns([(area.data, 0, len(area.data), *area[1:])], 0, 2**62)[5:])
+    return [origin_of(raw) for _, _, _, raw in native.window_counts(*area, 0, 2**62, WINDOW_MS)]
 
 
 # -- C11

@@ -6,6 +6,7 @@ import argparse
 import random
 import struct
 import sys
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -174,6 +175,11 @@ class Twins:
         padded = (b"abc" + area + b"d", 3, 3 + len(area), *one[3:])
         limits = rng.choice(((0, 2**63 - 1), (base + 1, base + 3), (-(2**63), base)))
         self.same("columns", [one, padded][: rng.randrange(3)] or [one], *(min(n, 2**63 - 1) for n in limits))
+        within = (*(min(n, 2**63 - 1) for n in limits), rng.choice((1, 7, 1000, 600_000, 2**62, 0)))
+        self.same("window_counts", area, *one[3:], *within)
+        stamps, sizes = (array("q", (rng.choice(many) for _ in range(7))) for many in (EDGES[:-1], range(2**40)))
+        cut = rng.choice((56, 56, 48, 0, 3))
+        self.same("tally", stamps.tobytes()[:cut], sizes.tobytes()[: rng.choice((cut, 8))], within[2])
 
     def _chain(self, rng: random.Random, data: bytes) -> None:
         second = bytearray(data)

@@ -1,0 +1,163 @@
+/* How many records there are by window of their timestamps, without an object for each: in a batch, apart by their
+ * headers (what the audit's broker tier counts), and in columns (what its consumer tier does). */
+#include "native.h"
+
+#include <stdlib.h>
+
+#define NO_WINDOW (-1)
+
+/* Records that follow each other, of one window and with the same bytes of headers. */
+typedef struct {
+    int64_t window, records, bytes, headers, headers_size;
+} Run;
+
+typedef struct {
+    Run *items;
+    int64_t used, room;
+    int no_memory;
+} Runs;
+
+/* The offsets [from, to), and the length of a window in ms. */
+typedef struct {
+    int64_t from, to, window;
+} Wanted;
+
+static Run *another(Runs *runs) {
+    if (runs->used == runs->room) {
+        int64_t room = runs->room ? 2 * runs->room : 8;
+        Run *grown = realloc(runs->items, sizeof(Run) * (size_t)room);
+        if (grown == NULL) {
+            runs->no_memory = 1;
+            return NULL;
+        }
+        runs->items = grown;
+        runs->room = room;
+    }
+    return &runs->items[runs->used++];
+}
+
+static int in_window(const Run *run, int64_t timestamp, int64_t window) {
+    if (run->window == NO_WINDOW || timestamp < 0)
+        return run->window == NO_WINDOW && timestamp < 0;
+    return timestamp >= run->window && timestamp - run->window < window;
+}
+
+static int64_t window_of(int64_t timestamp, int64_t window) {
+    return timestamp < 0 ? NO_WINDOW : timestamp - timestamp % window;
+}
+
+static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) {
+    Walk walk = WALK_START;
+    Record record;
+    Run *run = NULL;
+    while (walk.index < area->count) {
+        if (next_record(area, &walk, &record, fault))
+            return -1;
+        if (record.offset < wanted.from || record.offset >= wanted.to)
+            continue;
+        int64_t size = walk.pos - record.headers;
+        if (run == NULL || !in_window(run, record.timestamp, wanted.window) || size != run->headers_size ||
+            memcmp(area->data + record.headers, area->data + run->headers, (size_t)size)) {
+            run = another(runs);
+            if (run == NULL)
+                return -1;
+            *run = (Run){window_of(record.timestamp, wanted.window), 0, 0, record.headers, size};
+        }
+        run->records++;
+        run->bytes += (record.key_size > 0 ? record.key_size : 0) + (record.value_size > 0 ? record.value_size : 0);
+    }
+    return end_of_records(area, &walk, fault);
+}
+
+static PyObject *list_of(const Area *area, const Runs *runs) {
+    PyObject *list = PyList_New((Py_ssize_t)runs->used);
+    for (int64_t i = 0; list != NULL && i < runs->used; i++) {
+        const Run *run = &runs->items[i];
+        PyObject *item = Py_BuildValue("(LLLy#)", (long long)run->window, (long long)run->records,
+                                       (long long)run->bytes, (const char *)area->data + run->headers,
+                                       (Py_ssize_t)run->headers_size);
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)i, item) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+PyObject *native_window_counts(PyObject *module, PyObject *args) {
+    Py_buffer data;
+    long long count, base_offset, last_delta, base_timestamp, from, to, window;
+    int fixed;
+    if (!PyArg_ParseTuple(args, "y*LLLLpLLL", &data, &count, &base_offset, &last_delta, &base_timestamp, &fixed, &from,
+                          &to, &window))
+        return NULL;
+    PyObject *result = NULL;
+    Runs runs = {NULL, 0, 0, 0};
+    if (window <= 0) {
+        PyErr_Format(PyExc_ValueError, "a window of %lld ms", window);
+    } else {
+        Area area = {data.buf, data.len, count, base_offset, last_delta, base_timestamp, fixed};
+        Fault fault = {""};
+        int wrong;
+        Py_BEGIN_ALLOW_THREADS
+        wrong = count_all(&area, (Wanted){from, to, window}, &runs, &fault);
+        Py_END_ALLOW_THREADS
+        if (runs.no_memory)
+            PyErr_NoMemory();
+        else if (wrong)
+            raise_corrupt(module, fault.text);
+        else
+            result = list_of(&area, &runs);
+    }
+    free(runs.items);
+    PyBuffer_Release(&data);
+    return result;
+}
+
+static int64_t item_at(const uint8_t *column, int64_t index) {
+    int64_t item;
+    memcpy(&item, column + 8 * index, 8);
+    return item;
+}
+
+static int count_columns(const uint8_t *stamps, const uint8_t *sizes, int64_t count, int64_t window, Runs *runs) {
+    Run *run = NULL;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t stamp = item_at(stamps, i);
+        if (run == NULL || !in_window(run, stamp, window)) {
+            run = another(runs);
+            if (run == NULL)
+                return -1;
+            *run = (Run){window_of(stamp, window), 0, 0, 0, 0};
+        }
+        run->records++;
+        run->bytes = (int64_t)((uint64_t)run->bytes + (uint64_t)item_at(sizes, i));
+    }
+    return 0;
+}
+
+PyObject *native_tally(PyObject *module, PyObject *args) {
+    Py_buffer stamps, sizes;
+    long long window;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*y*L", &stamps, &sizes, &window))
+        return NULL;
+    PyObject *list = NULL;
+    Runs runs = {NULL, 0, 0, 0};
+    if (window <= 0)
+        PyErr_Format(PyExc_ValueError, "a window of %lld ms", window);
+    else if (stamps.len % 8 || stamps.len != sizes.len)
+        PyErr_Format(PyExc_ValueError, "columns of %zd and %zd bytes", stamps.len, sizes.len);
+    else if (count_columns(stamps.buf, sizes.buf, stamps.len / 8, window, &runs))
+        PyErr_NoMemory();
+    else
+        list = PyList_New((Py_ssize_t)runs.used);
+    for (int64_t i = 0; list != NULL && i < runs.used; i++) {
+        const Run *run = &runs.items[i];
+        PyObject *item = Py_BuildValue("(LLL)", (long long)run->window, (long long)run->records, (long long)run->bytes);
+        if (item == NULL || PyList_SetItem(list, (Py_ssize_t)i, item) < 0)
+            Py_CLEAR(list);
+    }
+    free(runs.items);
+    PyBuffer_Release(&stamps);
+    PyBuffer_Release(&sizes);
+    return list;
+}
