@@ -34,6 +34,10 @@ class Job:
     poll_records: int = 1000
     queued_records: int = 100_000
     """That librdkafka fetches ahead."""
+    group: str = ""
+    """Of a consumer that commits; without one, nothing is stored."""
+    audit: bool = False
+    """Whether Klamm's own clients tell the audit what they count."""
 
     @property
     def value(self) -> bytes:

@@ -9,23 +9,31 @@ from klammbench.clients.job import TIMEOUT_S, Job, Stopwatch, Took, count_receiv
 
 def producer_config(job: Job) -> dict[str, object]:
     return {
+        **audit_config(job),
         "producer": {
             "bootstrap.servers": job.bootstrap,
             "acks": job.acks,
             "linger.ms": job.linger_ms,
             "batch.size": job.batch_bytes,
             "buffer.memory": 268_435_456,
-        }
+        },
     }
 
 
+def audit_config(job: Job) -> dict[str, object]:
+    return {"audit": {"plugin": "klamm"}} if job.audit else {}
+
+
 def consumer_config(job: Job) -> dict[str, object]:
+    group = {"group.id": job.group, "auto.commit.interval.ms": 500} if job.group else {}
     return {
+        **audit_config(job),
         "consumer": {
+            **group,
             "bootstrap.servers": job.bootstrap,
             "auto.offset.reset": "earliest",
             "max.partition.fetch.bytes": job.fetch_bytes,
-        }
+        },
     }
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from klammbench.systems.activemq import activemq
 from klammbench.systems.base import System
 from klammbench.systems.kafka import kafka_default, kafka_tuned
-from klammbench.systems.klamm import klamm_embedded, klamm_zookeeper
+from klammbench.systems.klamm import klamm_audited, klamm_embedded, klamm_zookeeper
 from klammbench.systems.rabbitmq import rabbitmq_classic, rabbitmq_streams
 
 SYSTEMS: dict[str, Callable[[Path], System]] = {
     "klamm": klamm_zookeeper,
     "klamm-embedded": klamm_embedded,
+    "klamm-audited": klamm_audited,
     "kafka": kafka_default,
     "kafka-tuned": kafka_tuned,
     "rabbitmq": rabbitmq_classic,

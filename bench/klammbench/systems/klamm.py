@@ -20,13 +20,22 @@ class Klamm:
 
     The ZooKeeper is what `klamm zookeeper` runs, without that command's own process, which only waits for it."""
 
-    def __init__(self, name: str, folder: Path, *, zookeeper: bool, command: Path = BROKER_COMMAND) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        zookeeper: bool,
+        audit: bool = False,
+        command: Path = BROKER_COMMAND,
+    ) -> None:
         self.name = name
         self._folder = folder
         self._command = command
         self.data_dir = folder / "data"
         self._zookeeper: ZooKeeperServer | None = None
         self._with_zookeeper = zookeeper
+        self._audit = audit
         self._port = 0
         self._broker: Child | None = None
 
@@ -34,7 +43,10 @@ class Klamm:
         return importlib.metadata.version("klamm")
 
     def settings(self) -> str:
-        return "defaults; " + ("ZooKeeper in a JVM of its own" if self._with_zookeeper else "embedded coordination")
+        audit = ", the audit" if self._audit else ""
+        return (
+            f"defaults; {'ZooKeeper in a JVM of its own' if self._with_zookeeper else 'embedded coordination'}{audit}"
+        )
 
     @property
     def bootstrap(self) -> str:
@@ -79,7 +91,7 @@ class Klamm:
         coordination: dict[str, object] = {"plugin": "embedded", "path": "./coordination.db"}
         if self._zookeeper is not None:
             coordination = {"plugin": "zookeeper", "zookeeper.connect": f"{self._zookeeper.connect}/klamm"}
-        return {
+        config: dict[str, object] = {
             "broker": {
                 "broker.id": 0,
                 "listeners": f"PLAINTEXT://127.0.0.1:{self._port}",
@@ -88,6 +100,7 @@ class Klamm:
             },
             "coordination": coordination,
         }
+        return config | ({"audit": {"plugin": "klamm"}} if self._audit else {})
 
 
 def klamm_zookeeper(folder: Path) -> Klamm:
@@ -96,3 +109,7 @@ def klamm_zookeeper(folder: Path) -> Klamm:
 
 def klamm_embedded(folder: Path) -> Klamm:
     return Klamm("klamm-embedded", folder, zookeeper=False)
+
+
+def klamm_audited(folder: Path) -> Klamm:
+    return Klamm("klamm-audited", folder, zookeeper=False, audit=True)
