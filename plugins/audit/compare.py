@@ -18,10 +18,10 @@ Pure: no I/O, no clock.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from klamm.core.seams.audit import NO_WINDOW
 from klamm.plugins.audit.event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
@@ -34,6 +34,7 @@ from klamm.plugins.audit.tiling import (
     LogEnd,
     Place,
     Problem,
+    ProducerLife,
     Tally,
     TierCounts,
     TierKey,
@@ -41,6 +42,9 @@ from klamm.plugins.audit.tiling import (
     tier_counts,
     topic_ids,
 )
+
+DELIVERY_MS: Final = 180_000
+"""An event may be stored so much later than it was made: a producer's `delivery.timeout.ms` is two minutes."""
 
 
 class State(StrEnum):
@@ -104,6 +108,24 @@ class WindowAudit:
         return all(cell.state in (State.COMPLETE, State.SETTLED) for cell in self.cells.values())
 
 
+class ClockOff(NamedTuple):
+    """A producer whose clock differs from the audit topic's by `ahead_ms` (below 0: behind) in each of its events: by
+    so much the records that it stamps itself lie in later or earlier windows than the time at which they were sent."""
+
+    producer: str
+    application: str
+    host: str
+    ahead_ms: int
+
+    @property
+    def text(self) -> str:
+        minutes, side = abs(self.ahead_ms) / 60_000, "ahead of" if self.ahead_ms > 0 else "behind"
+        return (
+            f"the clock of producer {self.producer} (application {self.application} on {self.host}) is {minutes:.1f} "
+            f"min {side} the audit topic's: so are the windows of records that it stamps"
+        )
+
+
 class Horizon(NamedTuple):
     """How far a watermark may go: no window may be passed that ends after `limit_ms`, nor one of `held`, in which a
     live producer counted so lately that it may again. -inf where a log was never counted."""
@@ -132,6 +154,8 @@ class TopicAudit:
     """The completeness watermark: up to here, every window that holds a record is complete at every tier."""
     ages: Mapping[TierKey, Mapping[int, Mapping[Age, int]]] = field(default_factory=dict)
     """Records by their age when they were counted, by tier and window."""
+    clocks: tuple[ClockOff, ...] = ()
+    """Producers whose clocks are off. Their counts are right, so these are no problems."""
 
     @property
     def complete(self) -> bool:
@@ -269,7 +293,7 @@ def _compare_topic(
     lives = found[PRODUCERS].lives
     uncounted_ms = min(counts.uncounted_ms for counts in found.values())
     horizon = Horizon(
-        min(min([now_ms, *(life.last.seen_ms for life in lives if life.live)]) - lateness_ms, uncounted_ms),
+        min(min([now_ms, *(_sends_ms(life) for life in lives if life.live)]) - lateness_ms, uncounted_ms),
         frozenset().union(*(life.told_since(now_ms - lateness_ms, window_ms) for life in lives if life.live)),
     )
     return TopicAudit(
@@ -285,7 +309,19 @@ def _compare_topic(
         topic_ids(events),
         watermark(windows, window_ms, horizon),
         {tier: found[tier].ages for tier in order},
+        tuple(_clocks_off(lives, max(lateness_ms, DELIVERY_MS))),
     )
+
+
+def _sends_ms(life: ProducerLife) -> int:
+    """What a live producer, by its own clock, may stamp records with that it has not told yet."""
+    return life.last.seen_ms + min(life.ahead_ms, 0)
+
+
+def _clocks_off(lives: Iterable[ProducerLife], allowed_ms: int) -> Iterator[ClockOff]:
+    for life in lives:
+        if abs(life.ahead_ms) > allowed_ms:
+            yield ClockOff(life.owner, life.last.application, life.last.host, life.ahead_ms)
 
 
 def _require(topic: str, tier: TierKey, found: dict[TierKey, TierCounts]) -> None:

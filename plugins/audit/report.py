@@ -123,6 +123,7 @@ def _add(table: Table, tiers: Sequence[TierKey], row: Row, foreign: bool) -> Non
 
 def _notes(audit: TopicAudit) -> list[str]:
     notes = [f"! {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.problems]
+    notes += [f"! producer: clock: {clock.text}" for clock in audit.clocks]
     notes += [f"settled by {by.who} on {iso(by.time_ms)}: {by.why}" for by in audit.settled]
     notes += [f"(settled) {problem.tier}: {problem.kind}: {problem.text}" for problem in audit.closed]
     if len(audit.topic_ids) > 1:
@@ -171,6 +172,7 @@ def _topic_json(audit: TopicAudit, span: Span) -> dict[str, Any]:
         "topic_ids": list(audit.topic_ids),
         "latency_s": {str(tier): _latency_json(audit, tier) for tier in audit.tiers},
         "problems": list(map(_problem_json, audit.problems)),
+        "clocks": [{**clock._asdict(), "text": clock.text} for clock in audit.clocks],
         "settled": [
             {"who": by.who, "why": by.why, "time_ms": by.time_ms, "counts": len(by.counts)} for by in audit.settled
         ],

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from klamm.core.seams.audit import NO_WINDOW
 from klamm.plugins.audit.event import (
     BROKER,
+    CONSUMER,
     FOREIGN,
     HADOOP,
     PRODUCER,
@@ -147,6 +148,13 @@ class ProducerLife:
         return self.events[-1]
 
     @property
+    def ahead_ms(self) -> int:
+        """How far its clock is ahead of the audit topic's (below 0: behind): in the event where they differ least, for
+        an event may have waited long until it was stored."""
+        off = (event.time_ms - event.stored_ms for event in self.events if event.stored_ms >= 0)
+        return min(off, key=abs, default=0)
+
+    @property
     def live(self) -> bool:
         return not self.killed and not self.last.final
 
@@ -170,6 +178,8 @@ class TierCounts:
     by_topic_id: dict[str, dict[int, int]] = field(default_factory=dict)
     sources: dict[int, dict[str, int]] = field(default_factory=dict)
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
+    set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    """Offsets that a group had committed, and was given again by a later owner that began before them."""
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     ages: dict[int, dict[Age, int]] = field(default_factory=dict)
@@ -263,6 +273,8 @@ def tier_counts(
     for (tier, place), versions in ranges.items():
         chosen = _chosen(tier, versions)
         tiles = found[tier].tiles[place] = list(_not_cut(chosen) if tier.tier == BROKER else chosen)
+        if tier.tier == CONSUMER and (span := _set_back(chain.from_iterable(versions.values()))):
+            found[tier].set_back[place] = span
         for event in tiles:
             found[tier].add(event, window_ms)
     for owner, numbered in producers.items():
@@ -292,6 +304,24 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
         committed = (event for event in ranked if event.to_offset == following)
         fits = (event for event in ranked if following is None or event.to_offset <= following)
         yield ranked[0] if tier.tier == BROKER else next(chain(committed, fits), ranked[0])
+
+
+def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
+    """Ranges begin at commits. So where an owner begins before a range that an earlier one had told, the group's offset
+    went back in between. An earlier one has the lower epoch, and told earlier: a member that was stopped may tell late,
+    and the epoch of a classic group may begin again."""
+    furthest: dict[int, AuditEvent] = {}
+    back: tuple[int, int] | None = None
+    reached = 0
+    for event in sorted(events, key=lambda each: each.seen_ms):
+        for epoch, last in furthest.items() if event.from_offset < reached else ():
+            if epoch < event.epoch and event.from_offset < last.from_offset and last.seen_ms < event.seen_ms:
+                low, high = (event.from_offset, last.to_offset) if back is None else back
+                back = min(low, event.from_offset), max(high, last.to_offset)
+        reached = max(reached, event.from_offset)
+        if event.epoch not in furthest or furthest[event.epoch].from_offset < event.from_offset:
+            furthest[event.epoch] = event
+    return back
 
 
 def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
@@ -326,6 +356,8 @@ class _Findings:
         for counts in self._found.values():
             for place, tiles in counts.tiles.items():
                 counts.problems += self._tiling(counts, place, tiles)
+            for place, span in counts.set_back.items():
+                counts.problems += self._given_again(counts, place, span)
         if self._broker is not None:
             self._broker.problems += self._behind(self._broker, logs)
         producers = self._found.get(PRODUCERS)
@@ -357,6 +389,10 @@ class _Findings:
                 end = min(left.to_offset, right.to_offset)
                 text = f"{where}: offsets [{right.from_offset}, {end}) are counted twice"
                 yield from self._problem(Kind.OVERLAP, counts.tier, text, self._of(left) | self._of(right))
+
+    def _given_again(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
+        text = f"partition {place.partition}: the group was set back, and given offsets [{span[0]}, {span[1]}) again"
+        yield from self._problem(Kind.OVERLAP, counts.tier, text, self._touched(counts, place, span))
 
     def _gap(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> Iterator[Problem]:
         text = f"partition {place.partition}: nothing counted in offsets [{span[0]}, {span[1]})"

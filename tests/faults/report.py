@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 from harness import Campaign, Result
+from klammtest.figures import commit, machine, write_between_markers
 
 
 @dataclass(frozen=True)
@@ -32,11 +29,7 @@ def write_report(
 ) -> None:
     """Between the page's markers of that make target: what failed and what was left out first, then all figures, then
     what each does."""
-    begin, end = (f"<!-- figures of `make {target}`: {edge} -->" for edge in ("begin", "end"))
-    text = page.read_text()
-    before, _, rest = text.partition(begin)
-    _, _, after = rest.partition(end)
-    page.write_text(f"{before}{begin}\n{figures(campaigns, rows, options, seconds)}\n{end}{after}")
+    write_between_markers(page, target, figures(campaigns, rows, options, seconds))
 
 
 def figures(campaigns: Mapping[str, Campaign], rows: list[Row], options: argparse.Namespace, seconds: float) -> str:
@@ -74,28 +67,3 @@ def _what_failed(result: Result) -> str:
     first = [" ".join(problem.split())[:300] for problem in result.problems[:1]]
     more = [f"{result.problem_count - 1} more"] if result.problem_count > 1 else []
     return "; ".join(few + first + more)
-
-
-@cache
-def commit() -> str:
-    """Of the work tree, as it is before a report is written into it; nothing where it is none."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
-    except FileNotFoundError:
-        found = ""
-    return f", commit {found}" if found else ""
-
-
-def machine() -> str:
-    cpu = next(
-        (
-            line.partition(":")[2].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.machine(),
-    )
-    return (
-        f"{os.cpu_count()} cores of {cpu}, Linux {platform.release().split('-')[0]}, Python {platform.python_version()}"
-    )

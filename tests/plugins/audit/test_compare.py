@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from klamm.plugins.audit.compare import State, TopicAudit, compare
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.tiling import Kind, TierKey
@@ -219,3 +221,97 @@ def test_records_without_a_timestamp_do_not_hold_the_watermark() -> None:
     assert audit.windows[0].start_ms == -1
     assert not audit.windows[0].complete
     assert audit.watermark_ms == 3 * WINDOW_MS
+
+
+HOUR_MS = 3_600_000
+
+
+def told(number: int, ahead_ms: int, waited_ms: int = 20, **more: object) -> AuditEvent:
+    """An event of a producer whose clock is so far ahead, stored `waited_ms` after it was made."""
+    stored_ms = 10**10 + number * 1000
+    windows = {0: 10} if number == 0 else {}
+    times = {"time_ms": stored_ms - waited_ms + ahead_ms, "stored_ms": stored_ms}
+    return event("producer", "p", number, number + 1, windows, **times | more)
+
+
+@pytest.mark.parametrize("ahead_ms", [HOUR_MS, -HOUR_MS])
+def test_a_clock_that_is_off_is_told_and_changes_no_count(ahead_ms: int) -> None:
+    counted = event("broker", "b", 0, 10, {}, sources={"p": {0: 10}})
+    audit = result([told(0, ahead_ms), counted], 10**10)
+    assert audit.complete
+    [clock] = audit.clocks
+    assert (clock.producer, clock.application, clock.host) == ("p", "tests", "host")
+    assert abs(clock.ahead_ms - ahead_ms) <= 20
+    assert ("60.0 min ahead of" if ahead_ms > 0 else "60.0 min behind") in clock.text
+
+
+@pytest.mark.parametrize(("ahead_ms", "lateness_ms"), [(0, 0), (170_000, 0), (-500_000, 600_000)])
+def test_a_clock_within_what_is_allowed_is_not_told(ahead_ms: int, lateness_ms: int) -> None:
+    counted = event("broker", "b", 0, 10, {}, sources={"p": {0: 10}})
+    assert result([told(0, ahead_ms), counted], 10**10, lateness_ms=lateness_ms).clocks == ()
+
+
+def test_an_event_that_waited_for_an_hour_is_no_wrong_clock() -> None:
+    """Its broker was away; the next one was stored at once."""
+    assert result([told(0, 0, waited_ms=HOUR_MS), told(1, 0)], 10**10).clocks == ()
+
+
+def test_a_live_producer_whose_clock_is_behind_holds_the_watermark_by_as_much() -> None:
+    """It may still send records of an hour ago."""
+    now_ms = 1000 * WINDOW_MS
+    counted = event("broker", "b", 0, 990, {}, sources={"p": dict.fromkeys(range(990), 1)})
+    whole = {"final": False, "interval_ms": 1000}
+
+    def mark(ahead_ms: int) -> int | None:
+        windows = dict.fromkeys(range(990), 1)
+        first = event("producer", "p", 0, 1, windows, stored_ms=1, time_ms=1 + ahead_ms, **whole)
+        last = event("producer", "p", 1, 2, {}, stored_ms=now_ms, time_ms=now_ms + ahead_ms, **whole)
+        return result([first, last, counted], now_ms, lateness_ms=WINDOW_MS).watermark_ms
+
+    assert mark(0) == 990 * WINDOW_MS
+    assert mark(-20 * WINDOW_MS) == 979 * WINDOW_MS
+    assert mark(20 * WINDOW_MS) == 990 * WINDOW_MS
+
+
+def reads(*ranges: tuple[int, int, int]) -> list[AuditEvent]:
+    """30 records in three windows, and ranges of a group: (epoch, from, to)."""
+    counted = event("broker", "b", 0, 30, {}, sources={"p": {0: 10, 1: 10, 2: 10}})
+    readers = [
+        event(
+            "consumer",
+            "readers",
+            begin,
+            end,
+            {n: 10 for n in range(3) if begin <= 10 * n < end},
+            epoch=epoch,
+            stored_ms=at,
+        )
+        for at, (epoch, begin, end) in enumerate(ranges)
+    ]
+    return [event("producer", "p", 0, 1, {0: 10, 1: 10, 2: 10}), counted, *readers]
+
+
+@pytest.mark.parametrize("again", [(2, 0, 30), (2, 0, 10), (2, 10, 20)])
+def test_a_group_that_was_set_back_to_the_beginning_of_a_range_is_told(again: tuple[int, int, int]) -> None:
+    """The new ranges replace the former ones, and fit in: no overlap shows."""
+    audit = result(reads((1, 0, 10), (1, 10, 20), (1, 20, 30), again))
+    assert State.UNKNOWN in states(audit, READERS)
+    assert not audit.complete
+    assert "the group was set back" in audit.problems[0].text
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(1, 0, 10), (2, 10, 20), (3, 20, 30)],
+        [(1, 0, 10), (1, 10, 30), (2, 10, 20), (2, 20, 30)],
+        [(5, 0, 10), (5, 10, 20), (1, 20, 30)],
+        [(-1, 0, 10), (-1, 10, 20), (-1, 20, 30)],
+        [(2, 0, 10), (2, 10, 20), (2, 20, 30), (1, 0, 30)],
+    ],
+)
+def test_owners_that_go_on_where_the_former_committed_are_complete(ranges: list[tuple[int, int, int]]) -> None:
+    """The second was told twice, for the first owner's commit was refused; the third group's generation began again; in
+    the last a member that was stopped tells late."""
+    audit = result(reads(*ranges))
+    assert audit.complete, audit.problems

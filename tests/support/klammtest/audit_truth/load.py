@@ -1,0 +1,148 @@
+"""Loads without Spark: `LoadJob` and all that it publishes and tells, with Arrow in the place of Spark's two jobs.
+
+The ranges are planned, read and decoded, staged, published, counted in the files and told to the audit as always.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from klamm.core.client.range_reader import OffsetRange
+from klamm.core.config.settings import Settings
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.hadoop import job
+from klamm.hadoop.audit import LoadAuditor
+from klamm.hadoop.job import LoadJob, LoadSpec
+from klamm.hadoop.options import ReadOptions
+from klamm.hadoop.publishing.local import LocalPublisher
+from klamm.hadoop.reading import RangeRows
+from klamm.hadoop.rows import RowFormat
+from klamm.hadoop.spark.cluster import connect
+from klamm.hadoop.staged import Counts, FileFormat, _by_range
+from klamm.hadoop.topics import ClusterTopics
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+
+SINK = "lake"
+Spoil = Callable[[pa.Table], pa.Table]
+"""What becomes of a load's rows on their way into the files."""
+
+
+def as_they_are(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+class ArrowTopics(ClusterTopics):
+    """Reads the rows in this process. `spoil` is asked for each load's."""
+
+    def __init__(self, settings: Settings, config: HadoopSinkConfig) -> None:
+        super().__init__(settings, config, quarantine=False)
+        self.spoil: Spoil = as_they_are
+
+    def rows(self, session: Any, ranges: list[OffsetRange], format_: RowFormat) -> Any:
+        options = ReadOptions(self.bootstrap, (), False, False)
+        numbers = pa.record_batch({"id": pa.array(range(len(ranges)))})
+        batches = list(RangeRows(options, ranges, format_)(iter([numbers])))
+        return self.spoil(pa.Table.from_batches(batches, format_.schema()))
+
+
+@contextmanager
+def arrow_loads() -> Iterator[None]:
+    """While it runs, every `LoadJob` of this process writes and counts by Arrow."""
+    with (
+        mock.patch.object(job, "write", _write),
+        mock.patch.object(job, "count", _count),
+        mock.patch.object(job, "load_session", return_value=SimpleNamespace()),
+    ):
+        yield
+
+
+class Lake:
+    """One topic's lake below `folder`."""
+
+    def __init__(self, folder: Path, settings: Settings, topic: str) -> None:
+        self._topic = topic
+        self._root = folder / "lake"
+        config = HadoopSinkConfig.model_validate({"path": str(self._root), "auto.offset.reset": "earliest"})
+        self._topics = ArrowTopics(settings, config)
+        audit = settings.make_audit()
+        assert audit is not None
+        publisher = LocalPublisher()
+        self._auditor = LoadAuditor(audit, SINK, lambda: connect(self._topics.bootstrap), publisher)
+        files = FileFormat("parquet", ("dt",), 1 << 27)
+        spec = LoadSpec(str(self._root), files, SINK, reset="earliest", window_ms=audit.window_ms)
+        self.said: list[str] = []
+        self._job = LoadJob(_no_spark, self._topics, publisher, spec, auditor=self._auditor, warn=self.said.append)
+
+    def load(self, spoil: Spoil | None = None) -> None:
+        self._topics.spoil = spoil or as_they_are
+        self._job.run(self._topic)
+
+    def load_and_die(self) -> None:
+        """Publishes, and tells the audit nothing: the next load does."""
+        with mock.patch.object(self._auditor, "send_missing", return_value=[]):
+            self.load()
+
+    def rows(self) -> list[tuple[int, int, int]]:
+        """(partition, offset, timestamp in ms) of every row of every published file."""
+        found: list[tuple[int, int, int]] = []
+        for path in sorted((self._root / self._topic).glob("load=*/dt=*/*.parquet")):
+            table = pq.read_table(path, partitioning=None, columns=["_partition", "_offset", "_timestamp"])
+            millis = table["_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
+            found += zip(table["_partition"].to_pylist(), table["_offset"].to_pylist(), millis, strict=True)
+        return found
+
+    def close(self) -> None:
+        self._topics.close()
+
+
+def _no_spark() -> Any:
+    return None
+
+
+def _write(rows: pa.Table, path: str, files: FileFormat, quarantine: bool) -> None:
+    for day in pc.unique(rows["dt"]).to_pylist():
+        folder = Path(path, f"dt={day}")
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(rows.filter(pc.equal(rows["dt"], day)).drop_columns(["dt"]), folder / "part-0.parquet")
+
+
+def _count(
+    session: Any, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
+) -> Counts:
+    """As `klamm.hadoop.staged.count`: read back, so that it counts rows that are there."""
+    parts = sorted(Path(path).glob("dt=*/*.parquet"))
+    table = ds.dataset([str(part) for part in parts]).to_table() if parts else None
+    rows = [] if table is None else _grouped(table, window_ms)
+    counts, first = _by_range(pa.Table.from_pylist(rows), ranges, path)
+    return Counts(counts, first, [])
+
+
+def _grouped(table: pa.Table, window_ms: int) -> list[dict[str, int]]:
+    millis = table["_timestamp"].cast(pa.timestamp("ms"), safe=False).cast(pa.int64()).to_pylist()
+    groups: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    columns: Sequence[list[int]] = [table[name].to_pylist() for name in ("_partition", "_offset", "_size")]
+    for stamp, partition, offset, size in zip(millis, *columns, strict=True):
+        window = stamp - stamp % window_ms if stamp >= 0 else NO_WINDOW
+        groups.setdefault((partition, window), []).append((offset, size))
+    return [
+        {
+            "_partition": partition,
+            "window": window,
+            "count": len(held),
+            "bytes": sum(size for _, size in held),
+            "first": min(offset for offset, _ in held),
+            "last": max(offset for offset, _ in held),
+            "offsets": len({offset for offset, _ in held}),
+        }
+        for (partition, window), held in groups.items()
+    ]

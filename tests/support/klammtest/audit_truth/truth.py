@@ -1,0 +1,143 @@
+"""What happened, as the application, the log and the lake's files say it; and what a report has to say of it.
+
+Nothing of it comes from the audit. A record's value is its number, and names so who sent it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.records.decode import decode_columns
+from klamm.core.records.header import iter_headers
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.plugins.audit.compare import State
+from klammtest.audit_truth.cluster import WINDOW_MS
+
+PRODUCER, BROKER, READERS, LAKE = TIERS = ("producer", "broker", "consumer/readers", "hadoop/lake")
+FOREIGN = ""
+"""Of whom no producer tells anything."""
+
+
+class Place(NamedTuple):
+    """`life` counts how often the topic was created again."""
+
+    life: int
+    partition: int
+    offset: int
+
+
+class Want(NamedTuple):
+    """What a report has to print of one tier in one window."""
+
+    state: State
+    records: int
+    attempted: int = 0
+    foreign: int = 0
+    ratio: float = 1.0
+
+
+@dataclass
+class Sent:
+    source: str
+    window: int
+    acknowledged: bool = False
+
+
+@dataclass
+class Truth:
+    """`stored` and `handed` are records by place, what was deleted meanwhile too; `committed` is how far the group's
+    commits reach; `twice` was handed out again after such a commit, to a group that was set back."""
+
+    sent: dict[int, Sent] = field(default_factory=dict)
+    stored: dict[Place, tuple[int, int]] = field(default_factory=dict)
+    """(number, window) by place."""
+    handed: set[Place] = field(default_factory=set)
+    twice: set[Place] = field(default_factory=set)
+    committed: dict[tuple[int, int], int] = field(default_factory=dict)
+    loaded: Counter[Place] = field(default_factory=Counter)
+    life: int = 0
+    stamped: bool = False
+    """The broker stamps records: who attempts one does not know its window."""
+    _next: int = 0
+
+    def new(self, source: str, window: int) -> int:
+        number, self._next = self._next, self._next + 1
+        self.sent[number] = Sent(source, window)
+        return number
+
+    def read_log(self, client: ClusterClient, topic: str) -> None:
+        """Adds what the log holds now."""
+        for partition in client.partitions(topic):
+            for offset, stamp, value in read_partition(client, partition):
+                number = int(value)
+                self.stored[Place(self.life, partition.partition, offset)] = (number, window_of(stamp))
+                if self.stamped and number in self.sent:
+                    self.sent[number].window = window_of(stamp)
+
+    def windows(self) -> set[int]:
+        return {sent.window for sent in self.sent.values()} | {window for _, window in self.stored.values()}
+
+    def wants(self) -> dict[int, dict[str, Want]]:
+        """By window start and tier."""
+        return {start: {tier: self._want(tier, start) for tier in TIERS} for start in self.windows()}
+
+    def _want(self, tier: str, start: int) -> Want:
+        if tier == PRODUCER:
+            mine = [sent for sent in self.sent.values() if sent.window == start and sent.source != FOREIGN]
+            return Want(State.COMPLETE, sum(sent.acknowledged for sent in mine), len(mine))
+        held = [(place, number) for place, (number, window) in self.stored.items() if window == start]
+        if tier == BROKER:
+            return self._broker(start, [number for _, number in held])
+        if tier == READERS:
+            return _compared(sum(self._counted(place) for place, _ in held), len(held))
+        return _compared(sum(self.loaded[place] for place, _ in held), len(held))
+
+    def _broker(self, start: int, held: Iterable[int]) -> Want:
+        """Producer by producer."""
+        stored = Counter(self.sent[number].source for number in held)
+        acknowledged = Counter(s.source for s in self.sent.values() if s.window == start and s.acknowledged)
+        foreign, _ = stored.pop(FOREIGN, 0), acknowledged.pop(FOREIGN, 0)
+        expected, records = acknowledged.total(), stored.total() + foreign
+        short, over = (acknowledged - stored).total(), (stored - acknowledged).total()
+        if short:
+            return Want(State.MISSING, records, foreign=foreign, ratio=(expected - short) / expected)
+        if over:
+            ratio = (expected + over) / expected if expected else float("inf")
+            return Want(State.DUPLICATED, records, foreign=foreign, ratio=ratio)
+        return Want(State.COMPLETE, records, foreign=foreign)
+
+    def _counted(self, place: Place) -> bool:
+        return place in self.handed and place.offset < self.committed.get((place.life, place.partition), 0)
+
+
+def _compared(records: int, expected: int) -> Want:
+    ratio = records / expected if expected else 1.0
+    state = State.MISSING if ratio < 1 else State.DUPLICATED if ratio > 1 else State.COMPLETE
+    return Want(state, records, ratio=ratio)
+
+
+def window_of(stamp_ms: int) -> int:
+    return stamp_ms - stamp_ms % WINDOW_MS if stamp_ms >= 0 else NO_WINDOW
+
+
+def read_partition(client: ClusterClient, partition: TopicPartition) -> Iterator[tuple[int, int, bytes]]:
+    """(offset, timestamp, value) of each record that is there."""
+    position, end = (client.list_offsets({partition: edge})[partition][0] for edge in (EARLIEST, LATEST))
+    while position < end:
+        [node_id] = client.by_leader([partition])
+        data = client.fetch(node_id, {partition: position}, max_wait_ms=0)[partition].records
+        before = position
+        for at, header in iter_headers(data):
+            if header.next_offset > position:
+                columns = decode_columns(data, at, header, client.codecs, partition=partition)
+                for offset, stamp, value in zip(columns.offsets, columns.timestamps_ms, columns.values, strict=True):
+                    if offset >= position:
+                        yield offset, stamp, value or b""
+                position = header.next_offset
+        if position == before:
+            return
