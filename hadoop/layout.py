@@ -30,6 +30,9 @@ GENERATION = "_generation.json"
 INVALID = "__invalid__"
 """The `dt` of records without a timestamp or with one outside the configured bounds."""
 
+HDFS = "hdfs:"
+"""What a URI of HDFS begins with."""
+
 HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
 """The name of a file that a publisher is writing and has not renamed yet."""
 
@@ -97,3 +100,18 @@ def is_data(name: str) -> bool:
     """Whether readers, or those who look into `_bad`, see a file of a load as data; by its path below the load."""
     parts = name.split("/")
     return not parts[-1].startswith(("_", ".")) and parts[0] != "_temporary"
+
+
+def hdfs_authority(path: str) -> str:
+    """`namenode:8020` of `hdfs://namenode:8020/lake`; empty where the path names none."""
+    rest = path.removeprefix(HDFS)
+    return rest[2:].partition("/")[0].rpartition("@")[2] if rest.startswith("//") else ""
+
+
+def hdfs_path(path: str) -> str:
+    """`/lake` of `hdfs://namenode:8020/lake`: the path in its file system."""
+    rest = path.removeprefix(HDFS)
+    if rest.startswith("//"):
+        _, slash, below = rest[2:].partition("/")
+        rest = slash + below
+    return rest or "/"

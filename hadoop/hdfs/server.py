@@ -29,6 +29,16 @@ _JVM: Final = (
     "-Xmx256m", "-Xms16m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xss512k",
     "-Djava.net.preferIPv4Stack=true", "--add-opens=java.base/java.lang=ALL-UNNAMED",
 )  # fmt: skip
+SMALL: Final = {
+    "dfs.replication": "1",
+    "dfs.namenode.safemode.extension": "0",
+    "dfs.namenode.handler.count": "4",
+    "dfs.datanode.handler.count": "2",
+    "dfs.datanode.du.reserved": "0",
+    "dfs.blockreport.initialDelay": "0s",
+    "dfs.heartbeat.interval": "1s",
+}
+"""Settings of servers on one machine, which are to start quickly."""
 _LOG4J: Final = """log4j.rootLogger=WARN, console
 log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -168,14 +178,10 @@ class HdfsServer:
             self._format()
 
     def _write_configuration(self) -> None:
-        for folder in ("name", "data", "conf/webapps/hdfs/WEB-INF", "conf/webapps/datanode/WEB-INF"):
+        for folder in ("name", "data"):
             (self._data_dir / folder).mkdir(parents=True, exist_ok=True)
         (self._data_dir / "data").chmod(0o700)
-        for web in self.conf_dir.glob("webapps/*/WEB-INF"):
-            (web / "web.xml").write_text(_WEB_XML)
-        (self.conf_dir / "log4j.properties").write_text(_LOG4J)
-        (self.conf_dir / "core-site.xml").write_text(_xml({"fs.defaultFS": self.uri}))
-        (self.conf_dir / "hdfs-site.xml").write_text(_xml({**self._settings(), **self._options}))
+        write_configuration(self.conf_dir, self.uri, {**SMALL, **self._settings(), **self._options})
 
     def _settings(self) -> dict[str, str]:
         p = self.ports
@@ -188,13 +194,6 @@ class HdfsServer:
             "dfs.datanode.http.address": f"{HOST}:{p.data_node_http}",
             "dfs.datanode.ipc.address": f"{HOST}:{p.data_node_ipc}",
             "dfs.datanode.hostname": HOST,  # what clients of WebHDFS are redirected to
-            "dfs.replication": "1",
-            "dfs.namenode.safemode.extension": "0",
-            "dfs.namenode.handler.count": "4",
-            "dfs.datanode.handler.count": "2",
-            "dfs.datanode.du.reserved": "0",
-            "dfs.blockreport.initialDelay": "0s",
-            "dfs.heartbeat.interval": "1s",
         }
 
     def _format(self) -> None:
@@ -208,8 +207,7 @@ class HdfsServer:
             raise HdfsError(f"HDFS's name directory could not be formatted (status {status}); see {process.log}")
 
     def _run(self, name: str, main: str, log: str, *arguments: str) -> JavaProcess:
-        class_path = f"{self.conf_dir}:{find_class_path()}"
-        command = [*_JVM, f"-Dhadoop.log.dir={self._data_dir}", "-cp", class_path, main, *arguments]
+        command = server_command(self.conf_dir, self._data_dir, main, *arguments)
         return JavaProcess(name, command, self._data_dir / log, ends_with_parent=self._ends_with_parent)
 
     def _ready(self) -> bool:
@@ -226,7 +224,24 @@ class HdfsServer:
         return beans[0] if beans else None
 
 
-def _xml(values: Mapping[str, str]) -> str:
+def server_command(conf_dir: Path, log_dir: Path, main: str, *arguments: str) -> list[str]:
+    """The arguments of `java` for one of Hadoop's servers. `ConfigError` without the jars."""
+    return [*_JVM, f"-Dhadoop.log.dir={log_dir}", "-cp", f"{conf_dir}:{find_class_path()}", main, *arguments]
+
+
+def write_configuration(conf_dir: Path, uri: str, hdfs: Mapping[str, str]) -> None:
+    """All that the servers and their clients read: `uri` is the file system, `hdfs` its hdfs-site.xml."""
+    for server in ("hdfs", "datanode"):
+        web = conf_dir / "webapps" / server / "WEB-INF"
+        web.mkdir(parents=True, exist_ok=True)
+        (web / "web.xml").write_text(_WEB_XML)
+    (conf_dir / "log4j.properties").write_text(_LOG4J)
+    (conf_dir / "core-site.xml").write_text(hadoop_xml({"fs.defaultFS": uri}))
+    (conf_dir / "hdfs-site.xml").write_text(hadoop_xml(hdfs))
+
+
+def hadoop_xml(values: Mapping[str, str]) -> str:
+    """A file of Hadoop's configuration."""
     rows = "".join(
         f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
         for name, value in values.items()

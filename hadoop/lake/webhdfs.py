@@ -21,11 +21,11 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.layout import HALF
+from klamm.hadoop.lake.site import web_addresses
+from klamm.hadoop.layout import HALF, hdfs_authority, hdfs_path
 from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
 from klamm.plugins.sinks.hadoop import webhdfs_urls
 
-SCHEME: Final = "hdfs:"
 DEFAULT_PORT: Final = 9870
 TIMEOUT_S: Final = (10.0, 60.0)
 """To connect, and between two packets of an answer."""
@@ -35,8 +35,10 @@ _NOT_THERE: Final = ("FileNotFoundException", "ParentNotDirectoryException")
 
 
 def connect(root: str, url: str | None = None) -> WebHdfsFiles:
-    """`ConfigError` when neither `root` nor `url` names a host."""
-    host = root.removeprefix(SCHEME).removeprefix("//").partition("/")[0].rpartition("@")[2]
+    """`url`, else what Hadoop's configuration says, else port 9870 of the host in `root`. `ConfigError` when none of
+    them names a host."""
+    url = url or web_addresses(root)
+    host = hdfs_authority(root)
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     if url is None and not name:
         raise ConfigError(
@@ -69,7 +71,7 @@ class WebHdfsFiles:
 
     def read(self, path: str) -> bytes | None:
         try:
-            with _translating(f"cannot read {path}"), self._client.read(_inside(path)) as answer:
+            with _translating(f"cannot read {path}"), self._client.read(hdfs_path(path)) as answer:
                 return cast("bytes", answer.read())
         except _NotThereError:
             return None
@@ -89,7 +91,7 @@ class WebHdfsFiles:
     def open(self, path: str) -> BinaryIO:
         try:
             with _translating(f"cannot read {path}"):
-                status = self._client.status(_inside(path))
+                status = self._client.status(hdfs_path(path))
         except _NotThereError as error:
             raise LakeError(f"cannot read {path}: it is not there") from error
         if status["type"] != "FILE":
@@ -106,7 +108,7 @@ class WebHdfsFiles:
 
     def _entries(self, path: str) -> Mapping[str, Mapping[str, Any]]:
         with _translating(f"cannot list {path}"):
-            found = self._client.list(_inside(path), status=True)
+            found = self._client.list(hdfs_path(path), status=True)
         return {name: status for name, status in found if not HALF.match(name)}
 
 
@@ -140,7 +142,7 @@ class _RangeFile(io.RawIOBase):
         try:
             with (
                 _translating(f"cannot read {self._path}"),
-                self._client.read(_inside(self._path), offset=self._position, length=wanted) as answer,
+                self._client.read(hdfs_path(self._path), offset=self._position, length=wanted) as answer,
             ):
                 data = answer.read()
         except _NotThereError as error:
@@ -162,6 +164,11 @@ def _translating(what: str) -> Iterator[None]:
         yield
     except HdfsError as error:
         text = str(error).strip().split("\n")[0]
+        if text.startswith("Authentication failure"):  # the status 401, in the words of the package
+            raise LakeError(
+                f"{what}: WebHDFS asks for Kerberos, by which `klamm lake` cannot read; loads can, with the ticket of "
+                "kinit (docs/hdfs.md)"
+            ) from error
         kind = error.exception
         if kind in _NOT_THERE and "not a file" not in text:
             raise _NotThereError(text) from error
@@ -172,12 +179,3 @@ def _translating(what: str) -> Iterator[None]:
         shell = error.args[0] if error.args else error  # around what ended the last try
         reason = str(getattr(shell, "reason", None) or error).strip().split("\n")[0]
         raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason})") from error
-
-
-def _inside(path: str) -> str:
-    """The path in its file system."""
-    rest = path.removeprefix(SCHEME)
-    if rest.startswith("//"):
-        _, slash, below = rest[2:].partition("/")
-        rest = slash + below
-    return rest or "/"

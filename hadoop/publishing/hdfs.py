@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from klamm.hadoop.layout import HALF
+from klamm.hadoop.layout import HALF, hdfs_path
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 
 REPLICATION_TIMEOUT_S: Final = 60.0
@@ -37,7 +37,9 @@ _CLOSING: Final = {
     "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
     "dfs.client.block.write.locateFollowingBlock.retries": "12",
 }
+_CLIENT: Final = "org.apache.hadoop.hdfs.DistributedFileSystem"
 _DEFAULTS: Final = ("hdfs-default.xml", "core-default.xml")
+_NO_NAME_LEFT: Final = "NSQuotaExceededException"
 _GONE: Final = frozenset({"FileNotFoundException", "ParentNotDirectoryException", "PathIsNotDirectoryException"})
 
 
@@ -55,19 +57,25 @@ class _Hdfs:
     def __init__(self, hadoop: HadoopJvm, uri: str) -> None:
         jvm = hadoop.gateway.jvm
         fs = jvm.org.apache.hadoop.fs
-        self.Path = fs.Path
+        self._new_path = fs.Path
         self.read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
-        where = self.Path(uri).toUri()
+        where = self._new_path(uri).toUri()
         self.configuration = jvm.org.apache.hadoop.conf.Configuration(hadoop.configuration)
         # Always an instance of its own: one that is shared would keep the configuration of whoever asked first.
         self.files = fs.FileSystem.newInstance(where, self.configuration)
+        if (kind := str(self.files.getClass().getName())) != _CLIENT:
+            raise LakeError(
+                f"{uri}: fs.hdfs.impl is {kind}: what it makes of paths the rename of a load does not see; publishing "
+                f"needs {_CLIENT}"
+            )
         self.settings = self._find_settings()
         for name, value in self.settings.items():
             self.configuration.set(name, value)
         if self.settings:
             self.files.close()
             self.files = fs.FileSystem.newInstance(where, self.configuration)
-        self.context = fs.FileContext.getFileContext(where, self.configuration)
+        # `hdfs:///` is the default file system for a FileSystem, and an error for a FileContext.
+        self.context = fs.FileContext.getFileContext(self.files.getUri(), self.configuration)
         kind = getattr(fs, "Options$Rename")
         self._options = {name: hadoop.gateway.new_array(kind, 1) for name in ("NONE", "OVERWRITE")}
         for name, options in self._options.items():
@@ -78,11 +86,15 @@ class _Hdfs:
         each block, however many DataNodes there are: the server's own default is taken."""
         chosen = {name: value for name, value in _CLOSING.items() if _is_default(self.configuration, name)}
         if _is_default(self.configuration, _REPLICATION):
-            chosen[_REPLICATION] = str(self.files.getServerDefaults(self.Path("/")).getReplication())
+            chosen[_REPLICATION] = str(self.files.getServerDefaults(self._new_path("/")).getReplication())
         return chosen
 
+    def path(self, path: str) -> Any:
+        """Without scheme and authority, which `hdfs:///lake` leaves to the configuration."""
+        return self._new_path(hdfs_path(path))
+
     def rename(self, source: str, target: str, option: str) -> None:
-        self.context.rename(self.Path(source), self.Path(target), self._options[option])
+        self.context.rename(self.path(source), self.path(target), self._options[option])
 
 
 class HdfsPublisher:
@@ -112,7 +124,7 @@ class HdfsPublisher:
             except Py4JJavaError as error:
                 # A target that is a file is refused in other words. With both there, nothing was renamed.
                 taken = _class_of(error) == "FileAlreadyExistsException" or (
-                    hdfs.files.exists(hdfs.Path(target)) and hdfs.files.exists(hdfs.Path(staging))
+                    hdfs.files.exists(hdfs.path(target)) and hdfs.files.exists(hdfs.path(staging))
                 )
                 if taken:
                     raise TargetExistsError(f"{target} is there already") from error
@@ -123,7 +135,7 @@ class HdfsPublisher:
         half = f"{folder}/.{name}.{uuid.uuid4().hex}"
         with _translating(f"cannot write {path}"):
             hdfs = self._at(path)
-            out = hdfs.files.create(hdfs.Path(half), True)
+            out = hdfs.files.create(hdfs.path(half), True)
             try:
                 if data:
                     out.write(data)
@@ -143,7 +155,7 @@ class HdfsPublisher:
         with _translating(f"cannot read {path}"):
             hdfs = self._at(path)
             try:
-                source = hdfs.files.open(hdfs.Path(path))
+                source = hdfs.files.open(hdfs.path(path))
             except Py4JJavaError as error:
                 if _class_of(error) in _GONE:
                     return None
@@ -159,7 +171,7 @@ class HdfsPublisher:
     def files(self, path: str) -> list[tuple[str, int]]:
         with _translating(f"cannot list {path}"):
             hdfs = self._at(path)
-            root = str(hdfs.Path(path).toUri().getPath()).rstrip("/") + "/"
+            root = str(hdfs.path(path).toUri().getPath()).rstrip("/") + "/"
             try:
                 found = [(str(s.getPath().toUri().getPath()), int(s.getLen())) for s in _below(hdfs, path)]
             except Py4JJavaError as error:
@@ -172,13 +184,13 @@ class HdfsPublisher:
     def make(self, path: str) -> None:
         with _translating(f"cannot make the directory {path}"):
             hdfs = self._at(path)
-            hdfs.files.mkdirs(hdfs.Path(path))
+            hdfs.files.mkdirs(hdfs.path(path))
 
     def age_s(self, path: str) -> float | None:
         with _translating(f"cannot read {path}"):
             hdfs = self._at(path)
             try:
-                written_ms = hdfs.files.getFileStatus(hdfs.Path(path)).getModificationTime()
+                written_ms = hdfs.files.getFileStatus(hdfs.path(path)).getModificationTime()
             except Py4JJavaError as error:
                 if _class_of(error) in _GONE:
                     return None
@@ -198,7 +210,7 @@ class HdfsPublisher:
     def remove(self, path: str) -> None:
         with _translating(f"cannot remove {path}"):
             hdfs = self._at(path)
-            hdfs.files.delete(hdfs.Path(path), True)
+            hdfs.files.delete(hdfs.path(path), True)
 
     def sync(self, path: str) -> None:
         """`LakeError` when a file stays open, or a block short of replicas, for longer than the time-out."""
@@ -221,7 +233,7 @@ class HdfsPublisher:
         with _translating(f"cannot list {path}"):
             hdfs = self._at(path)
             try:
-                return [str(status.getPath().getName()) for status in hdfs.files.listStatus(hdfs.Path(path))]
+                return [str(status.getPath().getName()) for status in hdfs.files.listStatus(hdfs.path(path))]
             except Py4JJavaError as error:
                 if _class_of(error) in _GONE:
                     return []
@@ -257,19 +269,39 @@ def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
 
 def _below(hdfs: _Hdfs, path: str) -> Iterator[Any]:
     """The status of every file below a directory, with the locations of its blocks."""
-    rows = hdfs.files.listFiles(hdfs.Path(path), True)
+    rows = hdfs.files.listFiles(hdfs.path(path), True)
     while rows.hasNext():
         yield rows.next()
 
 
 def _now_ms(hdfs: _Hdfs, path: str) -> int:
-    """The NameNode's clock: the time that it gives to a file that is created now."""
-    probe = hdfs.Path(f"{path.rpartition('/')[0]}/.now.{uuid.uuid4().hex}")
-    hdfs.files.create(probe, True).close()
+    """The NameNode's clock: the time that it gives to a file that is created now, beside `path`.
+
+    Where a quota leaves no name for it, the time of the last heartbeat of a DataNode that holds a block nearby: some
+    seconds too early, or more when that DataNode is away. An age is then too low, and nothing is removed too soon.
+    """
+    folder = path.rpartition("/")[0]
+    probe = hdfs.path(f"{folder}/.now.{uuid.uuid4().hex}")
+    try:
+        hdfs.files.create(probe, True).close()
+    except Py4JJavaError as error:
+        told = _last_heartbeat_ms(hdfs, folder.rpartition("/")[0]) if _class_of(error) == _NO_NAME_LEFT else None
+        if told is None:
+            raise
+        return told
     try:
         return int(hdfs.files.getFileStatus(probe).getModificationTime())
     finally:
         hdfs.files.delete(probe, False)
+
+
+def _last_heartbeat_ms(hdfs: _Hdfs, path: str) -> int | None:
+    """By the NameNode's clock, of the DataNodes that hold the first block found below a directory; None without one."""
+    for status in _below(hdfs, path):
+        for block in hdfs.files.getFileBlockLocations(status.getPath(), 0, status.getLen()):
+            if told := [int(node.getLastUpdate()) for node in block.getLocatedBlock().getLocations()]:
+                return max(told)
+    return None
 
 
 @contextmanager

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import socket
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pyarrow as pa
@@ -107,6 +109,33 @@ def test_a_file_system_that_does_not_answer_is_one_line() -> None:
         files = lake_files("hdfs://127.0.0.1:1/lake", f"http://127.0.0.1:{nobody.getsockname()[1]}")
         with pytest.raises(LakeUnavailableError, match="cannot list hdfs:") as caught:
             files.names("hdfs://127.0.0.1:1/lake")
+    assert "\n" not in str(caught.value)
+
+
+class AsksForKerberos(BaseHTTPRequestHandler):
+    """As a NameNode of a secure cluster answers who brings no ticket."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", "Negotiate")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_cluster_with_kerberos_is_refused_in_one_line() -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), AsksForKerberos) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            files = lake_files("hdfs://secure/lake", f"http://127.0.0.1:{server.server_port}")
+            with pytest.raises(LakeError, match="cannot list hdfs://secure/lake: WebHDFS asks for Kerberos") as caught:
+                files.names("hdfs://secure/lake")
+        finally:
+            server.shutdown()
+            thread.join()
     assert "\n" not in str(caught.value)
 
 

@@ -18,11 +18,13 @@ from klamm.hadoop.hdfs.server import HdfsServer
 from klamm.hadoop.job import LoadJob, LoadResult, LoadSpec
 from klamm.hadoop.layout import TopicLayout
 from klamm.hadoop.manifest import last_manifest
+from klamm.hadoop.publishing.hdfs import HadoopJvm, HdfsPublisher
 from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.session import hadoop_jvm
 from klamm.hadoop.staged import FileFormat
 from klamm.hadoop.staging import LoadConflictError, Staging, sweep
 from klammtest.faulty import fault_hook
-from klammtest.hdfs_client import Administration, new_publisher
+from klammtest.hdfs_client import SPARK, Administration, new_publisher
 from klammtest.lake import (
     LOAD_POINTS,
     TOPIC,
@@ -173,6 +175,39 @@ def test_a_quota_that_is_exceeded_is_one_line_and_publishes_nothing(spark: Spark
     administration.limit_names(hdfs_root, 10_000)
     load(spark, topics, hdfs_root, staging_retention_s=-1)
     assert coordinates(spark, hdfs_root) == everything(topics)
+
+
+def test_dead_jobs_are_swept_where_a_quota_leaves_no_name(hdfs_root: str) -> None:
+    """What they left may be what uses up the quota."""
+    publisher, administration, layout = new_publisher(), Administration(hdfs_root), TopicLayout(hdfs_root, TOPIC)
+    for job_id in ("dead", "live"):
+        publisher.make(layout.staging(job_id))
+        publisher.write(layout.heartbeat(job_id), b"")
+        publisher.write(f"{layout.staging(job_id)}/_job.json", b"{}")
+    publisher.write(f"{layout.staging_root}/.half.{'0' * 32}", b"")
+    for left in (layout.heartbeat("dead"), f"{layout.staging_root}/.half.{'0' * 32}"):
+        administration.age(left, 3700)
+    administration.limit_names(hdfs_root, 1)
+    with pytest.raises(LakeError, match="quota"):
+        publisher.make(f"{hdfs_root}/another")
+    assert sweep(publisher, layout, 3600) == ["dead"]
+    assert publisher.names(layout.staging_root) == ["live", "live.alive"]
+    assert administration.names(layout.staging_root) == ["live", "live.alive"]
+
+
+def test_a_mount_table_in_place_of_hdfs_is_refused_in_one_line(hdfs_server: HdfsServer, hdfs_root: str) -> None:
+    hadoop = hadoop_jvm(SPARK)
+    mounted = HadoopJvm(hadoop.gateway, hadoop.gateway.jvm.org.apache.hadoop.conf.Configuration(hadoop.configuration))
+    settings = {
+        "fs.hdfs.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.hdfs.impl": "org.apache.hadoop.hdfs.DistributedFileSystem",
+        "fs.viewfs.mounttable.127.0.0.1.link./mnt": f"{hdfs_server.uri}/elsewhere",
+    }
+    for name, value in settings.items():
+        mounted.configuration.set(name, value)
+    with pytest.raises(LakeError, match=r"fs.hdfs.impl is .*ViewFileSystemOverloadScheme") as caught:
+        HdfsPublisher(lambda: mounted).names(hdfs_root)
+    assert "\n" not in str(caught.value)
 
 
 def test_safe_mode_is_one_line_and_the_next_run_needs_no_hand(spark: SparkSession, hdfs_root: str) -> None:

@@ -50,6 +50,10 @@ class Administration:
             found.add(int(rows.next().getReplication()))
         return found
 
+    def names(self, path: str) -> list[str]:
+        """All that is in a directory."""
+        return sorted(str(status.getPath().getName()) for status in self._files.listStatus(self._path(path)))
+
     def limit_names(self, path: str, names: int) -> None:
         """A quota of files and directories."""
         self._files.setQuota(self._path(path), names, 2**63 - 1)
