@@ -169,6 +169,7 @@ class Story:
     def _until_killed(self, loads: Loads) -> None:
         begun_s = self._show.seconds
         doomed = loads.start_doomed()
+        loads.find()  # the first answer of WebHDFS takes the NameNode seconds: Spark starts meanwhile
         self._look_until(lambda: bool(self._look(loads, doomed, begun_s)), "the first load")
         self._allowed = MONTHS_ALLOWED[1]
         published_s = self._show.seconds
