@@ -37,7 +37,7 @@ from klamm.hadoop.lake_session import LakeSession
 from klamm.hadoop.layout import BAD, GENERATION, SUCCESS, TopicLayout, is_data
 from klamm.hadoop.progress import Progress
 from klamm.hadoop.publishing.seam import LakeError, Publisher
-from klamm.hadoop.staged import FileFormat, write_clustered
+from klamm.hadoop.staged import FileFormat, with_directories, write_clustered
 from klamm.hadoop.staging import Staging, sweep
 
 _HINT: Final = "`klamm lake verify` says what is wrong; nothing is published"
@@ -149,7 +149,7 @@ class CompactJob:
             with self._progress.watch(session, f"compact {layout.topic}"):
                 write_clustered(rows, path, files)
             with self._progress.watch(session, f"count {layout.topic}"):
-                written = session.read.schema(_COUNTED).format(files.name).load(path)
+                written = session.read.schema(with_directories(_COUNTED, files)).format(files.name).load(path)
                 held, source = _held(written), _held(rows)
                 aside = _set_aside(session, layout, loads)
         for load in loads:

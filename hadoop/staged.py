@@ -119,12 +119,18 @@ def count_below(
 def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool) -> tuple[DataFrame, DataFrame | None]:
     """The written records' places, those that are set aside too; and what is set aside, batches too, if anything is."""
     columns = ("_partition", "_offset", "_timestamp", "_size")
-    rows = session.read.schema(_COUNTED).format(files.name).load(path).select(*columns)
+    rows = session.read.schema(with_directories(_COUNTED, files)).format(files.name).load(path).select(*columns)
     if not has_bad:
         return rows, None
     bad = session.read.schema(f"{_COUNTED}, _end_offset LONG, _error STRING").format(files.name)
     set_aside = bad.load(f"{path}/{BAD}")
     return rows.union(set_aside.where("_end_offset is null").select(*columns)), set_aside
+
+
+def with_directories(columns: str, files: FileFormat) -> str:
+    """Columns with those of the directories as text. Where Spark finds their types by itself, hours of which all are
+    null have a type that its ORC reader fails at."""
+    return ", ".join((columns, *(f"{name} STRING" for name in files.partition_by)))
 
 
 def _set_aside(rows: DataFrame) -> tuple[int, str | None]:

@@ -628,6 +628,20 @@ def test_hours_and_other_formats_are_verified_too(spark: SparkSession, tmp_path:
     assert any("timestamp of another directory" in finding.text for finding in verified(place).findings)
 
 
+@pytest.mark.parametrize("format_", ["parquet", "orc", pytest.param("avro", marks=NO_AVRO)])
+def test_a_load_of_invalid_records_alone_has_no_hour(spark: SparkSession, tmp_path: Path, format_: str) -> None:
+    topics = MemoryTopics()
+    topics.configure(partition_by=("dt", "hr"))
+    topics.add(0, flight(1), ts_ms=None)
+    load = job(spark, topics, str(tmp_path), files=FileFormat(format_, ("dt", "hr"), 1 << 20))
+    assert load.run(TOPIC) is not None
+    assert compactor(spark, str(tmp_path)).run(TOPIC) is not None
+    for generation in (None, "latest"):
+        (row,) = read_lake(spark, str(tmp_path), TOPIC, generation=generation).collect()  # type: ignore[arg-type]
+        assert (row["number"], row["dt"], row["hr"]) == (1, "__invalid__", None)
+    assert verified((lake_files(str(tmp_path)), str(tmp_path))).findings == []
+
+
 def test_timestamps_that_only_orc_can_hold_are_no_damage(spark: SparkSession, tmp_path: Path) -> None:
     """What stands for "for ever" in a field is beyond pyarrow's nanoseconds."""
     until = {"name": "until", "type": {"type": "long", "logicalType": "timestamp-millis"}}
