@@ -30,6 +30,7 @@ from klamm.core.faults import fault_point
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import RangeCount
 from klamm.hadoop.audit import LoadAudit, LoadAuditor
+from klamm.hadoop.columnar.job import ColumnarJob
 from klamm.hadoop.history import HistoryCheck, Loaded, TopicHistory, way_out
 from klamm.hadoop.jvm_zone import check_zone
 from klamm.hadoop.lake_session import LakeSession
@@ -190,6 +191,7 @@ class LoadJob:
         *,
         auditor: LoadAuditor | None = None,
         committer: Committer | None = None,
+        columnar: ColumnarJob | None = None,
         progress: Progress | None = None,
         warn: Callable[[str], None] = _log.warning,
         check: Callable[[], None] = lambda: None,
@@ -203,6 +205,7 @@ class LoadJob:
         self._history = HistoryCheck(topics)
         self._auditor = auditor
         self._committer = committer
+        self._columnar = columnar
         self._progress = progress or Progress()
         self._warn = warn
         self._check = check
@@ -375,6 +378,10 @@ class LoadJob:
         if not ranges:
             return Counts([], {}, [])  # all that is new is deleted
         format_ = self._topics.format(topic)
+        if self._columnar is not None:
+            with self._spark.as_it_is() as spark:
+                if self._columnar.serves(spark.sparkContext, format_):
+                    return self._columnar.write(spark, path, ranges, format_)
         with self._spark.running() as session:
             check_zone(session, [self._spec.files.name])
             with self._progress.watch(session, f"load {topic}"):

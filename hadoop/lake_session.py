@@ -54,12 +54,25 @@ class LakeSession:
     def running(self) -> Iterator[SparkSession]:
         """The session, for Spark jobs of this thread. What Spark raises is `SparkFailedError` in one line; the thread's
         active session is afterwards the one that it was."""
-        try:
+        with _failing():
             session = self._session
             with _active_session_kept(session):
                 yield session
-        except (PySparkException, Py4JJavaError) as error:
-            raise SparkFailedError(reason_of(error)) from error
+
+    @contextmanager
+    def as_it_is(self) -> Iterator[SparkSession]:
+        """The caller's session, for jobs without SQL: no SQL configuration matters to them, and making a session of SQL
+        takes a second. What Spark raises is `SparkFailedError` here, too."""
+        with _failing():
+            yield self._spark()
+
+
+@contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except (PySparkException, Py4JJavaError) as error:
+        raise SparkFailedError(reason_of(error)) from error
 
 
 def configured_session(spark: SparkSession, target_size: int, more: Mapping[str, str]) -> SparkSession:

@@ -25,6 +25,8 @@ OWNER = "_job.json"
 BAD = "_bad"
 STAGING = "_staging"
 AUDITED = "_audited"
+TEMPORARY = "_temporary"
+"""Where Spark's tasks write before their files get their names."""
 GENERATIONS = "_generations"
 GENERATION = "_generation.json"
 INVALID = "__invalid__"
@@ -99,7 +101,7 @@ def generation_number(name: str) -> int | None:
 def is_data(name: str) -> bool:
     """Whether readers, or those who look into `_bad`, see a file of a load as data; by its path below the load."""
     parts = name.split("/")
-    return not parts[-1].startswith(("_", ".")) and parts[0] != "_temporary"
+    return not parts[-1].startswith(("_", ".")) and parts[0] != TEMPORARY
 
 
 def hdfs_authority(path: str) -> str:

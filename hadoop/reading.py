@@ -7,6 +7,7 @@ Spark would start three more processes to ask the source for its schema and its 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
 from klamm.hadoop.spark.tasks import read_range
 
-_RECORDS = (
+RECORDS: Final = (
     pa.field("key", pa.binary()),
     pa.field("value", pa.binary()),
     pa.field("partition", pa.int32()),
@@ -34,8 +35,12 @@ class RangeRows:
         self._format = format_
 
     def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        schema = pa.schema([*_RECORDS, *(_UNREADABLE if self._format.quarantine else ())])
         decode = RowDecoder(self._format)
         for batch in numbers:
             for number in batch.column("id").to_pylist():
-                yield from decode(read_range(self._options, self._ranges[number], schema))
+                yield from decode(read_records(self._options, self._ranges[number], quarantine=self._format.quarantine))
+
+
+def read_records(options: ReadOptions, range_: OffsetRange, *, quarantine: bool) -> Iterator[pa.RecordBatch]:
+    """The columns that rows are made of."""
+    return read_range(options, range_, pa.schema([*RECORDS, *(_UNREADABLE if quarantine else ())]))

@@ -15,6 +15,7 @@ from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import LoadAuditor
 from klamm.hadoop.avro.jar import with_avro
+from klamm.hadoop.columnar.job import ColumnarJob
 from klamm.hadoop.group_offsets import GroupOffsets
 from klamm.hadoop.interrupt import Interrupt
 from klamm.hadoop.job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
@@ -79,8 +80,9 @@ class Loader:
 
         spec = _spec(sink, config, audit.window_ms if audit else DEFAULT_WINDOW_MS)
         committer = GroupOffsets(self._topics.client, group) if group else None
+        columnar = ColumnarJob(publisher, spec.files, self._topics.tasks, window_ms=spec.window_ms, progress=progress)
         self._job = LoadJob(spark, self._topics, publisher, spec, auditor=auditor, committer=committer,
-                            progress=progress, warn=warn, check=interrupt.check)  # fmt: skip
+                            columnar=columnar, progress=progress, warn=warn, check=interrupt.check)  # fmt: skip
 
     def __enter__(self) -> Loader:
         self._interrupt.install()

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
 
@@ -102,7 +101,7 @@ def count(
         sf.max("_offset").alias("last"),
         sf.count_distinct("_offset").alias("offsets"),
     )
-    counts, first = _by_range(grouped.toArrow(), ranges, path)
+    counts, first = by_range(grouped.toArrow().to_pylist(), ranges, path)
     return Counts(counts, first, unopened, records_aside, first_bad)
 
 
@@ -154,16 +153,21 @@ def _unopened(set_aside: DataFrame) -> list[UnopenedBatch]:
     return sorted(batches, key=lambda batch: (batch.partition, batch.start))
 
 
-def _by_range(table: pa.Table, ranges: Iterable[OffsetRange], path: str) -> tuple[list[RangeCount], dict[int, int]]:
-    found: dict[int, list[dict[str, int]]] = {}
-    for row in table.to_pylist():
+def by_range(
+    windows_found: Iterable[Mapping[str, int]], ranges: Iterable[OffsetRange], path: str
+) -> tuple[list[RangeCount], dict[int, int]]:
+    """Rows with `_partition`, `window`, `count`, `bytes`, `first` and `last` offset as counts of the ranges, and the
+    first offset of each partition that has any. `offsets`: how many different ones, where that is not proven.
+    `LakeError` when a row is outside its range, or there twice."""
+    found: dict[int, list[Mapping[str, int]]] = {}
+    for row in windows_found:
         found.setdefault(row["_partition"], []).append(row)
     first = {number: min(row["first"] for row in rows) for number, rows in found.items()}
     counts = []
     for r in ranges:
         rows = found.pop(r.partition.partition, [])
         for row in rows:
-            if not r.start <= row["first"] <= row["last"] < r.end or row["offsets"] != row["count"]:
+            if not r.start <= row["first"] <= row["last"] < r.end or row.get("offsets", row["count"]) != row["count"]:
                 raise LakeError(
                     f"{path} holds rows of {r.partition} that are twice there or not of [{r.start}, {r.end})"
                 )

@@ -19,6 +19,7 @@ from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.cluster_history import ClusterHistory
+from klamm.hadoop.columnar.job import ReadTasks
 from klamm.hadoop.job import LogEnds
 from klamm.hadoop.manifest import BatchMark
 from klamm.hadoop.options import ReadOptions
@@ -121,13 +122,17 @@ class ClusterTopics:
         entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
         return TopicSchemas(said.schema or _latest(topic, options, entries), writers_by_key(entries))
 
-    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+    def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
         options = ReadOptions(
             self.bootstrap, self._settings.plugins, self._config.auto_offset_reset == "fail", self._quarantine
         )
-        tasks = split(ranges, max_offsets=self._config.max_offsets_per_task)
-        numbers = session.range(0, len(tasks), 1, len(tasks))
-        return numbers.mapInArrow(RangeRows(options, tasks, format_), from_arrow_schema(format_.schema()))
+        return ReadTasks(options, split(ranges, max_offsets=self._config.max_offsets_per_task))
+
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        tasks = self.tasks(ranges)
+        numbers = session.range(0, len(tasks.ranges), 1, len(tasks.ranges))
+        work = RangeRows(tasks.options, tasks.ranges, format_)
+        return numbers.mapInArrow(work, from_arrow_schema(format_.schema()))
 
     @property
     def client(self) -> ClusterClient:

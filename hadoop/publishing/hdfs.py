@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -224,6 +225,15 @@ class HdfsPublisher:
                         "many live DataNodes as dfs.replication asks for?)"
                     )
                 self._sleep(_POLL_S)
+
+    def folder(self, path: str) -> Path | None:
+        del path
+        return None
+
+    def put(self, source: Path, path: str) -> None:
+        with _translating(f"cannot write {path}"):
+            hdfs = self._at(path)
+            hdfs.files.copyFromLocalFile(False, False, hdfs.Path(f"file://{source.absolute()}"), hdfs.Path(path))
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
         with _translating(f"cannot open {path}"):

@@ -145,6 +145,18 @@ class LocalPublisher:
         except OSError as error:
             raise LakeError(f"cannot sync {path}: {error}") from error
 
+    def folder(self, path: str) -> Path | None:
+        return local_path(path)
+
+    def put(self, source: Path, path: str) -> None:
+        target = local_path(path)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with source.open("rb") as given, target.open("xb") as made:
+                shutil.copyfileobj(given, made)
+        except OSError as error:
+            raise LakeError(f"cannot write {path}: {error}") from error
+
     def spark_settings(self, path: str) -> Mapping[str, str]:
         del path
         return {}

@@ -8,6 +8,7 @@ local rename checks and then renames) is refused.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 from klamm.core.errors import KlammError
@@ -80,6 +81,15 @@ class Publisher(LakeReader, Protocol):
 
     def sync(self, path: str) -> None:
         """All files and directories below `path` are durable when this returns."""
+        ...
+
+    def folder(self, path: str) -> Path | None:
+        """The directory of this machine that `path` is, where it is one: what is written there is written here."""
+        ...
+
+    def put(self, source: Path, path: str) -> None:
+        """Copy a whole file of this machine to a path where none is, with the directories above it; durable after
+        `sync`. For a file that nobody reads yet: while it is written half of it is seen."""
         ...
 
     def spark_settings(self, path: str) -> Mapping[str, str]:

@@ -72,6 +72,27 @@ def test_a_published_directory_is_whole_and_the_staged_one_gone(lake: tuple[Publ
     ]
 
 
+def test_a_file_of_this_machine_is_put_whole_where_none_is(lake: tuple[Publisher, str], tmp_path: Path) -> None:
+    publisher, root = lake
+    source = tmp_path / "a file"
+    source.write_bytes(os.urandom(3 << 20))
+    publisher.put(source, f"{root}/_staging/a/dt=2013-01-01/part-0")
+    publisher.sync(f"{root}/_staging/a")
+    assert publisher.read(f"{root}/_staging/a/dt=2013-01-01/part-0") == source.read_bytes()
+    with pytest.raises(LakeError, match="part-0"):
+        publisher.put(source, f"{root}/_staging/a/dt=2013-01-01/part-0")
+    with pytest.raises(LakeError):
+        publisher.put(tmp_path / "none", f"{root}/_staging/a/part-1")
+
+
+def test_the_folder_of_a_path_is_where_others_see_it(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    folder = publisher.folder(root)
+    if folder is not None:  # of this machine's file system
+        (folder / "part-0").write_bytes(b"x")
+        assert publisher.read(f"{root}/part-0") == b"x"
+
+
 def test_a_taken_target_is_refused_and_neither_side_changes(lake: tuple[Publisher, str]) -> None:
     publisher, root = lake
     for owner in "ab":

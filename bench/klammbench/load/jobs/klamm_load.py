@@ -20,16 +20,19 @@ def main() -> None:
     from klamm.core import faults
     from klamm.core.cli.main import main as klamm
     from klamm.hadoop import job, run
+    from klamm.hadoop.columnar.job import ColumnarJob
 
     marks.mark("imports")
     faults.install(lambda name: marks.mark(name.removeprefix("load.")))
-    for module, name, mark in (
+    for owner, name, mark in (
         (run, "hadoop_jvm", "jvm"),
         (run, "start_session", "session"),
+        (ColumnarJob, "_read", "read"),
+        (ColumnarJob, "_write", "rows"),
         (job, "write", "rows"),
         (job, "count", "counted"),
     ):
-        setattr(module, name, _marked(getattr(module, name), marks, mark))
+        setattr(owner, name, _marked(getattr(owner, name), marks, mark))
     sys.argv = ["klamm", *sys.argv[2:]]
     try:
         klamm()

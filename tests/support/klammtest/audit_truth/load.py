@@ -28,7 +28,7 @@ from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.reading import RangeRows
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.spark.cluster import connect
-from klamm.hadoop.staged import Counts, FileFormat, _by_range
+from klamm.hadoop.staged import Counts, FileFormat, by_range
 from klamm.hadoop.topics import ClusterTopics
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
@@ -123,7 +123,7 @@ def _count(
     parts = sorted(Path(path).glob("dt=*/*.parquet"))
     table = ds.dataset([str(part) for part in parts]).to_table() if parts else None
     rows = [] if table is None else _grouped(table, window_ms)
-    counts, first = _by_range(pa.Table.from_pylist(rows), ranges, path)
+    counts, first = by_range(rows, ranges, path)
     return Counts(counts, first, [])
 
 

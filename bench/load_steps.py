@@ -1,0 +1,124 @@
+"""What a load costs for each record, step by step, on one thread, without Spark, broker and lake.
+
+`python bench/load_steps.py` prints CPU microseconds a record (the least of the rounds) of flights in batches of zstd:
+reading them into columns, decoding Avro, leaving rows on disk apart by directory, and writing, reading back and
+counting Parquet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from klamm.core.client.cluster_client import FetchedPartition
+from klamm.core.client.range_reader import OffsetRange, RangeReader
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ErrorCode
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.partition import TopicPartition
+from klamm.core.seams.envelope import SchemaKey
+from klamm.hadoop.columnar import chunks as chunks_module
+from klamm.hadoop.columnar.chunks import ReadRanges
+from klamm.hadoop.columnar.files import WriteFiles
+from klamm.hadoop.columnar.job import pieces_of
+from klamm.hadoop.options import ReadOptions
+from klamm.hadoop.reading import RECORDS
+from klamm.hadoop.rows import RowFormat, RowMaker
+from klamm.hadoop.spark.columns import spark_batches
+from klamm.plugins.demo.flights import load_flights
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import parse_type
+from klamm.schemas.columns.writer import ColumnWriter
+
+PARTITION = TopicPartition("flights", 0)
+BATCH_RECORDS = 600
+ANSWER_BATCHES = 100
+SCHEMA = Path(__file__).resolve().parents[1] / "plugins" / "demo" / "flights.avsc"
+PREFIX = b"\x00\x00\x00\x00\x01"
+STEPS = ("read", "decode", "chunks", "files")
+
+
+class Memory:
+    """`FetchClient` over batches in memory."""
+
+    def __init__(self, records: int, codecs: CodecTable) -> None:
+        self.codecs = codecs
+        self.answers: dict[int, bytes] = {}
+        self.end = records
+        text = SCHEMA.read_text()
+        flights = load_flights().slice(0, records).combine_chunks()
+        rows = pa.StructArray.from_arrays([c.combine_chunks() for c in flights.columns], names=flights.column_names)
+        payloads = ColumnWriter(text, parse_type(text))(rows.cast(arrow_type(parse_type(text))))
+        assert payloads is not None
+        made = [(1_700_000_000_000 + n, None, PREFIX + value, ()) for n, value in enumerate(payloads.to_pylist())]
+        step = BATCH_RECORDS * ANSWER_BATCHES
+        for base in range(0, records, step):
+            answer = made[base : base + step]
+            parts = [
+                encode_batch(answer[at : at + BATCH_RECORDS], base_offset=base + at, codec=codecs.by_name("zstd"))
+                for at in range(0, len(answer), BATCH_RECORDS)
+            ]
+            self.answers[base] = b"".join(map(bytes, parts))
+
+    def leader_of(self, partition: TopicPartition) -> int:  # noqa: ARG002
+        return 0
+
+    def forget(self, topic: str) -> None:
+        pass
+
+    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:  # noqa: ARG002
+        return FetchedPartition(ErrorCode.none, self.end, 0, self.answers[offset])
+
+
+def _reader(log: Memory) -> RangeReader:
+    return RangeReader(log, OffsetRange(PARTITION, 0, log.end), fail_on_data_loss=True, poll_timeout_s=5.0)
+
+
+def measure(log: Memory, folder: Path) -> dict[str, float]:
+    """CPU seconds of each step."""
+    text = SCHEMA.read_text()
+    writers = {SchemaKey(schema_id=1): text}
+    format_ = RowFormat("flights", ("dt", "hr"), text, writers, "confluent", (), 0, 10**16, quarantine=False)
+    maker = RowMaker(format_)
+    if spare := next(iter(spark_batches(_reader(log).arrow_batches(), PARTITION, pa.schema(RECORDS))), None):
+        maker.placed(spare)  # makes the decoder
+    reader = _reader(log)
+    clock = [time.process_time()]
+    read = list(spark_batches(reader.arrow_batches(), PARTITION, pa.schema(RECORDS)))
+    clock.append(time.process_time())
+    for batch in read:
+        maker.placed(batch)
+    clock.append(time.process_time())
+    chunks_module.read_records = lambda *_, **__: iter(read)  # type: ignore[assignment]
+    options = ReadOptions("", (), fail_on_data_loss=True, quarantine=False)
+    (found,) = ReadRanges(options, [OffsetRange(PARTITION, 0, log.end)], format_, str(folder))([0])
+    clock.append(time.process_time())
+    list(WriteFiles(str(folder / "lake"), "snappy", 1 << 27, 600_000)(pieces_of(found.chunks, 1 << 27)))
+    clock.append(time.process_time())
+    spent = dict(zip(STEPS, (after - before for before, after in pairwise(clock)), strict=True))
+    spent["chunks"] -= spent["decode"]  # it decodes again
+    return spent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--records", type=int, default=300_000)
+    args = parser.parse_args()
+    log = Memory(args.records, load_settings({}).codec_table())
+    found: list[dict[str, float]] = []
+    for _ in range(args.rounds):
+        with tempfile.TemporaryDirectory() as folder:
+            found.append(measure(log, Path(folder)))
+    least = {step: min(spent[step] for spent in found) / args.records * 1e6 for step in STEPS}
+    print(f"{args.records} flights: {', '.join(f'{step} {cost:.2f}' for step, cost in least.items())} us a record")
+
+
+if __name__ == "__main__":
+    main()

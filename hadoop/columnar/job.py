@@ -1,0 +1,213 @@
+"""One load's rows as Parquet files: read, decide which rows go to which file, write, and prove that nothing is lost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from pyspark import SparkContext, SparkFiles
+from pyspark.sql import SparkSession
+
+from klamm.core.client.range_reader import OffsetRange
+from klamm.hadoop.columnar.chunks import Chunk, ReadRanges
+from klamm.hadoop.columnar.files import WriteFiles, Written, spark_metadata
+from klamm.hadoop.columnar.tally import Tallies, add
+from klamm.hadoop.layout import TEMPORARY, is_data
+from klamm.hadoop.options import ReadOptions
+from klamm.hadoop.progress import Progress
+from klamm.hadoop.publishing.seam import LakeError, Publisher
+from klamm.hadoop.rows import RowFormat
+from klamm.hadoop.staged import Counts, FileFormat, by_range
+
+TASK_OFFSETS: Final = 50_000
+"""A task of reading has at least so many, so that a small load does not start a worker for each partition."""
+TASK_BYTES: Final = 8 * 1024 * 1024
+"""The same of writing, in bytes of chunks."""
+_SHRINKS: Final = 3
+"""So many bytes of chunks are a byte of Parquet, or more."""
+_CODEC: Final = "spark.sql.parquet.compression.codec"
+_CODECS: Final[Mapping[str, str]] = {
+    "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "none": "none", "uncompressed": "none",
+}  # fmt: skip
+_PUTS: Final = 4
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTasks:
+    """What a load reads: each range is a task, or a part of one."""
+
+    options: ReadOptions
+    ranges: Sequence[OffsetRange]
+
+
+class ColumnarJob:
+    """Writes loads of one lake. `tasks` cuts ranges into what is read at once."""
+
+    def __init__(
+        self,
+        publisher: Publisher,
+        files: FileFormat,
+        tasks: Callable[[list[OffsetRange]], ReadTasks],
+        *,
+        window_ms: int,
+        progress: Progress,
+    ) -> None:
+        self._publisher = publisher
+        self._files = files
+        self._tasks = tasks
+        self._window_ms = window_ms
+        self._progress = progress
+
+    def serves(self, context: SparkContext, format_: RowFormat) -> bool:
+        """Where Spark's tasks run on this machine, and nothing is asked for that only Spark's own writer does."""
+        if self._files.name != "parquet" or format_.quarantine or not re.match(r"local(\[|$)", context.master or ""):
+            return False
+        settings = dict(context.getConf().getAll())
+        if settings.get(_CODEC, "snappy") not in _CODECS or any(
+            ".parquet." in key for key in settings.keys() - {_CODEC}
+        ):
+            return False
+        return not any(_has_void(field.type) for field in format_.columns())
+
+    def write(self, session: SparkSession, path: str, ranges: list[OffsetRange], format_: RowFormat) -> Counts:
+        """All rows of the ranges below `path`, counted from the files. `LakeError` when the files do not hold exactly
+        what was read."""
+        tasks = self._tasks(ranges)
+        context = session.sparkContext
+        with _scratch() as scratch:
+            with self._progress.watch(session, f"read {format_.topic}"):
+                chunks, read = self._read(context, tasks, format_, scratch)
+            with self._progress.watch(session, f"write {format_.topic}"):
+                written = self._write(context, chunks, path, scratch, spark_metadata(format_.columns()))
+        return self._prove(path, ranges, read, written)
+
+    def _read(
+        self, context: SparkContext, tasks: ReadTasks, format_: RowFormat, scratch: Path
+    ) -> tuple[list[Chunk], Tallies]:
+        chunks: list[Chunk] = []
+        tallies: Tallies = {}
+        sizes = {number: range_.size for number, range_ in enumerate(tasks.ranges)}
+        bins = packed(sizes, min(len(sizes), -(-sum(sizes.values()) // TASK_OFFSETS)))
+        folder = scratch / "chunks"
+        folder.mkdir()
+        for read in _run(context, bins, ReadRanges(tasks.options, tasks.ranges, format_, str(folder))):
+            chunks += read.chunks
+            add(tallies, read.tallies)
+        return chunks, tallies
+
+    def _write(
+        self, context: SparkContext, chunks: list[Chunk], path: str, scratch: Path, metadata: Mapping[str, str]
+    ) -> list[Written]:
+        pieces = pieces_of(chunks, self._files.target_size)
+        sizes = {number: sum(chunk.size for chunk in piece) for number, piece in enumerate(pieces)}
+        most = min(len(pieces), 2 * context.defaultParallelism, -(-sum(sizes.values()) // TASK_BYTES))
+        here = self._publisher.folder(path)
+        # Not where they are to stay: a task that is run again may leave a file that nobody names.
+        folder = scratch / "files" if here is None else here / TEMPORARY
+        codec = _CODECS[context.getConf().get(_CODEC, "snappy") or ""]
+        writer = WriteFiles(str(folder), codec, self._files.target_size, self._window_ms, metadata)
+        bins = [[pieces[number] for number in numbers] for numbers in packed(sizes, most)]
+        written = list(_run(context, bins, writer))
+
+        def give(file: Written) -> None:
+            if here is None:
+                self._publisher.put(folder / file.name, f"{path}/{file.name}")
+                return
+            (here / file.name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file.name).rename(here / file.name)
+
+        with ThreadPoolExecutor(_PUTS) as pool:
+            for _ in pool.map(give, written):
+                pass
+        self._publisher.remove(f"{path}/{TEMPORARY}")
+        return written
+
+    def _prove(self, path: str, ranges: list[OffsetRange], read: Tallies, written: list[Written]) -> Counts:
+        there = {name: size for name, size in self._publisher.files(path) if is_data(name)}
+        if there != {file.name: file.size for file in written}:
+            raise LakeError(f"{path} holds other files than were written")
+        found: Tallies = {}
+        rows: dict[tuple[int, int], dict[str, int]] = {}
+        for file in written:
+            add(found, file.tallies)
+            for window in file.windows:
+                row = rows.setdefault(
+                    (window.partition, window.window),
+                    {"_partition": window.partition, "window": window.window, "count": 0, "bytes": 0,
+                     "first": window.first, "last": window.last},
+                )  # fmt: skip
+                row["count"] += window.count
+                row["bytes"] += window.bytes
+                row["first"], row["last"] = min(row["first"], window.first), max(row["last"], window.last)
+        if found != read:
+            raise LakeError(f"{path} does not hold exactly the rows that were read")
+        counts, first = by_range(rows.values(), ranges, path)
+        return Counts(counts, first, [])
+
+
+def packed(sizes: Mapping[int, int], bins: int) -> list[list[int]]:
+    """The keys in so many bins of about the same size, the largest ones first; none is empty."""
+    found: list[list[int]] = [[] for _ in range(min(bins, len(sizes)))]
+    full = [0] * len(found)
+    for number in sorted(sizes, key=lambda number: -sizes[number]):
+        place = full.index(min(full))
+        found[place].append(number)
+        full[place] += sizes[number]
+    return found
+
+
+def pieces_of(chunks: Iterable[Chunk], target_size: int) -> list[tuple[Chunk, ...]]:
+    """The chunks of each directory in the order of partition and offset; those of a large one in several parts, which
+    are written at once."""
+    directories: dict[str, list[Chunk]] = {}
+    for chunk in sorted(chunks, key=lambda chunk: (chunk.directory, chunk.partition, chunk.first)):
+        directories.setdefault(chunk.directory, []).append(chunk)
+    pieces: list[tuple[Chunk, ...]] = []
+    for found in directories.values():
+        piece: list[Chunk] = []
+        for chunk in found:
+            piece.append(chunk)
+            if sum(c.size for c in piece) >= target_size * _SHRINKS:
+                pieces.append(tuple(piece))
+                piece = []
+        if piece:
+            pieces.append(tuple(piece))
+    return pieces
+
+
+def _run(context: SparkContext, bins: list[list[Any]], work: Callable[[Iterable[Any]], Iterator[Item]]) -> list[Item]:
+    """A task for each bin."""
+    if not bins:
+        return []
+
+    def task(given: Iterable[list[Any]]) -> Iterator[Item]:
+        for items in given:
+            yield from work(items)
+
+    return context.parallelize(bins, len(bins)).mapPartitions(task).collect()
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    """A folder where Spark keeps its own files, which it removes when it ends, whatever becomes of us."""
+    folder = Path(tempfile.mkdtemp(prefix="load-", dir=Path(SparkFiles.getRootDirectory()).parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _has_void(kind: pa.DataType) -> bool:
+    """Parquet has no column of nulls alone; Spark says so."""
+    if pa.types.is_null(kind):
+        return True
+    return any(_has_void(kind.field(n).type) for n in range(kind.num_fields))

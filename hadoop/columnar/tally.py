@@ -1,0 +1,42 @@
+"""How many offsets there are, and a sum of them by which two sets of offsets are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Offsets = npt.NDArray[np.int64]
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """`digest` is the sum of a 64-bit hash of each offset, so that parts can be added in any order. Two multisets of
+    offsets that have both in common are the same, but for a chance of 1 in 2^64."""
+
+    count: int = 0
+    digest: int = 0
+
+    @classmethod
+    def of(cls, offsets: Offsets) -> Tally:
+        """SplitMix64's finalizer of each."""
+        x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        return cls(len(offsets), int(x.sum(dtype=np.uint64)))
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(self.count + other.count, (self.digest + other.digest) & _MASK)
+
+
+Tallies = dict[int, Tally]
+"""By partition."""
+
+
+def add(to: Tallies, more: Mapping[int, Tally]) -> None:
+    for partition, tally in more.items():
+        to[partition] = to.get(partition, Tally()) + tally
