@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -129,6 +129,16 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
     if hour == _NO_HOUR:
         return start, 0
     return start + int(hour) * _HOUR_US, _HOUR_US
+
+
+def absent(present: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
+    """The numbers from 1 to `last` that are not there, as runs of the first and the last of each: a stray number may be
+    as large as a time in seconds."""
+    before = 0
+    for number in [*sorted(n for n in present if n <= last), last + 1]:
+        if number > before + 1:
+            yield before + 1, number - 1
+        before = number
 
 
 def examples(partitions: Longs, offsets: Longs) -> str:

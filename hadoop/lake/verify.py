@@ -35,7 +35,7 @@ from klamm.core.seams.audit import NO_WINDOW
 from klamm.hadoop.audit import LoadAudit, read_audit
 from klamm.hadoop.generations import digest, generation_numbers
 from klamm.hadoop.lake.contents import END_OFFSET, NONE, Longs, Rows
-from klamm.hadoop.lake.directories import PublishedDirectory, examples
+from klamm.hadoop.lake.directories import PublishedDirectory, absent, examples
 from klamm.hadoop.lake.files import LakeFiles
 from klamm.hadoop.lake.findings import Bounds, Finding, Gap, TopicProof
 from klamm.hadoop.lake.local_time import local_time
@@ -75,9 +75,12 @@ def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = 
     for name in names:
         if load_number(name) is None and name not in _BESIDE_LOADS:
             findings.append(Finding(layout.topic, None, "files", f"{layout.base}/{name} belongs to no load"))
-    for number in sorted({*range(1, max([0, *numbers, *audited]) + 1)} - {*numbers}):
-        told = "; the audit was told of it" if number in audited else ""
-        findings.append(Finding(layout.topic, number, "numbers", f"{layout.load(number)} is missing{told}"))
+    for number in sorted({*audited} - {*numbers}):
+        text = f"{layout.load(number)} is missing; the audit was told of it"
+        findings.append(Finding(layout.topic, number, "numbers", text))
+    for first, last in absent([*numbers, *audited], max([0, *numbers, *audited])):
+        missing = f"{layout.load(first)} is" if first == last else f"{layout.load(first)} to {layout.load(last)} are"
+        findings.append(Finding(layout.topic, first, "numbers", f"{missing} missing"))
     history = _History(layout.topic)
     checked: dict[int, LoadRows] = {}
     for number in numbers:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from klamm.hadoop.generations import Generation, MergedLoad, read_generation
 from klamm.hadoop.lake.contents import LOAD, NONE, Longs, Rows
-from klamm.hadoop.lake.directories import PublishedDirectory, examples
+from klamm.hadoop.lake.directories import PublishedDirectory, absent, examples
 from klamm.hadoop.lake.files import LakeFiles
 from klamm.hadoop.lake.findings import Bounds, Finding
 from klamm.hadoop.lake.local_time import local_time
@@ -154,8 +154,9 @@ class GenerationCheck:
 
     def _same_loads(self, generation: Generation) -> None:
         numbers = [merged.load for merged in generation.loads]
-        for number in sorted({*range(1, generation.last + 1)} - {*numbers}):
-            self._find("numbers", f"load {number} is missing in it; it holds loads up to {generation.last}")
+        for first, last in absent(numbers, generation.last):
+            missing = f"load {first} is" if first == last else f"the loads {first} to {last} are"
+            self._find("numbers", f"{missing} missing in it; it holds loads up to {generation.last}")
         if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
             self._find("numbers", f"its loads are {', '.join(map(str, numbers))}: one is there twice, or out of order")
         for merged in generation.loads:

@@ -249,6 +249,10 @@ def the_last_load_deleted(topic: Path) -> None:
     shutil.rmtree(topic / "load=000004")
 
 
+def a_load_with_a_stray_number(topic: Path) -> None:
+    (topic / "load=1795352374").mkdir()
+
+
 def a_foreign_file(topic: Path) -> None:
     (topic / "load=000001" / "dt=1970-01-02" / "_notes.txt").write_text("?")
 
@@ -421,6 +425,7 @@ DAMAGES: dict[Callable[[Path], None], tuple[int | None, str, str]] = {
     a_load_in_another_place: (5, "history", "_offsets.json is of load 4"),
     a_deleted_load: (2, "numbers", "load=000002 is missing"),
     the_last_load_deleted: (4, "numbers", "is missing; the audit was told of it"),
+    a_load_with_a_stray_number: (5, "numbers", "load=000005 to .*load=1795352373 are missing"),
     a_foreign_file: (1, "files", "_notes.txt belongs to no load"),
     a_foreign_directory: (None, "files", "load=3 belongs to no load"),
     quarantine_deleted: (2, "counts", "0 unopened batches"),
