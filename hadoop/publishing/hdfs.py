@@ -94,6 +94,10 @@ class _Hdfs:
         """Without scheme and authority, which `hdfs:///lake` leaves to the configuration."""
         return self._new_path(hdfs_path(path))
 
+    def local(self, path: Path) -> Any:
+        """Of a file of this machine."""
+        return self._new_path(f"file://{path.absolute()}")
+
     def rename(self, source: str, target: str, option: str) -> None:
         self.context.rename(self.path(source), self.path(target), self._options[option])
 
@@ -233,7 +237,7 @@ class HdfsPublisher:
     def put(self, source: Path, path: str) -> None:
         with _translating(f"cannot write {path}"):
             hdfs = self._at(path)
-            hdfs.files.copyFromLocalFile(False, False, hdfs.Path(f"file://{source.absolute()}"), hdfs.Path(path))
+            hdfs.files.copyFromLocalFile(False, False, hdfs.local(source), hdfs.path(path))
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
         with _translating(f"cannot open {path}"):
