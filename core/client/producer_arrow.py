@@ -32,7 +32,6 @@ from klamm.core.records import native
 from klamm.core.records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from klamm.core.records.pure import Binary
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import NO_WINDOW
 from klamm.core.seams.serde import Serializer
 
 ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
@@ -275,12 +274,11 @@ class Making:
         sizes = _sizes(keys, rows.values[first:end], len(rows.prefix))
         if rows.timestamps is None:
             return [(self.now_ms, end - first, pc.sum(sizes).as_py())]
-        stamps = rows.timestamps[first:end]
-        starts = pc.multiply(pc.divide(stamps, self.window_ms), self.window_ms)
-        starts = pc.if_else(pc.less(stamps, 0), NO_WINDOW, starts)
-        sums = pa.table({"start": starts, "size": sizes}).group_by("start")
-        rows_of = sums.aggregate([("size", "count"), ("size", "sum")]).to_pylist()
-        return [(row["start"], row["size_count"], row["size_sum"]) for row in rows_of]
+        found: dict[int, tuple[int, int]] = {}
+        for start, count, size in native.tally(_numbers(rows.timestamps[first:end]), _numbers(sizes), self.window_ms):
+            records, before = found.get(start, (0, 0))
+            found[start] = records + count, before + size
+        return [(start, records, size) for start, (records, size) in found.items()]
 
 
 def _sizes(keys: pa.Array | None, values: pa.Array, prefix: int) -> pa.Array:
