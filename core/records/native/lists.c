@@ -74,6 +74,24 @@ static PyObject *headers_of(const Area *area, const Record *record, int64_t end)
     return all;
 }
 
+/* The headers that were made last, and their bytes in the area. */
+typedef struct {
+    PyObject *made;
+    int64_t at, size, count;
+} Made;
+
+/* Mostly all records of a batch have the same headers: one tuple then, which nobody can change. */
+static PyObject *shared_headers(const Area *area, const Record *record, int64_t end, Made *last) {
+    int64_t size = end - record->headers;
+    if (last->made != NULL && size == last->size && record->header_count == last->count &&
+        !memcmp(area->data + record->headers, area->data + last->at, (size_t)size))
+        return Py_NewRef(last->made);
+    PyObject *made = headers_of(area, record, end);
+    Py_XDECREF(last->made);
+    *last = (Made){Py_XNewRef(made), record->headers, size, record->header_count};
+    return made;
+}
+
 /* Puts `item` (stolen) into a list; NULL is an error. */
 static int put(PyObject *list, int64_t index, PyObject *item) {
     return item == NULL ? -1 : PyList_SetItem(list, (Py_ssize_t)index, item);
@@ -83,6 +101,7 @@ static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Faul
     Walk walk = WALK_START;
     Record record;
     PyObject *stamp = NULL;
+    Made last = {NULL, 0, 0, 0};
     int64_t stamped = 0;
     int result = -1;
     for (int64_t i = 0; i < area->count; i++) {
@@ -95,8 +114,7 @@ static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Faul
             if (stamp == NULL)
                 goto done;
         }
-        PyObject *headers =
-            record.header_count ? headers_of(area, &record, walk.pos) : Py_NewRef(no_headers);
+        PyObject *headers = record.header_count ? shared_headers(area, &record, walk.pos, &last) : Py_NewRef(no_headers);
         if (put(lists[4], i, headers) || put(lists[0], i, PyLong_FromLongLong(record.offset)) ||
             put(lists[1], i, Py_NewRef(stamp)) || put(lists[2], i, bytes_or_none(area, record.key, record.key_size)) ||
             put(lists[3], i, bytes_or_none(area, record.value, record.value_size)))
@@ -105,6 +123,7 @@ static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Faul
     result = 0;
 done:
     Py_XDECREF(stamp);
+    Py_XDECREF(last.made);
     return result;
 }
 
