@@ -39,9 +39,9 @@ _PARTITIONS = 12
 _VALUE_BYTES = 100
 _GROUP = "__klamm_audit"
 _COUNTED_S = 60.0
-_PRODUCED = {"confluent-kafka": 400, "klamm": 200, "klamm-arrow": 1000}
-_CONSUMED = {"klamm": 400, "klamm-arrow": 1000}
-"""Thousands of records, about a second's worth."""
+_PRODUCED = {"confluent-kafka": 800, "klamm": 400, "klamm-arrow": 2000}
+_CONSUMED = {"klamm": 800, "klamm-arrow": 2000}
+"""Thousands of records, about two seconds' worth."""
 
 
 @dataclass(frozen=True, slots=True)
