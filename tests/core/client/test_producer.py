@@ -286,6 +286,7 @@ class Auditor:
     """An audit that counts, and publishes one event when it is closed."""
 
     topic = "audited-events"
+    window_ms = 600_000
 
     def __init__(self, audited: str) -> None:
         self._audited = audited

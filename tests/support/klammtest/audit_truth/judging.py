@@ -187,11 +187,12 @@ def _whole(
 def _watermark(
     pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any], wants: Mapping[int, Mapping[str, Want]]
 ) -> None:
-    """It is as far as it can be; where it may be less (a window may be unknown, or is of now), it is not looked at."""
+    """It is as far as it can be; where that is not known (a window may be unknown,
+    is of now, or holds only records that the broker stamped with another time), it is not looked at."""
     first = min((start for start in _incomplete(pipeline, wants) if start != NO_WINDOW), default=math.inf)
     before = [start for start in wants if start != NO_WINDOW and start < first]
     now_ms = time.time() * 1000
-    if not before or pipeline.allowed.unknown or max(before) > now_ms - 86_400_000:
+    if not before or pipeline.truth.stamped or pipeline.allowed.unknown or max(before) > now_ms - 86_400_000:
         return
     if topic["watermark_ms"] != max(before) + WINDOW_MS:
         verdict.alarms.append(f"the watermark is {topic['watermark_ms']}, wanted {max(before) + WINDOW_MS}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -55,13 +54,24 @@ class ArrowTopics(ClusterTopics):
         return self.spoil(pa.Table.from_batches(batches, format_.schema()))
 
 
+class _NoSession:
+    """In the place of `klamm.hadoop.lake_session.LakeSession`."""
+
+    def __init__(self, *_: object) -> None:
+        return
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        yield
+
+
 @contextmanager
 def arrow_loads() -> Iterator[None]:
     """While it runs, every `LoadJob` of this process writes and counts by Arrow."""
     with (
         mock.patch.object(job, "write", _write),
         mock.patch.object(job, "count", _count),
-        mock.patch.object(job, "load_session", return_value=SimpleNamespace()),
+        mock.patch.object(job, "LakeSession", _NoSession),
     ):
         yield
 
