@@ -17,6 +17,7 @@ def main() -> None:
     marks.mark("python")
     given = json.loads(sys.argv[2])
     from pyspark.sql import SparkSession
+    from pyspark.sql import functions as sf
 
     from klamm.hadoop.source import KlammDataSource
 
@@ -35,14 +36,16 @@ def main() -> None:
         .load()
     )
     query = (
-        rows.writeStream.format("noop")
+        rows.observe("read", sf.count(sf.lit(1)).alias("records"))
+        .writeStream.format("noop")
         .trigger(availableNow=True)
         .option("checkpointLocation", given["checkpoint"])
         .start()
     )
     query.awaitTermination()
     marks.mark("rows")
-    marks.fact("records", sum(progress.numInputRows for progress in query.recentProgress))
+    observed = [progress.observedMetrics for progress in query.recentProgress]
+    marks.fact("records", sum(metrics["read"]["records"] for metrics in observed if "read" in metrics))
     spark.stop()
     marks.mark("done")
 
