@@ -57,16 +57,17 @@ def run_kind(kind: FaultKind, seed: int, numbers: Sequence[int], folder: Path, l
 def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s: float) -> Run:
     """What goes wrong in the run itself is neither found nor right."""
     chance = random.Random(f"{seed} {kind.name} {number}")
-    with Pipeline(cluster, f"{kind.name}-{number:04d}", chance, limit_s) as pipeline:
-        try:
+    pipeline = Pipeline(cluster, f"{kind.name}-{number:04d}", chance, limit_s)
+    try:
+        with pipeline:
             go(kind, pipeline)
             verdict = judge(pipeline)
-        except Exception as error:
-            verdict = Verdict(missed=[f"the run broke off: {error!r}"])
-        verdict.alarms += pipeline.early
-        if kind.plants and not verdict.found and not verdict.missed and not pipeline.harmless:
-            verdict.missed.append("nothing was planted")
-        return Run(number, tuple(pipeline.events), verdict, bool(kind.plants) and verdict.right)
+    except Exception as error:
+        verdict = Verdict(missed=[f"the run broke off: {error!r}"])
+    verdict.alarms += pipeline.early
+    if kind.plants and not verdict.found and not verdict.missed and not pipeline.harmless:
+        verdict.missed.append("nothing was planted")
+    return Run(number, tuple(pipeline.events), verdict, bool(kind.plants) and verdict.right)
 
 
 @contextmanager

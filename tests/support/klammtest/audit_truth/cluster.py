@@ -80,7 +80,7 @@ class TruthCluster:
 
     @contextmanager
     def client(self) -> Iterator[ClusterClient]:
-        with ClusterClient(self.bootstrap, codecs=self.settings().codec_table()) as client:
+        with ClusterClient(self.bootstrap, codecs=self.settings().codec_table(), request_timeout_s=300) as client:
             yield client
 
 
