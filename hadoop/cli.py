@@ -24,6 +24,7 @@ from klamm.hadoop.sinks import choose
 if TYPE_CHECKING:
     from klamm.hadoop.report import RunReport, TopicReport
 
+MAX_FAILURES = 10
 EMPTY = 99
 """The exit status of a run with nothing new, where `--fail-if-empty` asks for one: Airflow's BashOperator takes it for
 "skipped" (`skip_on_exit_code`)."""
@@ -39,7 +40,8 @@ Every = Annotated[
     typer.Option("--every", metavar="INTERVAL", help="Go on: a run at each 90s, 10m, 1h …, until SIGTERM."),
 ]
 MaxFailures = Annotated[
-    int, typer.Option("--max-failures", min=1, help="With --every: end after so many failed runs in a row.")
+    int | None,
+    typer.Option("--max-failures", min=1, help="With --every: end after so many failed runs in a row; 10 by default."),
 ]
 
 
@@ -50,7 +52,7 @@ def load(
     as_json: Json = False,
     fail_if_empty: FailIfEmpty = False,
     every: Every = None,
-    max_failures: MaxFailures = 10,
+    max_failures: MaxFailures = None,
 ) -> None:
     """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic.
 
@@ -61,11 +63,13 @@ def load(
     every_s = None if every is None else interval_s("--every", every)
     if every_s is not None and fail_if_empty:
         raise ConfigError("--fail-if-empty goes with a single run, not with --every")
+    if every_s is None and max_failures is not None:
+        raise ConfigError("--max-failures goes with --every only")
     with _prepared(config, sink, topic or [], as_json) as run:
         if every_s is None:
             _end(run(), fail_if_empty)
         else:
-            _go_on(run, every_s, max_failures)
+            _go_on(run, every_s, MAX_FAILURES if max_failures is None else max_failures)
 
 
 def _end(report: RunReport, fail_if_empty: bool) -> None:

@@ -18,7 +18,15 @@ from klamm.core.process_log import of_command
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.event import CONSUMER, HADOOP, TIERS
 from klamm.plugins.audit.gate import Gate, wait_complete
-from klamm.plugins.audit.question import Answer, AuditQuestions, Question, audit_config, check_topics, settle
+from klamm.plugins.audit.question import (
+    Answer,
+    AuditQuestions,
+    Question,
+    audit_config,
+    check_topics,
+    settle,
+    silent_tiers,
+)
 from klamm.plugins.audit.report import as_json, print_report
 from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import Span, parse_instant
@@ -89,16 +97,11 @@ def audit_command(
         raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} goes with --wait-complete only")
     if html is not None:
         _check_html(html)
+    tiers, span = tuple(map(_known, tier or ())), _span(since, until)
+    question = Question(tuple(topic or ()), tiers, tuple(map(_expected, expect or ())), *span)
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
-    question = Question(
-        tuple(topic or ()),
-        tuple(map(_known, tier or ())),
-        tuple(map(_expected, expect or ())),
-        _instant("--since", since),
-        _instant("--until", until),
-    )
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         answer = _ask_until(client, audit, question, wait)
@@ -107,6 +110,8 @@ def audit_command(
         typer.echo(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
     else:
         print_report(console(), answer.audits, shown, answer.unreadable)
+    for line in silent_tiers(tiers, answer):
+        typer.echo(f"klamm: {line}", err=True)
     if html is not None:
         from klamm.plugins.audit.web.document import audit_document, write_document
         from klamm.plugins.audit.web.views import Filters
@@ -140,7 +145,7 @@ def settle_command(
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
-    span = (_instant("--since", since), _instant("--until", until))
+    span = _span(since, until)
     question = Question((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
@@ -194,13 +199,11 @@ def _check_html(file: Path) -> None:
 
 
 def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float | None) -> Gate:
-    until_ms, since_ms = _instant("--until", until), _instant("--since", since)
+    since_ms, until_ms = _span(since, until)
     if until_ms is None:
         raise ConfigError(
             "--wait-complete: expected --until INSTANT, which says up to where the topic must be complete"
         )
-    if since_ms is not None and since_ms >= until_ms:
-        raise ConfigError(f"--since: expected an instant before --until, got {since!r}")
     if threshold is not None and not 0 < threshold <= 1:
         raise ConfigError(f"--threshold: expected a ratio above 0 and at most 1, got {threshold:g}")
     return Gate(
@@ -223,9 +226,15 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
         questions = AuditQuestions(client, audit)
 
+        asked = 0
+
         def ask() -> Answer:
+            nonlocal asked
             answer = questions.ask(question)
             check_topics(client, question, answer)
+            for line in silent_tiers(gate.tiers, answer) if asked == 0 else ():
+                typer.echo(f"klamm: {line}; it is waited for", err=True)
+            asked += 1
             return answer
 
         typer.echo(wait_complete(ask, gate, timeout_s))
@@ -254,6 +263,14 @@ def _expected(text: str) -> TierKey:
         return TierKey(*expected_tier(text))
     except ValueError as error:
         raise ConfigError(f"--expect: {error}") from error
+
+
+def _span(since: str, until: str) -> tuple[int | None, int | None]:
+    """In ms since the epoch; None without a bound."""
+    since_ms, until_ms = _instant("--since", since), _instant("--until", until)
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise ConfigError(f"--since: expected an instant before --until, got {since!r}")
+    return since_ms, until_ms
 
 
 def _instant(option: str, text: str) -> int | None:

@@ -14,7 +14,7 @@ from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.audit.compare import TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.config import AuditConfig, expected_tier
-from klamm.plugins.audit.event import BROKER, SETTLEMENT, AuditEvent, EventWindow
+from klamm.plugins.audit.event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.reader import AuditReader, read_log_ends
 from klamm.plugins.audit.tiling import LogEnd, Place, TierKey, end_counted, is_behind
@@ -99,6 +99,14 @@ def check_topics(client: ClusterClient, question: Question, answer: Answer) -> N
         for topic in silent:
             if topic not in there:
                 raise unknown_topic(topic, {*there, *answer.counted}, wanted=False)
+
+
+def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
+    """A line for each of these tiers with an owner, as `hadoop/lake`, that has counted nothing of what was compared: it
+    may be one that has not begun, or a wrong name."""
+    there = sorted({f"{event.tier}/{event.owner}" for event in answer.events if event.tier in (CONSUMER, HADOOP)})
+    known = f"there are {', '.join(there)}" if there else "there is no consumer and no load that has"
+    return [f"tier {tier} has counted nothing; {known}" for tier in tiers if "/" in tier and tier not in there]
 
 
 def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:

@@ -132,7 +132,7 @@ def _notes(audit: TopicAudit) -> list[str]:
             f"name, each compared by itself: {', '.join(audit.topic_ids)}"
         )
     if not audit.windows:
-        notes.append(f"! nothing has been counted for topic {audit.topic}")
+        notes.append(f"! nothing has been counted for topic {audit.topic} in what was asked for")
     if audit.live_producers:
         notes.append(f"producers that go on: {', '.join(audit.live_producers)}")
     notes += _latencies(audit)

@@ -222,6 +222,7 @@ def test_the_command(tmp_path: Path) -> None:
         assert "0 windows" in late.stdout, "nothing was there, and nothing comes any more"
         lake = gate("--wait-complete", "trips", "--until", "2013-01-02", "--tier", "hadoop/lake")
         assert isinstance(lake.exception, NotCompleteError)
+        assert "klamm: tier hadoop/lake has counted nothing; there is no consumer and no load that has" in lake.stderr
         assert "hadoop/lake is unknown (0 of 10 records counted): hadoop/lake: absent" in str(lake.exception)
         future = gate("--wait-complete", "trips", "--until", "2999-01-01")
         assert "on may still come (allowed.lateness.ms" in str(future.exception)

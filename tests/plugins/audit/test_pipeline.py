@@ -100,8 +100,16 @@ def test_a_table_is_printed_and_its_windows_can_be_chosen(broker: RunningBroker)
     assert "watermark): 2013-01-01T01:40Z" in result.stdout
 
 
-@pytest.mark.parametrize("options", [("--tier", "tailor"), ("--expect", "broker"), ("--since", "soon")])
-def test_a_wrong_option_is_one_line(broker: RunningBroker, options: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--tier", "tailor"),
+        ("--expect", "broker"),
+        ("--since", "soon"),
+        ("--since", "2013-01-03", "--until", "2013-01-01"),
+    ],
+)
+def test_a_wrong_option_is_one_line(broker: RunningBroker, options: tuple[str, ...]) -> None:
     result = CliRunner().invoke(app, ["audit", "--config", str(broker.config_path), *options])
     assert isinstance(result.exception, ConfigError)
     assert str(result.exception).startswith(options[0])
