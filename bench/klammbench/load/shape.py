@@ -91,7 +91,9 @@ class Loader:
 
 
 class LoadShape:
-    """The harness's protocol (`klammbench.shapes.base.Shape`). `only`: some of `CELLS`."""
+    """(load) The flights of a year, repeated, in Avro with zstd, from 6 partitions of one broker into Parquet by day
+    and hour: `klamm load`, and Spark's Kafka connector with `from_avro`, clustered as Klamm's files are and as Spark
+    leaves them."""
 
     NAME = "load"
     TITLE = "Loads into a lake, and streams"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
@@ -19,6 +18,7 @@ from klammbench.clients.job import Job, Took, run_client
 from klammbench.drivers.topics import topic_on
 from klammbench.metric import Metric
 from klammbench.process import cpu_exact
+from klammbench.shapes.clients import ClientCell
 from klammbench.systems.base import System
 from klammbench.table import Table, geometric_mean
 from klammbench.targets import Target, figure
@@ -45,15 +45,8 @@ _CONSUMED = {"klamm": 800, "klamm-arrow": 2000}
 
 
 @dataclass(frozen=True, slots=True)
-class AuditCell:
-    client: str
-    what: Literal["produce", "consume"]
-    share: float = 1.0
-    """Of the full run's records."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.what}: {self.client}"
+class AuditCell(ClientCell):
+    """A client of `clients`, with other numbers of records."""
 
     @property
     def records(self) -> int:
