@@ -17,6 +17,8 @@ from klamm.core.errors import ConfigError
 from klamm.core.java import cache_folder, find_java
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_RECORDED: Final = "2"
+"""Another number when `class_archive` records another job."""
 _QUIET: Final = "-Xlog:disable -Xlog:all=error:stderr"  # an archive that does not fit is passed over in silence
 
 
@@ -46,5 +48,5 @@ def archive_file() -> Path | None:
     release = java.parent.parent / "release"
     told = release.read_text(errors="replace") if release.is_file() else ""
     names = sorted(jar.name for jar in jars.glob("*.jar"))
-    digest = hashlib.sha256("\n".join((str(java), told, str(jars), *names)).encode()).hexdigest()
+    digest = hashlib.sha256("\n".join((_RECORDED, str(java), told, str(jars), *names)).encode()).hexdigest()
     return cache_folder() / f"spark-{digest[:16]}.jsa"

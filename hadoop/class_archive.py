@@ -1,13 +1,15 @@
 """`python -m klamm.hadoop.class_archive`: makes the archive of Spark's classes (see `klamm.core.spark_jvm`).
 
-A small job does with Spark what a load and a reader do: Python workers, a shuffle, Parquet by directory, read back.
+A small job does with Spark what a load and a reader do: Python workers, a shuffle, Parquet by directory, read back, and
+Hadoop's client.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +20,11 @@ from klamm.core.spark_jvm import archive_file, recording_options
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch
+    from pyspark import SparkContext
 
 _END_S = 300.0
+_NOWHERE = "hdfs://127.0.0.1:1/"
+"""Nobody listens on the port."""
 
 
 def make_archive() -> Path | None:
@@ -69,12 +74,33 @@ def _run_job(path: Path, options: str) -> None:
         ranges=[OffsetRange(TopicPartition("any", 0), 0, 100)],
     )
     session.read.parquet(str(path)).select(sf.concat_ws("/", "dt", "text")).toArrow()
+    spark.sparkContext.parallelize([1, 2], 2).mapPartitions(_all).collect()
+    _use_hdfs_client(spark.sparkContext)
     gateway = SparkContext._gateway
     spark.stop()
     if gateway is not None:
         gateway.shutdown()
         gateway.proc.stdin.close()
         gateway.proc.wait(_END_S)
+
+
+def _use_hdfs_client(context: SparkContext) -> None:
+    """As far as it comes without a NameNode: most of its classes are loaded then."""
+    from py4j.protocol import Py4JJavaError
+
+    jvm = context._jvm
+    assert jvm is not None
+    configuration = jvm.org.apache.hadoop.conf.Configuration()
+    for name in ("ipc.client.connect.max.retries", "dfs.client.retry.max.attempts"):
+        configuration.set(name, "0")
+    root = jvm.org.apache.hadoop.fs.Path(_NOWHERE)
+    with suppress(Py4JJavaError):
+        jvm.org.apache.hadoop.fs.FileContext.getFileContext(root.toUri(), configuration)
+        jvm.org.apache.hadoop.fs.FileSystem.newInstance(root.toUri(), configuration).exists(root)
+
+
+def _all(items: Iterable[int]) -> Iterator[int]:
+    yield from items
 
 
 def _same(batches: Iterator[RecordBatch]) -> Iterator[RecordBatch]:

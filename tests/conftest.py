@@ -10,7 +10,14 @@ import pytest
 
 from klammtest.broker import SPAWNED
 
-pytest_plugins = ["klammtest.zookeeper", "klammtest.hdfs", "klammtest.guarantees", "klammtest.scheduling", "pytester"]
+pytest_plugins = [
+    "klammtest.zookeeper",
+    "klammtest.hdfs",
+    "klammtest.guarantees",
+    "klammtest.scheduling",
+    "klammtest.sockets",
+    "pytester",
+]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

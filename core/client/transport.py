@@ -113,6 +113,9 @@ class BlockingConnection:
         except ProtocolError as error:
             self.close()
             raise ProtocolError(f"{self.address}: {error}") from error
+        except BaseException:  # Ctrl-C while it waits
+            self.close()
+            raise
 
     def _write(self, deadline: float) -> None:
         output = self._protocol.take_output()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
@@ -126,6 +125,8 @@ def test_of_two_racing_publishers_exactly_one_wins_and_nothing_lands_inside_the_
     lake: tuple[Publisher, str],
 ) -> None:
     publisher, root = lake
+    stage(publisher, f"{root}/_staging/a", "a", files=1)
+    stage(publisher, f"{root}/_staging/b", "b", files=1)
     for race in range(RACES):
         target = f"{root}/load={race:06d}"
         won = run_race(publisher, root, target)
@@ -136,11 +137,11 @@ def test_of_two_racing_publishers_exactly_one_wins_and_nothing_lands_inside_the_
         assert publisher.read(f"{target}/dt=2013-01-01/part-0") == won[0].encode()
         loser = "b" if won[0] == "a" else "a"
         assert len(publisher.files(f"{root}/_staging/{loser}")) == 2
-        publisher.remove(f"{root}/_staging")
+        stage(publisher, f"{root}/_staging/{won[0]}", won[0], files=1)  # the loser's is as it was
 
 
 def run_race(publisher: Publisher, root: str, target: str) -> list[str]:
-    """Two publishers let go at once; the names of those that were told that they won."""
+    """Two publishers of what `a` and `b` have staged let go at once; the names of those told that they won."""
     barrier = threading.Barrier(2)
     won: list[str] = []
 
@@ -152,8 +153,6 @@ def run_race(publisher: Publisher, root: str, target: str) -> list[str]:
             return
         won.append(owner)
 
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda owner: stage(publisher, f"{root}/_staging/{owner}", owner, files=1), "ab"))
     threads = [threading.Thread(target=run, args=(owner,)) for owner in "ab"]
     for thread in threads:
         thread.start()

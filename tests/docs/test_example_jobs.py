@@ -92,24 +92,12 @@ def ended(process: subprocess.Popen[bytes]) -> int:
             process.wait()
 
 
-@pytest.mark.timeout(3600)
-def test_a_job_whose_workers_are_killed_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
-    """At every point: tests/hadoop/spark/test_sink.py."""
-    topics.create("workers", 2)
-    job = Job(topics, tmp_path, "workers")
-    for point in ("sink.produced@2", "sink.commit"):
-        job.give()  # for the micro-batch after the one that is done again
-        assert ended(job.start(f"{point}=kill")) != 0, point  # a worker of Spark's, which ends the query
-        assert len(job.stored()) == len(set(job.stored())), point
-    assert ended(job.start()) == 0
-    assert job.is_complete()
-
-
 @pytest.mark.timeout(1800)
-def test_a_job_whose_driver_is_killed_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
-    """While a worker of its has sent a part."""
-    topics.create("driver", 2)
-    job = Job(topics, tmp_path, "driver")
+def test_a_job_that_is_killed_twice_stores_each_line_once(topics: Topics, tmp_path: Path) -> None:
+    """The driver, while a worker of its has sent a part, then a worker at the end of its part; at every point:
+    tests/hadoop/spark/test_sink.py."""
+    topics.create("lines", 2)
+    job = Job(topics, tmp_path, "lines")
     job.give()
     driver = job.start("sink.produced=stop")
     deadline = time.monotonic() + END_S
@@ -120,22 +108,24 @@ def test_a_job_whose_driver_is_killed_stores_each_line_once(topics: Topics, tmp_
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
     assert not job.is_complete()
+    job.give()  # for the micro-batch after the one that is done again
+    assert ended(job.start("sink.commit=kill")) != 0  # a worker of Spark's, which ends the query
+    assert len(job.stored()) == len(set(job.stored()))
     assert ended(job.start()) == 0
     assert job.is_complete()
 
 
 @pytest.mark.timeout(900)
-def test_a_job_stores_what_came_since_it_ran_last(topics: Topics, tmp_path: Path) -> None:
+def test_a_job_stores_a_topic_in_files(topics: Topics, tmp_path: Path) -> None:
     topics.create("records", 2)
     topics.produce("records", 0, range(50))
+    topics.produce("records", 1, range(50, 80))
     given = {
         "bootstrap": topics.bootstrap,
         "topic": "records",
         "output": f"{tmp_path}/out",
         "checkpoint": f"{tmp_path}/checkpoint",
     }
-    assert ended(start("topic_to_parquet.py", **given)) == 0
-    topics.produce("records", 1, range(50, 80))
     assert ended(start("topic_to_parquet.py", **given)) == 0
     found = parquet.read_table(tmp_path / "out")
     assert sorted(int(value) for value in found["value"].to_pylist()) == list(range(80))

@@ -594,8 +594,8 @@ def test_a_compaction_that_is_killed_and_run_again(spark: SparkSession, tmp_path
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "lake" / TOPIC / "_generations").exists()
     assert coordinates(spark, root) == everything(topics)
-    again = klamm_lake("compact", TOPIC, "--config", str(config), "--json")
-    assert (again.returncode, again.stderr) == (0, "")
+    again = run("compact", TOPIC, "--config", str(config), "--json")
+    assert (again.exit_code, again.stderr) == (0, "")
     said = json.loads(again.stdout)
     assert (said["topic"], said["generation"], said["loads"], said["rows"], said["merged_files"]) == (
         TOPIC, 1, "1-3", 18, 9,

@@ -21,6 +21,11 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
+from klamm.core.spark_jvm import java_options
+
+_SPARK = f"--driver-java-options '{java_options()}' --conf spark.ui.enabled=false pyspark-shell"
+"""Of an example that starts a Spark: for a JVM that lives for seconds."""
+
 
 @dataclass
 class Example:
@@ -66,7 +71,7 @@ class Reader:
         if "title" in example.options:
             (self.folder / example.options["title"]).write_text(text)
         elif example.language == "python":
-            self._shell(example, [sys.executable, "-c", text], text)
+            self._shell(example, [sys.executable, "-c", text], text, PYSPARK_SUBMIT_ARGS=_SPARK)
         elif example.language == "console" and "background" in example.options:
             self._start(example, text)
         elif example.language == "console":
@@ -80,8 +85,9 @@ class Reader:
         tools = str(Path(sys.executable).parent)
         return {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "COLUMNS": "160", "PYTHONUNBUFFERED": "1"}
 
-    def _shell(self, example: Example, command: str | list[str], shown: str) -> str:
-        done = subprocess.run(command, shell=isinstance(command, str), cwd=self.folder, env=self._environment(),
+    def _shell(self, example: Example, command: str | list[str], shown: str, **environment: str) -> str:
+        env = {**self._environment(), **environment}
+        done = subprocess.run(command, shell=isinstance(command, str), cwd=self.folder, env=env,
                               text=True, capture_output=True, timeout=400, check=False)  # fmt: skip
         wanted = int(example.options.get("exit", "0"))
         assert done.returncode == wanted, (

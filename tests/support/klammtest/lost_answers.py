@@ -52,11 +52,11 @@ class AnswerLostProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _cut(self._listener)
+        self._thread.join(60)  # before the rest: it may be opening a connection
+        _cut(*self._open)
         for each in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
             each.close()
-        self._thread.join(60)
 
     def _accept(self) -> None:
         while True:

@@ -1,0 +1,58 @@
+"""Says who opened a socket that nobody closed.
+
+Python's collector finds it in some later test, which has nothing to do with it and is the one that fails.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Callable
+from types import FrameType, SimpleNamespace
+from typing import Any, Final
+
+import pytest
+
+_FRAMES: Final = 14
+_openers: dict[int, tuple[str, ...]] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    _remember_openers()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """After pytest has set its own hook, which makes a failure of it."""
+    previous: Callable[[Any], Any] = sys.unraisablehook
+
+    def named(unraisable: Any) -> None:
+        opener = _openers.get(id(unraisable.object))
+        if isinstance(unraisable.object, socket.socket) and opener:
+            message = f"a socket was not closed; opened by {' < '.join(opener)}"
+            found = {name: getattr(unraisable, name) for name in ("exc_type", "exc_value", "exc_traceback", "object")}
+            unraisable = SimpleNamespace(**found, err_msg=message)
+        previous(unraisable)
+
+    sys.unraisablehook = named
+
+
+def _remember_openers() -> None:
+    plain = socket.socket.__init__
+
+    def opened(self: socket.socket, *args: Any, **kwargs: Any) -> None:
+        plain(self, *args, **kwargs)
+        _openers[id(self)] = tuple(_callers(sys._getframe(1)))
+
+    socket.socket.__init__ = opened  # type: ignore[method-assign]
+
+
+def _callers(frame: FrameType | None) -> list[str]:
+    found: list[str] = []
+    while frame is not None and len(found) < _FRAMES:
+        code = frame.f_code
+        if "/_pytest/" in code.co_filename:
+            break
+        found.append(f"{'/'.join(code.co_filename.split('/')[-2:])}:{frame.f_lineno} {code.co_name}")
+        frame = frame.f_back
+    return found
