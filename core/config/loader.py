@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -11,7 +11,7 @@ from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.choice import PluginChoice
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.document import Document
-from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown
+from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown, unknown_key
 from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import BASE_DIR, definitions
@@ -35,6 +35,10 @@ SECTIONS = (
     "log",
 )
 DEFAULT_SERDE = "avro"
+PLUGIN = "plugin"
+"""The key that names the plugin of a section."""
+TOPIC_KEYS = tuple(info.alias or name for name, info in TopicSettings.model_fields.items() if name != "options")
+"""The keys of a topic's section that are not its serde's."""
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -75,8 +79,10 @@ class SettingsLoader:
         return sections
 
     def _found(self, path: Path, message: str) -> None:
+        self._add(Problem(path, message))
+
+    def _add(self, problem: Problem) -> None:
         """Once: some sections are looked at for two reasons."""
-        problem = Problem(path, message)
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -92,18 +98,19 @@ class SettingsLoader:
             return {}
         return dict(value)
 
-    def _model(self, model: type[M], values: Mapping[str, Any], path: Path) -> M | None:
+    def _model(self, model: type[M], values: Mapping[str, Any], path: Path, also: Iterable[str] = ()) -> M | None:
+        """`also`: keys that can stand there besides the model's."""
         try:
             return model.model_validate(values, context=self._context, by_alias=True, by_name=False)
         except ValidationError as error:
-            self.problems += problems_of(error, model, values, path)
+            self.problems += problems_of(error, model, values, path, also)
             return None
 
     def _modules(self) -> tuple[str, ...]:
         section = self._section(("plugins",))
         for name in section:
             if name != "modules":
-                self._found(("plugins", name), unknown("key", name, ["modules"]))
+                self._add(unknown_key(("plugins", name), ["modules"]))
         modules = section.get("modules")
         modules = [] if modules is None else modules
         if not isinstance(modules, list) or not all(isinstance(name, str) for name in modules):
@@ -115,33 +122,45 @@ class SettingsLoader:
         if path[0] not in self._tree and default not in providers.names():
             return PluginChoice(default)  # nobody asked for it: an error when it is made, not now
         section = self._section(path)
-        name = section.pop("plugin", default)
+        name = section.pop(PLUGIN, default)
         if not name:
-            self._found(path, f"needs `plugin:` (there are: {providers.listed()})")
+            self._unnamed(Problem(path, f"needs `plugin:` (there are: {providers.listed()})"), path, section)
             return None
         return self._plugin(path, providers, name, section)
 
+    def _unnamed(self, problem: Problem, path: Path, section: Mapping[str, Any]) -> None:
+        """No plugin is named in this section, unless in a mistyped key."""
+        self._add(next((unknown_key((*path, key), [PLUGIN]) for key in section if nearest(key, [PLUGIN])), problem))
+
     def _plugin(
-        self, path: Path, providers: Providers[Any], name: Any, section: Mapping[str, Any], named: Path | None = None
+        self,
+        path: Path,
+        providers: Providers[Any],
+        name: Any,
+        section: Mapping[str, Any],
+        named: Path | None = None,
+        also: Iterable[str] = (PLUGIN,),
     ) -> PluginChoice | None:
-        """`named` is the path of the key that holds the name, `path.plugin` when not given."""
+        """`named` is the path of the key that holds the name, `path.plugin` when not given; `also`: keys of the section
+        that are not the plugin's."""
         if name in ("", None):
-            self._found(named or (*path, "plugin"), f"is missing; it names one of: {providers.listed()}")
+            at = named or (*path, PLUGIN)
+            self._unnamed(Problem(at, f"is missing; it names one of: {providers.listed()}"), path, section)
             return None
         try:
             provider = providers.get(str(name))
         except PluginError as error:
-            self._found(named or (*path, "plugin"), str(error))
+            self._found(named or (*path, PLUGIN), str(error))
             return None
-        config = self._model(provider.config, section, path)
+        config = self._model(provider.config, section, path, also)
         return None if config is None else PluginChoice(provider.name, config)
 
     def _choices(self, path: Path, providers: Providers[Any], value: Any) -> tuple[PluginChoice, ...]:
         """A list of names or of `{plugin: NAME, …}`."""
         found: list[PluginChoice | None] = []
         for i, item in enumerate(value if isinstance(value, list) else [value]):
-            said = dict(item) if isinstance(item, Mapping) else {"plugin": item}
-            found.append(self._plugin((*path, i), providers, said.pop("plugin", ""), said))
+            said = dict(item) if isinstance(item, Mapping) else {PLUGIN: item}
+            found.append(self._plugin((*path, i), providers, said.pop(PLUGIN, ""), said))
         return tuple(choice for choice in found if choice is not None)
 
     def _broker(self, host: PluginHost) -> BrokerConfig | None:
@@ -180,7 +199,7 @@ class SettingsLoader:
         found = {}
         for name in self._section(("serdes",)):
             path = ("serdes", name)
-            choice = self._plugin(path, host.serdes, name, self._section(path), path)
+            choice = self._plugin(path, host.serdes, name, self._section(path), path, ())
             if choice is not None:
                 found[name] = choice
         return found
@@ -201,8 +220,7 @@ class SettingsLoader:
         section = self._section(path)
         config = self._section((*path, "config"))
         self._topic_config((*path, "config"), config, host)
-        known = {info.alias: name for name, info in TopicSettings.model_fields.items() if name != "options"}
-        own = {name: section.pop(name) for name in list(section) if name not in known}
+        own = {name: section.pop(name) for name in list(section) if name not in TOPIC_KEYS}
         section["config"] = {k: _text(v) for k, v in config.items()}
         if section.get("schema") is not None:
             section.setdefault("serde", DEFAULT_SERDE)
@@ -216,7 +234,7 @@ class SettingsLoader:
             self._plugin(path, host.envelopes, section["envelope"], {}, (*path, "envelope"))
         if section.get("serde") is None:
             for name in own:
-                self._found((*path, name), unknown("key", name, [k for k in known if k]))
+                self._add(unknown_key((*path, name), TOPIC_KEYS))
         if topic is None:
             return None
         if topic.schema_file is not None and not topic.schema_file.is_file():
@@ -229,7 +247,7 @@ class SettingsLoader:
     def _serde_options(self, path: Path, serde: str, own: Mapping[str, Any], host: PluginHost) -> BaseModel | None:
         """What a topic says to its serde, over what the `serdes` section says for all topics."""
         common = self._section(("serdes", serde)) if "serdes" in self._tree else {}
-        choice = self._plugin(path, host.serdes, serde, {**common, **own}, (*path, "serde"))
+        choice = self._plugin(path, host.serdes, serde, {**common, **own}, (*path, "serde"), TOPIC_KEYS)
         return None if choice is None else choice.config
 
     def _topic_config(self, path: Path, config: Mapping[str, Any], host: PluginHost) -> None:
@@ -251,13 +269,13 @@ class SettingsLoader:
     def _sink(self, name: str, host: PluginHost) -> SinkSettings | None:
         path = ("sinks", name)
         section = self._section(path)
-        plugin = section.pop("plugin", "")
+        plugin = section.pop(PLUGIN, "")
         own = {key: section.pop(key) for key in list(section) if key in own_keys()}
         if plugin in host.sinks.names():
             # a sink that wants to see a common key (a load: its topics) declares it too
             wanted = {d.name for d in definitions(host.sinks.get(plugin).config)}
             section.update({key: value for key, value in own.items() if key in wanted})
-        choice = self._plugin(path, host.sinks, plugin, section)
+        choice = self._plugin(path, host.sinks, plugin, section, also=(PLUGIN, *own_keys()))
         own.setdefault("group.id", f"sink-{name}")
         sink = self._model(SinkSettings, own, path)
         return None if sink is None or choice is None else sink.model_copy(update={"choice": choice})

@@ -9,17 +9,18 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from klamm.core.config.section import KEY_PROBLEM, definitions
+from klamm.core.config.section import KEY_PROBLEM, MISSING, definitions
 
 Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`path` leads from the root of the document to the key."""
+    """`path` leads from the root of the document to the key. `meant`: the known key that an unknown one is like."""
 
     path: Path
     message: str
+    meant: str = ""
 
     def __str__(self) -> str:
         where = ".".join(str(part) for part in self.path)
@@ -27,16 +28,17 @@ class Problem:
 
 
 def problems_of(
-    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], at: Path = ()
+    error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], at: Path = (), also: Iterable[str] = ()
 ) -> Iterator[Problem]:
-    """Pydantic's findings in our words. `given` was validated; `at` is where it stands in the document."""
+    """Pydantic's findings in our words. `given` was validated; `at` is where it stands in the document, where the keys
+    `also` are known to others than `model`."""
     for found in error.errors(include_url=False):
         where, kind = found["loc"], found["type"]
         if kind == "extra_forbidden":
-            known = [d.name for d in definitions(model)] if len(where) == 1 else []
-            yield Problem((*at, *where), unknown("key", str(where[-1]), known))
+            known = [*(d.name for d in definitions(model)), *also] if len(where) == 1 else []
+            yield unknown_key((*at, *where), known)
         elif kind == "missing":
-            yield Problem((*at, *where), "is required and missing")
+            yield Problem((*at, *where), MISSING)
         elif kind == KEY_PROBLEM:
             yield Problem((*at, *where, found["ctx"]["key"]), found["msg"])
         else:
@@ -63,6 +65,19 @@ def _message(found: Any) -> str:
     got = found["input"]
     shown = f", got {got!r}" if isinstance(got, str | int | float | bool | None) else ""
     return text.replace("Input should be", "should be") + shown
+
+
+def unknown_key(path: Path, known: Iterable[str]) -> Problem:
+    """Of the key at `path`, where the `known` ones can stand."""
+    name = str(path[-1])
+    return Problem(path, unknown("key", name, known := [*known]), nearest(name, known))
+
+
+def told_once(problems: Iterable[Problem]) -> list[Problem]:
+    """Without what a mistyped key says a second time: that the one which was meant is missing."""
+    found = [*problems]
+    meant = {(*problem.path[:-1], problem.meant) for problem in found if problem.meant}
+    return [problem for problem in found if problem.message != MISSING or problem.path not in meant]
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:

@@ -53,8 +53,16 @@ def _split_list(value: Any) -> Any:
 def _path(value: Any, info: ValidationInfo) -> Any:
     if not isinstance(value, str | Path) or not str(value).strip():
         raise ValueError("expected a path")
-    base = (info.context or {}).get(BASE_DIR, "")
-    return Path(base, Path(value).expanduser()).resolve()
+    return from_folder(value, info).resolve()
+
+
+def from_folder(path: str | Path, info: ValidationInfo) -> Path:
+    """The path, a relative one from the folder of the YAML file; `~` is the user's home."""
+    try:
+        own = Path(path).expanduser()
+    except RuntimeError:
+        raise ValueError(f"there is no home directory for the '~' in {str(path)!r}") from None
+    return Path((info.context or {}).get(BASE_DIR, ""), own)
 
 
 def _time_zone(name: str) -> str:
@@ -75,6 +83,7 @@ ConfigPath = Annotated[Path, BeforeValidator(_path), ConfigType.STRING]
 
 
 KEY_PROBLEM = "klamm_key"
+MISSING = "is required and missing"
 
 
 def wrong_key(name: str, message: str) -> PydanticCustomError:

@@ -13,6 +13,7 @@ from klamm.core.config.choice import PluginChoice
 from klamm.core.config.consumer import ConsumerConfig
 from klamm.core.config.document import read
 from klamm.core.config.loader import SettingsLoader
+from klamm.core.config.problems import told_once
 from klamm.core.config.process_log import ProcessLogConfig
 from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.sink import SinkSettings
@@ -166,5 +167,5 @@ def load_settings(source: str | Path | Mapping[str, Any]) -> Settings:
     loader = SettingsLoader(document)
     sections = loader.load()
     if loader.problems:
-        raise document.fail(loader.problems)
+        raise document.fail(told_once(loader.problems))
     return Settings(**sections, source=document.name, base_dir=document.base_dir)

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, model_validator
 
 from klamm.core.config.choice import PluginChoice
-from klamm.core.config.section import Int, Names, Section, key, wrong_key
+from klamm.core.config.section import MISSING, Int, Names, Section, key, wrong_key
 
 
 def _pattern(value: Any) -> Any:
@@ -43,7 +43,7 @@ class SinkSettings(Section):
     def _what(self) -> SinkSettings:
         if self.topics_regex is None and not self.topics:
             given = "topics" in self.model_fields_set
-            message = "expected the name of at least one topic" if given else "is required and missing"
+            message = "expected the name of at least one topic" if given else MISSING
             raise wrong_key("topics", message)
         if self.topics_regex is not None and self.topics:
             raise wrong_key("topics.regex", "stands beside topics; give one of them")

@@ -16,22 +16,18 @@ from pathlib import Path
 
 from klamm.hadoop.layout import HALF
 from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
+from klamm.plugins.sinks.hadoop import file_path, is_local_file
 
 _SYNC_THREADS = 8
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def local_path(uri: str) -> Path:
-    """The path of `file:///a`, `file:/a` or `/a`. Nothing is unquoted: Hadoop's paths are not either."""
-    rest = uri.removeprefix("file:")
-    if rest.startswith("//"):
-        host, slash, below = rest[2:].partition("/")
-        if host not in ("", "localhost"):
-            raise LakeError(f"{uri!r} is not on this machine's file system; file:///absolute/path would be")
-        rest = slash + below
-    if not rest.startswith("/"):
-        raise LakeError(f"{uri!r} is not absolute; file:///absolute/path would be")
-    return Path(rest)
+    """The path of `file:///a`, `file:/a` or `/a`; `LakeError` when it is none of this machine."""
+    try:
+        return file_path(uri)
+    except ValueError as error:
+        raise LakeError(str(error)) from error
 
 
 class LocalPublisher:
@@ -95,6 +91,9 @@ class LocalPublisher:
         root = local_path(path)
         found = (p for p in _below(root) if not HALF.match(p.name))
         return sorted((str(p.relative_to(root)), p.stat().st_size) for p in found if p.is_file())
+
+    def is_file(self, path: str) -> bool:
+        return is_local_file(path)
 
     def make(self, path: str) -> None:
         folder = local_path(path)

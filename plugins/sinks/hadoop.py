@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, ValidationInfo, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
-from klamm.core.config.section import BASE_DIR, ConfigType, Int, Long, Names, Section, TimeZone, key, wrong_key
+from klamm.core.config.section import (
+    ConfigType,
+    Int,
+    Long,
+    Names,
+    Section,
+    TimeZone,
+    from_folder,
+    key,
+    to_string,
+    wrong_key,
+)
 from klamm.core.errors import ConfigError
 from klamm.core.records.record import ConsumerRecord
 
@@ -25,16 +44,108 @@ _RENAMED = {
 PARTITIONINGS = (("dt",), ("dt", "hr"))
 LOCAL_SCHEMES: Final = ("", "file")
 HDFS_SCHEME: Final = "hdfs"
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_HEAD: Final = re.compile(r"[a-z]+:(//[^/]*)?")
+"""What stands before the path of a URI."""
+_SPARK: Final = "spark."
+_HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
+"""What keys of Hadoop's own configuration begin with."""
 
 
 def _lake(value: Any, info: ValidationInfo) -> Any:
-    """A URI as it is; a path from the folder of the YAML file."""
+    """A URI without the slash at its end; a path from the folder of the YAML file."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a path or a URI such as hdfs://namenode:8020/lake")
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", value) and not re.match(r"file:[^/]", value):
-        return value.rstrip("/")
-    base = (info.context or {}).get(BASE_DIR, ".")
-    return str(Path(base, Path(value.removeprefix("file:")).expanduser()).absolute())
+    if _SCHEME.match(value) and not re.match(r"file:[^/]", value):
+        return _uri(value)
+    return str(from_folder(value.removeprefix("file:"), info).absolute())
+
+
+def _uri(text: str) -> str:
+    scheme, _, rest = text.partition(":")
+    scheme = scheme.lower()
+    plain = f"{scheme}:{rest.rstrip('/')}"
+    if scheme not in ("file", HDFS_SCHEME):  # refused where it is to be used, with what there is instead
+        return plain
+    if "?" in rest or "#" in rest:
+        raise ValueError(f"expected a URI without a query ('?') and a fragment ('#'), got {text!r}")
+    if scheme == "file":
+        if file_path(f"{scheme}:{rest}") == Path("/"):
+            raise ValueError(f"expected file:///…/lake, got {text!r}, which names no directory")
+    elif not _names_directory(plain):
+        raise ValueError(f"expected hdfs://HOST:PORT/path, or hdfs:///path of the default file system, got {text!r}")
+    return plain
+
+
+def _names_directory(uri: str) -> bool:
+    """Whether a URI of HDFS has a path; a host may be left out, half of one may not."""
+    try:
+        parts = urlsplit(uri)
+        host = not parts.netloc or bool(parts.hostname and (parts.port is None or parts.port > 0))
+    except ValueError:  # no port, or half an IPv6 address
+        return False
+    return host and len(parts.path) > 1 and parts.path.startswith("/")
+
+
+def file_path(uri: str) -> Path:
+    """The path of `file:///a`, `file:/a` or `/a`; `ValueError` when it is none of this machine. Nothing is unquoted:
+    Hadoop's paths are not either."""
+    rest = uri.removeprefix("file:")
+    if rest.startswith("//"):
+        host, slash, below = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            name = (below if host in (".", "..", "~") else rest[2:]).strip("/") or "lake"
+            raise ValueError(f"expected file:///…/{name} or ./{name}, got {uri!r}, where {host!r} is a host")
+        rest = slash + below
+    if not rest.startswith("/"):
+        raise ValueError(f"expected an absolute path as in file:///data/lake, got {uri!r}")
+    return Path(rest)
+
+
+def is_local_file(path: str) -> bool:
+    """Whether something is there that is no directory. False, too, where nobody may look."""
+    there = file_path(path)
+    return os.path.exists(there) and not os.path.isdir(there)  # noqa: PTH110, PTH112 - pathlib's raise
+
+
+def file_in_the_way(path: str, is_file: Callable[[str], bool], written: str = "") -> str | None:
+    """What is wrong where a lake's path, or one above it, is a file, in the words in which the user has `written` the
+    path; None where neither is."""
+    written = written or path
+    head = _HEAD.match(path)
+    start = head.end() if head else 0
+    names = path[start:].strip("/").split("/")
+    for above in range(len(names)):
+        if is_file(f"{path[:start]}/{'/'.join(names[: len(names) - above])}"):
+            found = _parent(written, above)
+            if above:
+                return f"{found} is a file, so that there can be no lake at {written}"
+            return f"{found} is a file; a lake is a directory"
+    return None
+
+
+def _parent(path: str, levels: int) -> str:
+    """Of a path as it is written: `./a` of `./a/b`."""
+    parts = path.rstrip("/").split("/")
+    while len(parts) > 1 and (levels or parts[-1] in ("", ".")):
+        levels -= parts.pop() not in ("", ".")
+    return "/".join(parts)
+
+
+def _spark_keys(value: Any) -> Any:
+    """Values as Spark takes them, as text; Spark would ignore a key that is not its own."""
+    if not isinstance(value, Mapping):
+        return value
+    wrong = [
+        f"{name!r} is Hadoop's: write spark.hadoop.{name}"
+        if str(name).startswith(_HADOOP)
+        else f"{name!r} is none of Spark's, which begin with spark. (Hadoop's with spark.hadoop.)"
+        for name in value
+        if not str(name).startswith(_SPARK)
+    ]
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    return {name: to_string(given) if isinstance(given, bool | int | float) else given for name, given in value.items()}
 
 
 def _directories(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -131,15 +242,30 @@ class HadoopSinkConfig(Section):
     staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
     spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")
-    spark_config: dict[str, str] = key({}, "More of Spark's own configuration, by its names.")
+    spark_config: Annotated[dict[str, str], BeforeValidator(_spark_keys)] = key(
+        {}, "More of Spark's own configuration, by its names; Hadoop's with spark.hadoop. before them."
+    )
+    _written: str = PrivateAttr("")
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _renamed(cls, given: Any) -> Any:
+    def _as_written(cls, given: Any, handler: ModelWrapValidatorHandler[HadoopSinkConfig]) -> HadoopSinkConfig:
         for name, instead in _RENAMED.items():
             if isinstance(given, Mapping) and name in given:
                 raise wrong_key(name, f"is no key any more: {instead}")
-        return given
+        made = handler(given)
+        made._written = str(given["path"]) if isinstance(given, Mapping) and "path" in given else made.path
+        return made
+
+    def file_in_the_way(self, is_file: Callable[[str], bool]) -> str | None:
+        """See the function of this name."""
+        return file_in_the_way(self.path, is_file, self._written)
+
+    def local_file_in_the_way(self) -> str | None:
+        """The same of a lake on `file:`; None for another one."""
+        if urlsplit(self.path).scheme not in LOCAL_SCHEMES:
+            return None
+        return self.file_in_the_way(is_local_file)
 
 
 class HadoopSink:
@@ -155,6 +281,8 @@ class HadoopSink:
             lake_scheme(self._config.path)
         except ValueError as error:
             raise ValueError(f"path: {error}") from error
+        if (found := self._config.local_file_in_the_way()) is not None:
+            raise ValueError(f"path: {found}")
 
     def open(self) -> None:
         raise ConfigError(f"the lake {self._config.path} is filled by `klamm load`, not by `klamm sink`")

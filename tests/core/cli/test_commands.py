@@ -186,16 +186,49 @@ def test_config_check_reads_the_schemas(klamm: Klamm, here: Path) -> None:
         ("webhdfs.url: namenode:9870", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'namenode:9870'"),
         ("webhdfs.url: http://a;http://b:x", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'http://b:x'"),
         ("path: s3a://bucket/lake", "sinks.s.path: a lake on s3a: (s3a://bucket/lake) is refused until s3a: passes"),
+        ("path: file://lake", "sinks.s.path: expected file:///…/lake or ./lake, got 'file://lake', where 'lake' is a"),
+        ("path: file://h/a/lake", "sinks.s.path: expected file:///…/h/a/lake or ./h/a/lake, got 'file://h/a/lake'"),
+        ("path: file://./lake", "sinks.s.path: expected file:///…/lake or ./lake, got 'file://./lake'"),
+        ("path: 'file:///'", "sinks.s.path: expected file:///…/lake, got 'file:///', which names no directory"),
+        ("path: 'hdfs://'", "sinks.s.path: expected hdfs://HOST:PORT/path, or hdfs:///path of the default file system"),
+        ("path: hdfs://lake", "default file system, got 'hdfs://lake'"),
+        ("path: hdfs:lake", "default file system, got 'hdfs:lake'"),
+        ("path: hdfs://namenode:http/lake", "default file system, got 'hdfs://namenode:http/lake'"),
+        ("path: 'hdfs://namenode/lake?user=me'", "sinks.s.path: expected a URI without a query ('?') and a fragment"),
+        ("path: 'file:///lake#1'", "a fragment ('#'), got 'file:///lake#1'"),
+        ("path: ~nobody-of-this-name/lake", "sinks.s.path: there is no home directory for the '~' in '~nobody-of"),
+        ("path: ./a.txt", "sinks.s.path: ./a.txt is a file; a lake is a directory"),
+        ("path: ./a.txt/lakes/s/", "path: ./a.txt is a file, so that there can be no lake at ./a.txt/lakes/s/"),
+        ("path: file:./a.txt/lake", "path: file:./a.txt is a file, so that there can be no lake at file:./a.txt/lake"),
+        ("path: file:///dev/null/lake", "path: file:///dev/null is a file, so that there can be no lake at file:///"),
+        (
+            "spark.config: {dfs.replication: 2}",
+            "sinks.s.spark.config: 'dfs.replication' is Hadoop's: write spark.hadoop.dfs.replication",
+        ),
+        (
+            "spark.config: {fs.defaultFS: 'hdfs://h', executor.memory: 2g}",
+            "'fs.defaultFS' is Hadoop's: write spark.hadoop.fs.defaultFS; 'executor.memory' is none of Spark's",
+        ),
+        ("topic: [t]", "sinks.s.topic: unknown key; did you mean topics?"),
     ],
 )
 def test_config_check_refuses_what_a_load_refuses(klamm: Klamm, here: Path, sink: str, words: str) -> None:
+    Path("a.txt").touch()
     Path("klamm.yaml").write_text(
         f"sinks:\n  s:\n    plugin: hadoop\n    topics: [t]\n    {sink}\n"
         + ("" if sink.startswith("path") else "    path: ./lake\n")
     )
     done, loaded = klamm("config", "check"), klamm("load", "s")
-    assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1)
+    assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1), done.err
     assert (loaded.status, loaded.err) == (done.status, done.err)
+
+
+def test_numbers_among_sparks_settings_are_text(klamm: Klamm, here: Path) -> None:
+    given = "{spark.hadoop.dfs.replication: 2, spark.ui.enabled: false}"
+    Path("klamm.yaml").write_text(f"sinks: {{s: {{plugin: hadoop, topics: t, path: lake, spark.config: {given}}}}}\n")
+    assert klamm("config", "check").status == 0
+    shown = yaml.safe_load(klamm("config", "show").out)["sinks"]["s"]["spark.config"]
+    assert shown == {"spark.hadoop.dfs.replication": "2", "spark.ui.enabled": "false"}
 
 
 def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> None:
