@@ -38,7 +38,7 @@ from klamm.hadoop.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_da
 from klamm.hadoop.manifest import BatchMark, Manifest, PartitionRange, last_manifest
 from klamm.hadoop.plan import Densities, Limits, capped, capped_bytes
 from klamm.hadoop.progress import Progress
-from klamm.hadoop.publishing.seam import LakeError, Publisher
+from klamm.hadoop.publishing.seam import LakeError, Publisher, check_root
 from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.staged import Counts, FileFormat, count, count_below, total_rows, write
 from klamm.hadoop.staging import Staging, sweep
@@ -213,9 +213,11 @@ class LoadJob:
         self._new_id = new_id
 
     def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
-        """One load; None when there is nothing new. `LoadConflictError` when another job published first."""
+        """One load; None when there is nothing new. `LoadConflictError` when another job published first, `NoLakeError`
+        where the lake's path is a file."""
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
+        check_root(self._publisher, self._spec.root)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
         self._send_audit(layout)
         plan = self._plan(layout, last := last_manifest(self._publisher, layout), limits)

@@ -24,6 +24,7 @@ from klamm.hadoop.plan import Limits
 from klamm.hadoop.progress import BarProgress, Progress
 from klamm.hadoop.publishing.hdfs import HadoopJvm
 from klamm.hadoop.publishing.schemes import publisher_for
+from klamm.hadoop.publishing.seam import NoLakeError
 from klamm.hadoop.report import RunReport, TopicReport
 from klamm.hadoop.session import SparkSettings, hadoop_jvm, reason_of, start_session, submitted
 from klamm.hadoop.spark.cluster import connect
@@ -51,6 +52,7 @@ class Loader:
         self._section = settings.sink(sink)
         group, bad = self._section.group_id, self._section.on_bad_record
         self._sink = sink
+        self._where = f"{settings.source}: sinks.{sink}"
         self._now_s = now_s
         self._monotonic_s = monotonic_s
         self._limits = Limits(config.max_records, config.max_bytes)
@@ -114,12 +116,14 @@ class Loader:
             pace.took(result.offsets, self._monotonic_s() - began)
 
     def load(self, topic: str, until_s: float | None = None) -> TopicReport:
-        """One topic in one run. What goes wrong is in the report."""
+        """One topic in one run. What goes wrong is in the report; `NoLakeError` where no topic can be loaded."""
         started = self._monotonic_s()
         published: list[LoadResult] = []
         error: str | None = None
         try:
             published.extend(self.loads(topic, until_s))
+        except NoLakeError:
+            raise
         except KlammError as failed:
             error = str(failed)
         except (PySparkException, Py4JError, OSError) as failed:  # Spark's JVM itself, as when it is gone
@@ -138,7 +142,7 @@ class Loader:
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
         """One topic after another, all or `only` some; one that fails does not keep the others from being loaded.
         `tell` is called after each. With a time limit each topic has an even share of what is left, and the one whose
-        last load is the oldest comes first."""
+        last load is the oldest comes first. `ConfigError` where there can be no lake: its path is a file."""
         started, before = self._now_s(), self._monotonic_s()
         reports: list[TopicReport] = []
         error = None
@@ -149,6 +153,8 @@ class Loader:
             for index, topic in enumerate(topics):
                 reports.append(report := self._in_time(topic, before, len(topics) - index))
                 tell(report)
+        except NoLakeError as failed:
+            raise ConfigError(f"{self._where}.path: {failed}") from failed
         except KlammError as failed:
             error = str(failed)
         return RunReport(self._sink, started, self._monotonic_s() - before, tuple(reports), error)

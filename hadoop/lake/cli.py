@@ -10,32 +10,38 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 
 from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
+from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.hadoop.audit import read_audit
 from klamm.hadoop.generations import Generation, generation_numbers, generation_of, generations_of
 from klamm.hadoop.lake.files import LakeFiles, lake_files
-from klamm.hadoop.lake.findings import Bounds, TopicProof
+from klamm.hadoop.lake.findings import Bounds, TopicProof, window_text
 from klamm.hadoop.lake.listing import LoadEntry, load_of, loads_of, spans
 from klamm.hadoop.lake.verify import topics_of, verify_topic
 from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.publishing.seam import LakeReader
+from klamm.hadoop.publishing.seam import LakeError, LakeReader, LakeUnavailableError, check_root
 from klamm.hadoop.sinks import choose
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig, size_in_bytes
+from klamm.plugins.sinks.hadoop import HDFS_SCHEME, HadoopSinkConfig, size_in_bytes
 
 if TYPE_CHECKING:
     from klamm.hadoop.compact import CompactResult
 
 DAMAGED = 3
 """The exit status of `verify` when it found damage; 1 when it could not read the lake."""
+FEW: Final = 12
+ENDS: Final = 5
+"""Of longer lists than `FEW` so many of the first and of the last are shown."""
 _AGE: Final = re.compile(r"(\d+)\s*([smhd])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition", "window")
+_NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition")
 
 app = typer.Typer(
     add_completion=False,
@@ -53,6 +59,9 @@ WebHdfs = Annotated[
     str | None, typer.Option("--webhdfs", metavar="URL", help="Where the NameNode answers WebHDFS; else webhdfs.url.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+All = Annotated[
+    bool, typer.Option("--all", "-a", help="All partitions, windows and files; else the first and last of many.")
+]
 
 
 @dataclass(frozen=True)
@@ -93,18 +102,20 @@ def show(
     config: ConfigFile = DEFAULT_CONFIG,
     webhdfs: WebHdfs = None,
     as_json: Json = False,
+    all_: All = False,
 ) -> None:
     """A topic's loads and generations; with --load, that one's offsets, windows and files; with --generation, its loads
     and files."""
     opened = open_lake(config, lake, webhdfs)
     layout = _layout(opened.files, opened.root, topic)
     if load is not None:
-        _show_load(opened, layout, load_of(opened.files, layout, load), as_json)
+        _show_load(opened, layout, load_of(opened.files, layout, load), as_json, None if all_ else FEW)
         return
     if generation is not None:
-        _show_generation(generation_of(opened.files, layout, generation), as_json)
+        _show_generation(generation_of(opened.files, layout, generation), as_json, None if all_ else FEW)
         return
-    rows = [_load_row(entry) for entry in loads_of(opened.files, layout)]
+    few = None if all_ or as_json else FEW
+    rows = [_load_row(entry, few) for entry in loads_of(opened.files, layout)]
     _print(rows, as_json, ("load", "created", "rows", "files", "bytes", "offsets", "lost", "job"))
     merged = [_generation_row(found) for found in generations_of(opened.files, layout)]
     if merged:
@@ -217,12 +228,11 @@ def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:
 
 
 def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
-    """By a sink's name, or by a path, for which no file is needed. `ConfigError` when it is neither."""
+    """By a sink's name, or by a path, for which no file is needed. `ConfigError` when it is neither, and where there
+    can be no lake."""
     if lake is not None and _is_path(lake):
-        root = lake.rstrip("/") or "/"
-        if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", root):
-            root = str(Path(root).expanduser().absolute())
-        return Lake(HadoopSinkConfig.model_validate({"path": root}), webhdfs, None)
+        placed = _placed(lake)
+        return Lake(placed, webhdfs or _webhdfs_of(config, placed.path), None)
     if lake is not None and not named(config):
         raise ConfigError(f"{config}: not found, so that {lake!r} names no sink; a path has a slash, as in ./{lake}")
     settings = load_settings(config)
@@ -231,12 +241,36 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         raise ConfigError(
             f"{config}: there is no sink {lake!r} (there are: {known}); a path has a slash, as in ./{lake}"
         )
-    _, chosen = choose(settings, lake)
+    name, chosen = choose(settings, lake)
     sink = chosen.choice.config
     if not isinstance(sink, HadoopSinkConfig):  # `choose` has seen to it
         raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")
+    if (found := sink.local_file_in_the_way()) is not None:
+        raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
     bounds = Bounds(*(int(t.timestamp() * 1_000_000) for t in (sink.timestamp_min, sink.timestamp_max)))
     return Lake(sink, webhdfs or sink.webhdfs_url, bounds)
+
+
+def _placed(path: str) -> HadoopSinkConfig:
+    """A lake at a path that the user named."""
+    try:
+        made = HadoopSinkConfig.model_validate({"path": path})
+    except ValidationError as error:
+        [problem] = problems_of(error, HadoopSinkConfig, {"path": path})
+        raise ConfigError(problem.message) from error
+    if (found := made.local_file_in_the_way()) is not None:
+        raise ConfigError(found)
+    return made
+
+
+def _webhdfs_of(config: Path, path: str) -> str | None:
+    """Where the file says that WebHDFS is, of the sink that has this lake or holds it; None when it does not."""
+    if urlsplit(path).scheme != HDFS_SCHEME or not named(config):
+        return None
+    sinks = (sink.choice.config for sink in load_settings(config).sinks.values())
+    lakes = (sink for sink in sinks if isinstance(sink, HadoopSinkConfig) and sink.webhdfs_url)
+    near = [sink for sink in lakes if f"{path}/".startswith(f"{sink.path}/")]
+    return max(near, key=lambda sink: len(sink.path)).webhdfs_url if near else None
 
 
 def _is_path(text: str) -> bool:
@@ -245,8 +279,15 @@ def _is_path(text: str) -> bool:
 
 def _topics(files: LakeReader, root: str) -> list[str]:
     """`KlammError` when there is none: a mistyped path looks like an empty lake, of which nothing is proved."""
-    topics = topics_of(files, root)
+    try:
+        topics = topics_of(files, root)
+    except LakeUnavailableError:
+        raise
+    except LakeError:
+        check_root(files, root)
+        raise
     if not topics:
+        check_root(files, root)
         raise KlammError(f"{root}: no topic of a lake is there: is the path right, and has a load been published?")
     return topics
 
@@ -279,7 +320,7 @@ def _topic_row(lake: Lake, topic: str) -> dict[str, Any]:
     }
 
 
-def _load_row(entry: LoadEntry) -> dict[str, Any]:
+def _load_row(entry: LoadEntry, few: int | None = None) -> dict[str, Any]:
     manifest = entry.manifest
     lost = {n: (p.start, p.lost_to) for n, p in manifest.partitions.items() if p.lost_to is not None}
     return {
@@ -288,8 +329,8 @@ def _load_row(entry: LoadEntry) -> dict[str, Any]:
         "rows": manifest.rows,
         "files": len(entry.files),
         "bytes": entry.bytes,
-        "offsets": _spans({n: (p.start, p.end) for n, p in manifest.partitions.items()}),
-        "lost": _spans(lost),
+        "offsets": _spans({n: (p.start, p.end) for n, p in manifest.partitions.items()}, few),
+        "lost": _spans(lost, few),
         "job": manifest.job_id,
     }
 
@@ -306,7 +347,7 @@ def _generation_row(generation: Generation) -> dict[str, Any]:
     }
 
 
-def _show_generation(generation: Generation, as_json: bool) -> None:
+def _show_generation(generation: Generation, as_json: bool, few: int | None) -> None:
     if as_json:
         typer.echo(generation.model_dump_json())
         return
@@ -314,15 +355,15 @@ def _show_generation(generation: Generation, as_json: bool) -> None:
     for name, value in facts.items():
         typer.echo(f"{name}: {'' if value is None else value}")
     rows: list[dict[str, Any]] = [
-        {"load": merged.load, "rows": sum(merged.rows.values()), "ends": _ends(merged.ends)}
+        {"load": merged.load, "rows": sum(merged.rows.values()), "ends": _ends(merged.ends, few)}
         for merged in generation.loads
     ]
-    _print(rows, False, ("load", "rows", "ends"))
-    _print([{"file": file.name, "bytes": file.bytes} for file in generation.files], False, ("file", "bytes"))
+    _print_few(rows, ("load", "rows", "ends"), "loads", few)
+    _print_few([{"file": file.name, "bytes": file.bytes} for file in generation.files], ("file", "bytes"), "files", few)
 
 
-def _ends(ends: Mapping[int, int]) -> str:
-    return ",".join(f"{partition}:{end}" for partition, end in sorted(ends.items()))
+def _ends(ends: Mapping[int, int], few: int | None) -> str:
+    return _listed([f"{partition}:{end}" for partition, end in sorted(ends.items())], few)
 
 
 def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> None:
@@ -337,26 +378,38 @@ def _tell_compacted(topic: str, result: CompactResult | None, as_json: bool) -> 
         typer.echo(result.line())
 
 
-def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool) -> None:
+def _show_load(lake: Lake, layout: TopicLayout, entry: LoadEntry, as_json: bool, few: int | None) -> None:
     audit = read_audit(lake.files, layout, entry.number)
     manifest = entry.manifest
     if as_json:
         said = {"manifest": manifest.model_dump(mode="json", by_alias=True), "audit": audit.model_dump(mode="json")}
         typer.echo(json.dumps({**said, "files": [{"name": name, "bytes": size} for name, size in entry.files]}))
         return
-    facts = {**_load_row(entry), "topic id": manifest.topic_id, "cluster": manifest.cluster_id, "owner": audit.owner}
+    facts = {
+        **_load_row(entry, few),
+        "topic id": manifest.topic_id,
+        "cluster": manifest.cluster_id,
+        "owner": audit.owner,
+    }
     for name, value in facts.items():
         typer.echo(f"{name}: {'' if value is None else value}")
-    _print(
+    _print_few(
         [
-            {"partition": r.partition, "offsets": f"{r.start}-{r.end}", "window": start, "rows": count, "bytes": size}
+            {
+                "partition": r.partition,
+                "offsets": f"{r.start}-{r.end}",
+                "window": window_text(start),
+                "rows": count,
+                "bytes": size,
+            }
             for r in audit.ranges
             for start, count, size in r.windows
         ],
-        False,
         ("partition", "offsets", "window", "rows", "bytes"),
+        "windows",
+        few,
     )
-    _print([{"file": name, "bytes": size} for name, size in entry.files], False, ("file", "bytes"))
+    _print_few([{"file": name, "bytes": size} for name, size in entry.files], ("file", "bytes"), "files", few)
 
 
 def _tell(proof: TopicProof, as_json: bool) -> None:
@@ -368,7 +421,7 @@ def _tell(proof: TopicProof, as_json: bool) -> None:
         typer.echo(line)
 
 
-def _print(rows: list[dict[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
+def _print(rows: Sequence[Mapping[str, Any]], as_json: bool, columns: Sequence[str]) -> None:
     if as_json:
         for row in rows:
             typer.echo(json.dumps(row))
@@ -379,5 +432,21 @@ def _print(rows: list[dict[str, Any]], as_json: bool, columns: Sequence[str]) ->
     console().print(made)
 
 
-def _spans(found: Mapping[int, tuple[int, int | None]]) -> str:
-    return ",".join(f"{partition}:{start}-{end}" for partition, (start, end) in sorted(found.items()))
+def _print_few(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], what: str, few: int | None) -> None:
+    """A table; of more than `few` rows the first and the last, and a line that says how many are left out."""
+    if few is None or len(rows) <= few:
+        _print(rows, False, columns)
+        return
+    _print([*rows[:ENDS], dict.fromkeys(columns, "…"), *rows[-ENDS:]], False, columns)
+    typer.echo(f"{len(rows)} {what}, of which the first and last {ENDS} are listed; --all lists all")
+
+
+def _spans(found: Mapping[int, tuple[int, int | None]], few: int | None = None) -> str:
+    return _listed([f"{partition}:{start}-{end}" for partition, (start, end) in sorted(found.items())], few)
+
+
+def _listed(texts: Sequence[str], few: int | None) -> str:
+    """With commas; of more than `few` the first and the last."""
+    if few is None or len(texts) <= few:
+        return ",".join(texts)
+    return ",".join([*texts[:ENDS], f"… {len(texts) - 2 * ENDS} more …", *texts[-ENDS:]])

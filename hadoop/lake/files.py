@@ -36,6 +36,9 @@ class LocalFiles:
     def files(self, path: str) -> list[tuple[str, int]]:
         return self._reader.files(path)
 
+    def is_file(self, path: str) -> bool:
+        return self._reader.is_file(path)
+
     def open(self, path: str) -> BinaryIO:
         try:
             return local_path(path).open("rb")
@@ -54,4 +57,9 @@ def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:
         from klamm.hadoop.lake.webhdfs import connect  # the package `hdfs` is of the extra
 
         return connect(root, webhdfs_url)
-    raise ConfigError(f"a lake on {scheme}: ({root}) cannot be read without a JVM; there are file: and hdfs:")
+    if scheme == "webhdfs":
+        other = f"write hdfs:, and --webhdfs (or webhdfs_url=) http://{urlsplit(root).netloc}"
+    else:
+        other = f'Spark itself reads the schemes that it has a connector for: spark.read.parquet("{root}/TOPIC")'
+    read = "`klamm lake` and read_lake read file:, and hdfs: by WebHDFS"
+    raise ConfigError(f"a lake on {scheme}: ({root}) cannot be read: {read}; {other}")

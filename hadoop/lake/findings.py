@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from klamm.core.seams.audit import NO_WINDOW
+from klamm.plugins.audit.windows import iso
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -63,3 +66,8 @@ class TopicProof:
             f"{state} topic={self.topic} loads={self.loads} files={self.files} rows={self.rows} "
             f"generations={self.generations} gaps={len(self.gaps)} findings={len(self.findings)}"
         )
+
+
+def window_text(start_ms: int) -> str:
+    """When a window of the audit begins, as `2013-01-31T23:50Z`."""
+    return "no timestamp" if start_ms == NO_WINDOW else iso(start_ms)

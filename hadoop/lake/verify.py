@@ -37,7 +37,7 @@ from klamm.hadoop.generations import digest, generation_numbers
 from klamm.hadoop.lake.contents import END_OFFSET, NONE, Longs, Rows
 from klamm.hadoop.lake.directories import PublishedDirectory, absent, examples
 from klamm.hadoop.lake.files import LakeFiles
-from klamm.hadoop.lake.findings import Bounds, Finding, Gap, TopicProof
+from klamm.hadoop.lake.findings import Bounds, Finding, Gap, TopicProof, window_text
 from klamm.hadoop.lake.local_time import local_time
 from klamm.hadoop.lake.verify_generation import GenerationCheck, LoadRows
 from klamm.hadoop.layout import (
@@ -376,7 +376,7 @@ def _audit_differences(manifest: Manifest, audit: LoadAudit, held: _Held) -> Ite
             more = f" (and {len(unlike) - 1} windows more)" if len(unlike) > 1 else ""
             (rows, size), (rows_told, size_told) = there.get(start, (0, 0)), told.get(start, (0, 0))
             yield (
-                f"partition {partition}: {rows} rows of {size} bytes in the window {start}, "
+                f"partition {partition}: {rows} rows of {size} bytes in the window {window_text(start)}, "
                 f"{AUDIT} says {rows_told} of {size_told}{more}"
             )
 

@@ -10,7 +10,7 @@ import getpass
 import io
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, BinaryIO, Final, cast
 
 import requests
@@ -31,12 +31,14 @@ TIMEOUT_S: Final = (10.0, 60.0)
 """To connect, and between two packets of an answer."""
 _RETRIES: Final = Retry(total=3, backoff_factor=0.2, allowed_methods={"GET"}, redirect=5, raise_on_redirect=False)
 _BUFFER: Final = 1 << 20
+_OTHERWISE: Final = "--webhdfs URL, or webhdfs.url in the sink, names another address"
 _NOT_THERE: Final = ("FileNotFoundException", "ParentNotDirectoryException")
 
 
 def connect(root: str, url: str | None = None) -> WebHdfsFiles:
     """`url`, else what Hadoop's configuration says, else port 9870 of the host in `root`. `ConfigError` when none of
     them names a host."""
+    chosen = url is not None
     url = url or web_addresses(root)
     host = hdfs_authority(root)
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
@@ -53,7 +55,8 @@ def connect(root: str, url: str | None = None) -> WebHdfsFiles:
         webhdfs_urls(where)
     except ValueError as error:
         raise ConfigError(f"--webhdfs: {error}") from error
-    return WebHdfsFiles(InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session))
+    client = InsecureClient(where, user=user, timeout=TIMEOUT_S, session=session)
+    return WebHdfsFiles(client, where if chosen else f"{where}; {_OTHERWISE}")
 
 
 def _own_name() -> str:
@@ -64,14 +67,16 @@ def _own_name() -> str:
 
 
 class WebHdfsFiles:
-    """`LakeFiles` by a client of the package `hdfs`. Paths are `hdfs:` URIs; the client decides whose file system."""
+    """`LakeFiles` by a client of the package `hdfs`. Paths are `hdfs:` URIs; the client decides whose file system.
+    `where` is told when nothing answers there."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, where: str) -> None:
         self._client = client
+        self._where = where
 
     def read(self, path: str) -> bytes | None:
         try:
-            with _translating(f"cannot read {path}"), self._client.read(hdfs_path(path)) as answer:
+            with self._translating(f"cannot read {path}"), self._client.read(hdfs_path(path)) as answer:
                 return cast("bytes", answer.read())
         except _NotThereError:
             return None
@@ -88,15 +93,20 @@ class WebHdfsFiles:
         except _NotThereError:
             return []
 
+    def is_file(self, path: str) -> bool:
+        try:
+            return str(self._status(path)["type"]) == "FILE"
+        except _NotThereError:
+            return False
+
     def open(self, path: str) -> BinaryIO:
         try:
-            with _translating(f"cannot read {path}"):
-                status = self._client.status(hdfs_path(path))
+            status = self._status(path)
         except _NotThereError as error:
             raise LakeError(f"cannot read {path}: it is not there") from error
         if status["type"] != "FILE":
             raise LakeError(f"cannot read {path}: it is no file")
-        raw = _RangeFile(self._client, path, int(status["length"]))
+        raw = _RangeFile(self._client, path, int(status["length"]), self._where)
         return cast("BinaryIO", io.BufferedReader(raw, _BUFFER))
 
     def _below(self, root: str, folder: str) -> Iterator[tuple[str, int]]:
@@ -107,18 +117,26 @@ class WebHdfsFiles:
                 yield f"{folder}{name}", int(status["length"])
 
     def _entries(self, path: str) -> Mapping[str, Mapping[str, Any]]:
-        with _translating(f"cannot list {path}"):
+        with self._translating(f"cannot list {path}"):
             found = self._client.list(hdfs_path(path), status=True)
         return {name: status for name, status in found if not HALF.match(name)}
+
+    def _status(self, path: str) -> Mapping[str, Any]:
+        with self._translating(f"cannot read {path}"):
+            return cast("Mapping[str, Any]", self._client.status(hdfs_path(path)))
+
+    def _translating(self, what: str) -> AbstractContextManager[None]:
+        return _translating(what, self._where)
 
 
 class _RangeFile(io.RawIOBase):
     """A file of a known size; each read is one request for the bytes that are wanted."""
 
-    def __init__(self, client: Client, path: str, size: int) -> None:
+    def __init__(self, client: Client, path: str, size: int, where: str) -> None:
         self._client = client
         self._path = path
         self._size = size
+        self._where = where
         self._position = 0
 
     def readable(self) -> bool:
@@ -141,7 +159,7 @@ class _RangeFile(io.RawIOBase):
             return 0
         try:
             with (
-                _translating(f"cannot read {self._path}"),
+                _translating(f"cannot read {self._path}", self._where),
                 self._client.read(hdfs_path(self._path), offset=self._position, length=wanted) as answer,
             ):
                 data = answer.read()
@@ -159,10 +177,12 @@ class _NotThereError(Exception):
 
 
 @contextmanager
-def _translating(what: str) -> Iterator[None]:
+def _translating(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except HdfsError as error:
+        if error.exception is None and error.args and isinstance(error.args[0], bytes):  # the page of another server
+            raise _no_webhdfs(what, where) from error
         text = str(error).strip().split("\n")[0]
         if text.startswith("Authentication failure"):  # the status 401, in the words of the package
             raise LakeError(
@@ -178,4 +198,10 @@ def _translating(what: str) -> Iterator[None]:
     except (requests.RequestException, HTTPError) as error:
         shell = error.args[0] if error.args else error  # around what ended the last try
         reason = str(getattr(shell, "reason", None) or error).strip().split("\n")[0]
-        raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason})") from error
+        raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason}) at {where}") from error
+    except (KeyError, TypeError) as error:  # JSON of another server
+        raise _no_webhdfs(what, where) from error
+
+
+def _no_webhdfs(what: str, where: str) -> LakeUnavailableError:
+    return LakeUnavailableError(f"{what}: what answers is no WebHDFS, at {where}")

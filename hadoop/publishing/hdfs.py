@@ -186,6 +186,16 @@ class HdfsPublisher:
         named = [(name.removeprefix(root), size) for name, size in found]
         return sorted((name, size) for name, size in named if not HALF.match(name.rpartition("/")[2]))
 
+    def is_file(self, path: str) -> bool:
+        with _translating(f"cannot read {path}"):
+            hdfs = self._at(path)
+            try:
+                return bool(hdfs.files.getFileStatus(hdfs.path(path)).isFile())
+            except Py4JJavaError as error:
+                if _class_of(error) in _GONE:
+                    return False
+                raise
+
     def make(self, path: str) -> None:
         with _translating(f"cannot make the directory {path}"):
             hdfs = self._at(path)

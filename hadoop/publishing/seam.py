@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-from klamm.core.errors import KlammError
+from klamm.core.errors import ConfigError, KlammError
+from klamm.plugins.sinks.hadoop import file_in_the_way
 
 
 class TargetExistsError(KlammError):
@@ -24,6 +25,10 @@ class LakeError(KlammError):
 
 class LakeUnavailableError(LakeError):
     """The lake's file system does not answer: nothing is known of what it holds."""
+
+
+class NoLakeError(ConfigError):
+    """There can be no lake: its path, or one above it, is a file."""
 
 
 class LakeReader(Protocol):
@@ -39,6 +44,10 @@ class LakeReader(Protocol):
 
     def files(self, path: str) -> list[tuple[str, int]]:
         """(relative path, bytes) of every file below a directory, sorted, without files that are being written."""
+        ...
+
+    def is_file(self, path: str) -> bool:
+        """Whether something is there that is no directory."""
         ...
 
 
@@ -95,3 +104,9 @@ class Publisher(LakeReader, Protocol):
     def spark_settings(self, path: str) -> Mapping[str, str]:
         """What a Spark session must be told for its files below `path` to be as durable as those of `write`."""
         ...
+
+
+def check_root(reader: LakeReader, root: str) -> None:
+    """`NoLakeError` in one line where the lake's root, or a path above it, is a file."""
+    if (found := file_in_the_way(root, reader.is_file)) is not None:
+        raise NoLakeError(found)

@@ -74,6 +74,13 @@ def test_a_directory_is_no_file_and_a_file_no_directory(lake: Lake) -> None:
         assert "\n" not in str(caught.value)
 
 
+def test_a_file_is_told_from_a_directory_and_from_nothing(lake: Lake) -> None:
+    files, root, put = lake
+    put(root, {"folder/a": b"1"})
+    paths = ("folder", "folder/a", "folder/gone", "folder/a/below", "folder/a/below/it")
+    assert [files.is_file(f"{root}/{path}") for path in paths] == [False, True, False, False, False]
+
+
 def test_parts_of_a_file_are_read(lake: Lake) -> None:
     files, root, put = lake
     data = bytes(range(256)) * 12_000  # more than the buffer of an opened file

@@ -13,7 +13,7 @@ import pytest
 from klamm.core.errors import ConfigError
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for
-from klamm.hadoop.publishing.seam import LakeError, Publisher, TargetExistsError
+from klamm.hadoop.publishing.seam import LakeError, NoLakeError, Publisher, TargetExistsError, check_root
 from klammtest.hdfs_client import Administration, new_publisher
 
 RACES = 300
@@ -202,6 +202,22 @@ def test_what_is_not_there_has_no_names_no_age_and_can_be_removed_and_not_moved(
     publisher.make(f"{root}/x/y")
     publisher.remove(f"{root}/x")
     assert publisher.names(root) == []
+
+
+def test_a_file_is_told_from_a_directory_and_a_lake_at_or_below_one_is_refused(lake: tuple[Publisher, str]) -> None:
+    publisher, root = lake
+    publisher.make(f"{root}/x")
+    publisher.write(f"{root}/x/a", b"1")
+    paths = ("x", "x/a", "x/gone", "x/a/below", "x/a/below/it")
+    assert [publisher.is_file(f"{root}/{path}") for path in paths] == [False, True, False, False, False]
+    for there in (root, f"{root}/x", f"{root}/gone/lake"):
+        check_root(publisher, there)
+    with pytest.raises(NoLakeError) as caught:
+        check_root(publisher, f"{root}/x/a")
+    assert str(caught.value) == f"{root}/x/a is a file; a lake is a directory"
+    with pytest.raises(NoLakeError) as caught:
+        check_root(publisher, f"{root}/x/a/b/lake")
+    assert str(caught.value) == f"{root}/x/a is a file, so that there can be no lake at {root}/x/a/b/lake"
 
 
 def test_an_age_is_measured_from_the_last_write(aging_lake: tuple[Publisher, str, Age]) -> None:

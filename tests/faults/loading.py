@@ -254,7 +254,7 @@ class ReadOnce:
     def __init__(self, files: LakeFiles, contents: dict[str, bytes]) -> None:
         self._files = files
         self._contents = contents
-        self.read, self.names, self.files = files.read, files.names, files.files
+        self.read, self.names, self.files, self.is_file = files.read, files.names, files.files, files.is_file
 
     def open(self, path: str) -> BinaryIO:
         if not is_data(path.rpartition("/")[2]):
