@@ -29,7 +29,7 @@ from klamm.plugins.audit.question import (
 )
 from klamm.plugins.audit.report import as_json, print_report
 from klamm.plugins.audit.tiling import TierKey
-from klamm.plugins.audit.windows import Span, parse_instant
+from klamm.plugins.audit.windows import Span, parse_span
 
 WAIT_STEP_S = 0.5
 DEFAULT_TIMEOUT = "1h"
@@ -97,7 +97,7 @@ def audit_command(
         raise ConfigError(f"{'--timeout' if threshold is None else '--threshold'} goes with --wait-complete only")
     if html is not None:
         _check_html(html)
-    tiers, span = tuple(map(_known, tier or ())), _span(since, until)
+    tiers, span = tuple(map(_known, tier or ())), parse_span(since, until, "--")
     question = Question(tuple(topic or ()), tiers, tuple(map(_expected, expect or ())), *span)
     settings = load_settings(config)
     of_command(settings.log)
@@ -145,7 +145,7 @@ def settle_command(
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
-    span = _span(since, until)
+    span = parse_span(since, until, "--")
     question = Question((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
@@ -199,7 +199,7 @@ def _check_html(file: Path) -> None:
 
 
 def _gate(topic: str, tiers: list[str], since: str, until: str, threshold: float | None) -> Gate:
-    since_ms, until_ms = _span(since, until)
+    since_ms, until_ms = parse_span(since, until, "--")
     if until_ms is None:
         raise ConfigError(
             "--wait-complete: expected --until INSTANT, which says up to where the topic must be complete"
@@ -263,18 +263,3 @@ def _expected(text: str) -> TierKey:
         return TierKey(*expected_tier(text))
     except ValueError as error:
         raise ConfigError(f"--expect: {error}") from error
-
-
-def _span(since: str, until: str) -> tuple[int | None, int | None]:
-    """In ms since the epoch; None without a bound."""
-    since_ms, until_ms = _instant("--since", since), _instant("--until", until)
-    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        raise ConfigError(f"--since: expected an instant before --until, got {since!r}")
-    return since_ms, until_ms
-
-
-def _instant(option: str, text: str) -> int | None:
-    try:
-        return parse_instant(text) if text else None
-    except ValueError as error:
-        raise ConfigError(f"{option}: expected a date or time in ISO 8601, got {text!r}") from error

@@ -7,6 +7,7 @@ from array import array
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from klamm.core.errors import ConfigError
 from klamm.core.records import native
 from klamm.core.seams.audit import NO_WINDOW
 
@@ -69,3 +70,19 @@ def parse_instant(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def parse_span(since: str, until: str, prefix: str = "") -> tuple[int | None, int | None]:
+    """Two instants in ms since the epoch, each None where its text is empty; `ConfigError` in one line, in which their
+    names have the `prefix`."""
+    since_ms, until_ms = _instant(f"{prefix}since", since), _instant(f"{prefix}until", until)
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        raise ConfigError(f"{prefix}since: expected an instant before {prefix}until, got {since!r}")
+    return since_ms, until_ms
+
+
+def _instant(name: str, text: str) -> int | None:
+    try:
+        return parse_instant(text) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{name}: expected a date or time in ISO 8601, got {text!r}") from error

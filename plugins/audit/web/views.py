@@ -16,7 +16,7 @@ from klamm.plugins.audit.question import Answer, Question, narrow
 from klamm.plugins.audit.report import Row, as_json, rows
 from klamm.plugins.audit.tiling import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, tier_counts, wide
 from klamm.plugins.audit.web.chart import missing_records
-from klamm.plugins.audit.windows import Span, parse_instant
+from klamm.plugins.audit.windows import Span, parse_span
 
 Json = dict[str, Any]
 FEW_ROWS: Final = 60
@@ -43,15 +43,8 @@ class Filters:
         if by not in ("", *Span):
             raise ConfigError(f"by: expected month, day, hour or window, got {by!r}")
         tier = query.get("tier", "")
-        since_ms, until_ms = (_instant(name, query.get(name, "")) for name in ("since", "until"))
+        since_ms, until_ms = parse_span(query.get("since", ""), query.get("until", ""))
         return cls(Span(by) if by else None, since_ms, until_ms, (tier,) if tier else ())
-
-
-def _instant(name: str, text: str) -> int | None:
-    try:
-        return parse_instant(text) if text else None
-    except ValueError as error:
-        raise ConfigError(f"{name}: expected a date or time in ISO 8601, got {text!r}") from error
 
 
 def find_topic(answer: Answer, name: str) -> TopicAudit:

@@ -78,6 +78,7 @@ def get(hand: HandMade, target: str, **headers: str) -> Got:
 TIER = f"/topics/flights/tiers/consumer%2F{quote(GROUP, safe='')}"
 PAGES = ["/", "/topics/flights", "/topics/flights/producers", "/topics/flights/producers?host=web-1&application=shop",
          TIER, "/topics/flights/tiers/hadoop%2Flake", "/topics/flights/tiers/broker"]  # fmt: skip
+BACKWARDS = "since=2013-01-02&until=2013-01-01T12:00"
 
 
 @pytest.mark.parametrize("clock_ms", [10**15, 2**62])
@@ -223,6 +224,14 @@ def test_nothing_counted_is_said() -> None:
         ("/nothing", 404, "there is no page"),
         ("/topics/flights?by=year", 400, "by: expected month, day, hour or window, got 'year'"),
         ("/topics/flights?since=soon", 400, "since: expected a date or time in ISO 8601, got 'soon'"),
+        (f"/topics/flights?{BACKWARDS}", 400, "since: expected an instant before until, got '2013-01-02'"),
+        (f"/topics/flights/producers?{BACKWARDS}", 400, "since: expected an instant before until, got '2013-01-02'"),
+        (f"{TIER}?{BACKWARDS}", 400, "since: expected an instant before until, got '2013-01-02'"),
+        (
+            "/topics/flights?since=1970-01-01&until=1970-01-01",
+            400,
+            "since: expected an instant before until, got '1970",
+        ),
     ],
 )
 def test_what_is_wrong_is_one_line_on_the_page_and_in_json(target: str, status: int, said: str) -> None:
