@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.plugins.audit.web.chart import nice
+from klamm.plugins.audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
 from klamm.plugins.demo.timeline import Kind, Mark, Phase, Sample
 
-WIDTH: Final = 960
-LEFT, RIGHT, TOP, PLOT, AXIS, ROW = 76, 12, 44, 190, 28, 20
+RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
 """Pixels: of the margins, of the height of the plot, of the axis below it, and of a phase."""
 NEAR: Final = 14
 """Marks that are nearer than this stand below one another."""
@@ -37,13 +36,6 @@ class Line:
     style: str
     name: str
     points: str
-
-
-@dataclass(frozen=True)
-class Place:
-    x: float
-    y: float
-    text: str
 
 
 @dataclass(frozen=True)
@@ -73,8 +65,8 @@ class Stretch:
 @dataclass(frozen=True)
 class Picture:
     lines: tuple[Line, ...]
-    ticks: tuple[Place, ...]
-    times: tuple[Place, ...]
+    ticks: tuple[Label, ...]
+    times: tuple[Label, ...]
     flags: tuple[Flag, ...]
     stretches: tuple[Stretch, ...]
     height: int
@@ -111,12 +103,12 @@ def draw(samples: Sequence[Sample], marks: Sequence[Mark], phases: Sequence[Phas
     highest = nice(max((max(each.produced, each.consumed) for each in shown), default=0))
 
     def x(at_s: float) -> float:
-        return round(LEFT + min(max(at_s, 0.0), end_s) * scale, 1)
+        return px(LEFT + min(max(at_s, 0.0), end_s) * scale)
 
     def line(style: str, name: str, values: Sequence[int]) -> Line:
         points = []
         for rate, value in zip(shown, values, strict=True):
-            y = round(floor - value * PLOT / highest, 1)
+            y = px(floor - value * PLOT / highest)
             points += [f"{x(rate.from_s)},{y}", f"{x(rate.from_s + step)},{y}"]
         return Line(style, name, " ".join(points))
 
@@ -124,11 +116,8 @@ def draw(samples: Sequence[Sample], marks: Sequence[Mark], phases: Sequence[Phas
         line("produced", "produced", [each.produced for each in shown]),
         line("consumed", "consumed", [each.consumed for each in shown]),
     )
-    ticks = tuple(
-        Place(LEFT - 6, floor - PLOT * part / PARTS, f"{highest * part // PARTS:,}") for part in range(PARTS + 1)
-    )
     every = _round_seconds(end_s / 8)
-    times = tuple(Place(x(n * every), floor + 18, f"{n * every} s") for n in range(int(end_s // every) + 1))
+    times = tuple(below(x(n * every), floor, f"{n * every} s") for n in range(int(end_s // every) + 1))
     stretches = []
     for number, phase in enumerate(phases):
         begin, end = x(phase.from_s), x(phase.to_s)
@@ -142,7 +131,7 @@ def draw(samples: Sequence[Sample], marks: Sequence[Mark], phases: Sequence[Phas
     flags = _flags(marks, x)
     height = floor + AXIS + ROW * len(phases) + 4
     summary = _summary(shown, marks)
-    return Picture(lines, ticks, times, flags, tuple(stretches), height, summary)
+    return Picture(lines, ticks(floor, PLOT, highest, PARTS), times, flags, tuple(stretches), height, summary)
 
 
 def _flags(marks: Sequence[Mark], x: Callable[[float], float]) -> tuple[Flag, ...]:

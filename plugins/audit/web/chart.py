@@ -14,10 +14,10 @@ from typing import Final
 from klamm.plugins.audit.compare import State, TopicAudit
 from klamm.plugins.audit.report import Row
 from klamm.plugins.audit.tiling import TierKey
+from klamm.plugins.audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
 
-WIDTH: Final = 960
 HEIGHT: Final = 280
-LEFT, RIGHT, TOP, BOTTOM = 76, 8, 22, 34
+RIGHT, TOP, BOTTOM = 8, 22, 34
 LABEL_WIDTH: Final = 8
 """Pixels of a letter of a label, and a little: labels do not overlap."""
 MIN_BAR: Final = 3.0
@@ -42,24 +42,16 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class Mark:
-    x: float
-    y: float
-    text: str
-    style: str = ""
-
-
-@dataclass(frozen=True)
 class Chart:
     """`summary` says in words what the picture shows."""
 
     bars: tuple[Bar, ...]
-    warnings: tuple[Mark, ...]
-    labels: tuple[Mark, ...]
-    ticks: tuple[Mark, ...]
+    warnings: tuple[Label, ...]
+    labels: tuple[Label, ...]
+    ticks: tuple[Label, ...]
     legend: tuple[tuple[str, str], ...]
     summary: str
-    names: tuple[Mark, ...] = ()
+    names: tuple[Label, ...] = ()
     width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
@@ -88,9 +80,9 @@ def draw(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
         begin = plot.middle(number) - bar * len(audit.tiers) / 2
         for place, tier in enumerate(audit.tiers):
             bars += _bars(row, tier, place, (begin + bar * place, floor, bar), (floor - TOP) / highest)
-    ticks = _ticks(floor, floor - TOP, highest, 4)
+    marks = ticks(floor, floor - TOP, highest, 4)
     return Chart(
-        tuple(bars), plot.warnings(rows), plot.labels(rows), ticks, _legend(audit), _summary(audit, rows), height=HEIGHT
+        tuple(bars), plot.warnings(rows), plot.labels(rows), marks, _legend(audit), _summary(audit, rows), height=HEIGHT
     )
 
 
@@ -101,12 +93,12 @@ def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
     plot = _Plot(len(rows), height - BOTTOM)
     tall = STRIP - NAME
     bars: list[Bar] = []
-    ticks: tuple[Mark, ...] = ()
+    marks: tuple[Label, ...] = ()
     names = []
     for place, tier in enumerate(audit.tiers):
         floor = TOP + STRIP * (place + 1)
-        names.append(Mark(LEFT, floor - tall - 5, str(tier)))
-        ticks += _ticks(floor, tall, highest, 1)
+        names.append(Label(LEFT, floor - tall - 5, str(tier)))
+        marks += ticks(floor, tall, highest, 1)
         for number, row in enumerate(rows):
             at = (plot.middle(number) - plot.group / 2, floor, plot.group)
             bars += _bars(row, tier, place, at, tall / highest)
@@ -115,7 +107,7 @@ def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
         tuple(bars),
         plot.warnings(rows),
         plot.labels(rows),
-        ticks,
+        marks,
         _legend(audit),
         _summary(audit, rows),
         tuple(names),
@@ -137,20 +129,20 @@ class _Plot:
     def middle(self, number: int) -> float:
         return LEFT + self.group * (number + 0.5)
 
-    def warnings(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
+    def warnings(self, rows: Sequence[Row]) -> tuple[Label, ...]:
         """A sign above each row that is not complete."""
         states = ((number, row.state()) for number, row in enumerate(rows))
         return tuple(
-            Mark(_px(self.middle(number)), TOP - 8, _SIGNS[state], f"sign {state}")
+            Label(px(self.middle(number)), TOP - 8, _SIGNS[state], f"sign {state}")
             for number, state in states
             if state not in (State.COMPLETE, State.SETTLED)
         )
 
-    def labels(self, rows: Sequence[Row]) -> tuple[Mark, ...]:
+    def labels(self, rows: Sequence[Row]) -> tuple[Label, ...]:
         """Of as many rows as there is room for."""
         every = math.ceil(max((len(row.label) for row in rows), default=0) * LABEL_WIDTH / self.group)
         return tuple(
-            Mark(_px(self.middle(number)), self.floor + 18, row.label)
+            below(px(self.middle(number)), self.floor, row.label)
             for number, row in enumerate(rows)
             if number % every == 0
         )
@@ -158,12 +150,6 @@ class _Plot:
 
 def _highest(audit: TopicAudit, rows: Sequence[Row]) -> int:
     return nice(max((row.records(t) + missing_records(row, t) for row in rows for t in audit.tiers), default=0))
-
-
-def _ticks(floor: int, tall: int, highest: int, parts: int) -> tuple[Mark, ...]:
-    return tuple(
-        Mark(LEFT - 6, _px(floor - tall * part / parts), f"{highest * part // parts:,}") for part in range(parts + 1)
-    )
 
 
 def _legend(audit: TopicAudit) -> tuple[tuple[str, str], ...]:
@@ -179,16 +165,16 @@ def _bars(row: Row, tier: TierKey, place: int, at: tuple[float, float, float], s
     height = records * scale
     said = f"{row.label}, {tier}: {records:,} records, {state}"
     style = f"t{place % 6}"
-    found = [Bar(_px(x), _px(floor - height), _px(width * 0.92), _px(height), style, said)]
+    found = [Bar(px(x), px(floor - height), px(width * 0.92), px(height), style, said)]
     if missing:
         gap = max(missing * scale, MIN_BAR)
         wide = max(width * 0.92, MIN_BAR)
         look = "gap" if wide > MIN_BAR else "gap thin"
-        found.append(Bar(_px(x), _px(floor - height - gap), _px(wide), _px(gap), look, f"{said}: {missing:,}"))
+        found.append(Bar(px(x), px(floor - height - gap), px(wide), px(gap), look, f"{said}: {missing:,}"))
     if state in (State.UNKNOWN, State.DUPLICATED):
         tall = max(height, MIN_BAR)
         wide = max(width * 0.92, MIN_BAR)
-        found.append(Bar(_px(x), _px(floor - tall), _px(wide), _px(tall), f"over {state}", said))
+        found.append(Bar(px(x), px(floor - tall), px(wide), px(tall), f"over {state}", said))
     return found
 
 
@@ -199,15 +185,3 @@ def _summary(audit: TopicAudit, rows: Sequence[Row]) -> str:
     said = "; ".join(bad[:5]) + (f"; and {len(bad) - 5} more" if len(bad) > 5 else "")
     times = f"{len(rows)} rows from {rows[0].label} to {rows[-1].label}"
     return f"Records of each tier, {times}. {said or 'All are complete'}."
-
-
-def nice(value: int) -> int:
-    """The next round number that four ticks divide."""
-    if value <= 4:
-        return 4
-    step: int = 10 ** math.floor(math.log10(value / 4))
-    return next(4 * step * n for n in (1, 2, 3, 5, 10, 20) if 4 * step * n >= value)
-
-
-def _px(value: float) -> float:
-    return round(value, 1)

@@ -27,6 +27,7 @@ from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.question import Answer, Question
 from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
+from klamm.plugins.audit.web.axis import nice, ticks
 from klamm.plugins.audit.web.source import ClusterSource
 from klammtest.audit_page import (
     BROWSER,
@@ -131,6 +132,18 @@ def test_a_topic_shows_its_tiers_side_by_side_and_what_is_missing_in_words_and_i
     [chart] = [each for each in Page(text).all("svg") if each.get("role") == "img"]
     assert chart["aria-labelledby"] == "chart-title chart-desc"
     assert "1970-01-01 00:10 is missing" in text
+
+
+def test_the_ticks_of_a_picture_divide_a_round_number() -> None:
+    found = ticks(200, 80, nice(1230), 4)
+    assert [(tick.y, tick.text) for tick in found] == [
+        (200, "0"),
+        (180, "500"),
+        (160, "1,000"),
+        (140, "1,500"),
+        (120, "2,000"),
+    ]
+    assert [nice(value) for value in (0, 4, 5, 41, 1201, 10**9 + 1)] == [4, 4, 8, 80, 2000, 1_200_000_000]
 
 
 def test_a_topic_that_is_complete_has_no_gap() -> None:
