@@ -14,7 +14,7 @@ import pyarrow as pa
 from klamm.core.client.range_reader import OffsetRange
 from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
-from klamm.hadoop.spark.tasks import read_range
+from klamm.hadoop.spark.ranges import read_range
 
 RECORDS: Final = (
     pa.field("key", pa.binary()),

@@ -14,7 +14,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
-import klamm.hadoop.columnar.job
+import klamm.hadoop.columnar.files
 import klamm.hadoop.reading  # noqa: F401
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.records.pure import RecordTuple
 from klamm.hadoop.spark.claims import Claim, ClaimError
 from klamm.hadoop.spark.cluster import edges
-from klamm.hadoop.spark.tasks import TaskClient
+from klamm.hadoop.spark.ranges import TaskClient
 
 SCAN_TIMEOUT_S: Final = 120.0
 Digest = bytes

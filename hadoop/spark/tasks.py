@@ -10,12 +10,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from klamm.core.client.cluster_client import ClusterClient, FetchedPartition
-from klamm.core.client.range_reader import FETCH_BYTES, DataLossError, OffsetRange, RangeReader
-from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.options import ReadOptions, SourceOptions
-from klamm.hadoop.spark.cluster import connect, connect_source
-from klamm.hadoop.spark.columns import Values, spark_batches
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.range_reader import DataLossError, OffsetRange
+from klamm.hadoop.options import SourceOptions
+from klamm.hadoop.spark.cluster import connect_source
+from klamm.hadoop.spark.ranges import read_batches
 from klamm.hadoop.spark.typed import RegisteredSchemas, ValueReader
 
 _log = logging.getLogger(__name__)
@@ -26,26 +25,6 @@ class RangePartition(InputPartition):
 
     def __init__(self, range_: OffsetRange) -> None:
         super().__init__(range_)
-
-
-class TaskClient:
-    """`klamm.core.client.range_reader.FetchClient` over a cluster client."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        self._client = client
-        self.codecs = client.codecs
-
-    def leader_of(self, partition: TopicPartition) -> int:
-        return next(iter(self._client.by_leader([partition])))
-
-    def forget(self, topic: str) -> None:
-        self._client.cluster.forget([topic])
-
-    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:
-        fetched = self._client.fetch(
-            node_id, {partition: offset}, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES
-        )
-        return fetched[partition]
 
 
 def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | None) -> Iterator[pa.RecordBatch]:
@@ -59,28 +38,9 @@ def read_task(options: SourceOptions, columns: StructType, task: OffsetRange | N
         values = None
         if options.typing is not None:
             values = ValueReader(RegisteredSchemas(client, options.typing, options.plugins), task.partition, columns)
-        yield from _batches(client, options.reading, task, schema, values)
+        yield from read_batches(client, options.reading, task, schema, values)
         # A Fetch names a topic by its name alone: what came may be of a topic that replaced it in between.
         _is_same_topic(client, task, strict=True)
-
-
-def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """All records of one range, in the columns of `schema`, which are some of the source's."""
-    with connect(options.bootstrap, options.plugins) as client:
-        yield from _batches(client, options, task, schema, None)
-
-
-def _batches(
-    client: ClusterClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
-) -> Iterator[pa.RecordBatch]:
-    reader = RangeReader(
-        TaskClient(client),
-        task,
-        fail_on_data_loss=options.fail_on_data_loss,
-        poll_timeout_s=options.poll_timeout_s,
-        quarantine=options.quarantine,
-    )
-    return spark_batches(reader.arrow_batches(), task.partition, schema, values)
 
 
 def _is_same_topic(client: ClusterClient, task: OffsetRange, strict: bool) -> bool:
