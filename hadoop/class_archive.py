@@ -85,7 +85,7 @@ def _run_job(path: Path, options: str) -> None:
 
 
 def _use_hdfs_client(context: SparkContext) -> None:
-    """As far as it comes without a NameNode: most of its classes are loaded then."""
+    """Connects to a port where no NameNode listens: that fails, and has loaded most of the client's classes."""
     from py4j.protocol import Py4JJavaError
 
     jvm = context._jvm

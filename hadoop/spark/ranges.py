@@ -1,7 +1,6 @@
 """Reads one range of offsets as Arrow batches: in a worker of a load, and in a task of the source.
 
-A worker of a load imports this module and no more of the source: what reads typed values would take a third of its
-start.
+Kept apart from `tasks` because a worker of a load needs no typed values, whose imports cost it CPU time at each start.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> It
 def read_batches(
     client: ClusterClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
 ) -> Iterator[pa.RecordBatch]:
-    """The same by a client that is there; `values` makes another type of the values' bytes."""
+    """As `read_range`, with the caller's client. `values` converts the bytes of the values; None leaves them as they are."""
     reader = RangeReader(
         TaskClient(client),
         task,
