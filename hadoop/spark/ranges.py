@@ -1,6 +1,7 @@
 """Reads one range of offsets as Arrow batches: in a worker of a load, and in a task of the source.
 
-Kept apart from `tasks` because a worker of a load needs no typed values, whose imports cost it CPU time at each start.
+Kept apart from `tasks` because a worker of a load needs no typed values, whose imports cost it CPU time at each
+start.
 """
 
 from __future__ import annotations
