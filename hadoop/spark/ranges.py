@@ -47,7 +47,7 @@ def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> It
 def read_batches(
     client: ClusterClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
 ) -> Iterator[pa.RecordBatch]:
-    """As `read_range`, with the caller's client. `values` converts the bytes of the values; with None they stay bytes."""
+    """As `read_range`, with the caller's client. `values` converts their values, which otherwise stay bytes."""
     reader = RangeReader(
         TaskClient(client),
         task,
