@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from klamm.core.client.cluster_client import ProducedBatch
 from klamm.core.client.producer_batch import ProducerBatch
 from klamm.core.errors import DeliveryError
-from klamm.core.records.record import ProducerRecord, RecordMetadata
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
 from klamm.core.seams.audit import ProducerAudit
 from klamm.core.seams.interceptor import ProducerInterceptor
 
@@ -40,6 +41,8 @@ class DeliveryListeners:
         self._counts = ProducerCounts()
         self._lock = threading.Lock()
         self.audit: ProducerAudit | None = None
+        self.mark_of: Callable[[TopicPartition, int], Headers] | None = None
+        """Of the audit: `klamm.core.seams.audit.Audit.mark` for this producer."""
         self.window_ms = 1
         """Of the audit."""
         self.audited: frozenset[str] = frozenset()
@@ -62,6 +65,14 @@ class DeliveryListeners:
     @property
     def intercepts(self) -> bool:
         return bool(self._interceptors)
+
+    def mark(self, partition: TopicPartition, records: int) -> Headers:
+        """What the audit adds to the first record of a batch."""
+        try:
+            return () if self.mark_of is None else self.mark_of(partition, records)
+        except Exception:  # a plugin may raise anything
+            self._passed_over("audit_errors", "mark", self.audit)
+            return ()
 
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         try:

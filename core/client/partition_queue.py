@@ -38,6 +38,7 @@ from klamm.core.client.producer_batch import (
     ANONYMOUS,
     ColumnBatch,
     EncodedRows,
+    Mark,
     ProducerBatch,
     ProducerIdentity,
     wrap_sequence,
@@ -83,7 +84,12 @@ class Identities(Protocol):
 
 class PartitionQueue:
     def __init__(
-        self, partition: TopicPartition, batch_size: int, max_in_flight: int, identities: Identities | None
+        self,
+        partition: TopicPartition,
+        batch_size: int,
+        max_in_flight: int,
+        identities: Identities | None,
+        mark: Mark | None = None,
     ) -> None:
         self.partition = partition
         self.batch_size = batch_size
@@ -92,6 +98,7 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self._max_in_flight = max_in_flight
         self._identities = identities
+        self._mark = mark
         self._identity = ANONYMOUS
         self._next_sequence = 0
         self._reset_needed = False
@@ -108,7 +115,7 @@ class PartitionQueue:
         if self.waiting:
             self.waiting[-1].closed = True
         self._made += 1
-        batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made)
+        batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made, mark=self._mark)
         self.waiting.append(batch)
         return batch
 
@@ -117,7 +124,7 @@ class PartitionQueue:
         if self.waiting:
             self.waiting[-1].closed = True
         self._made += 1
-        batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded)
+        batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded, self._mark)
         self.waiting.append(batch)
         return batch
 

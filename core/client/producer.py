@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import atexit
 import random
+import socket
 import threading
 import time
 import uuid
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
+from functools import partial
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -54,6 +56,8 @@ _LAST_MS = 253_402_300_799_999
 """The end of the year 9999, the last that dates of Python, Arrow and Spark all hold."""
 
 _AT_EXIT_S = 10.0
+
+_MOST = 2**31 - 1
 
 
 class Producer:
@@ -130,22 +134,14 @@ class Producer:
 
     def _start_audit(self, settings: Settings) -> None:
         self._audit = settings.make_audit()
-        self._audit_headers: Headers = ()
-        self._audit_headers_size = 0
         if self._audit is None:
             return
         application = self._options.client_id
         owner = f"{application}-{uuid.uuid4().hex[:12]}"
-        self._audit_headers = _checked_headers(self._audit.topic, self._audit.headers(application, owner))
-        self._audit_headers_size = _headers_size(self._audit_headers)
-        host = next((value for name, value in self._audit_headers if name.endswith("host")), None)
-        identity = AuditIdentity(
-            tier="producer",
-            owner=owner,
-            host=(host or b"").decode(errors="replace"),
-            application=application,
-        )
+        identity = AuditIdentity("producer", owner, socket.gethostname(), application)
+        _checked_headers(self._audit.topic, self._audit.mark(identity, TopicPartition(self._audit.topic, 0), 1))
         self._listeners.audit_topic = self._audit.topic
+        self._listeners.mark_of = partial(self._audit.mark, identity)
         self._listeners.window_ms = self._audit.window_ms
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
 
@@ -193,10 +189,7 @@ class Producer:
         if headers:
             headers = _checked_headers(topic, headers)
             size += _headers_size(headers)
-        if writer.audited:
-            headers = (*headers, *self._audit_headers) if headers else self._audit_headers
-            size += self._audit_headers_size
-        if size > self._largest:
+        if size + writer.mark_size > self._largest:
             raise self._too_large(topic, size)
         queue = writer.queue(raw_key, raw, partition, size)
         if writer.audited:
@@ -235,8 +228,8 @@ class Producer:
             raise ConfigError("producer.interceptors see records, and a table has none: use send, or no interceptors")
         from klamm.core.client.producer_arrow import TableSender
 
-        audit = None if self._audit is None else (self._audit.window_ms, self._audit_headers)
-        sender = TableSender(self._accumulator, self._listeners, self._values, self._largest, audit)
+        window_ms = None if self._audit is None else self._audit.window_ms
+        sender = TableSender(self._accumulator, self._listeners, self._values, self._largest, window_ms)
         return sender.send(self._writers.get(topic) or self._open(topic), table, key, partition, timestamp)
 
     def flush(self, timeout: float | None = None) -> None:
@@ -298,6 +291,7 @@ class Producer:
                 self._make_queue,
                 partitioner=None if self._audit is not None and topic == self._audit.topic else self._partitioner,
                 audited=audited,
+                mark_size=self._mark_size(topic),
                 choose=random.randrange,
             )
             if audited:
@@ -308,13 +302,20 @@ class Producer:
             return writer
 
     def _make_queue(self, partition: TopicPartition) -> PartitionQueue:
-        options = self._options
+        options, mark_size = self._options, self._mark_size(partition.topic)
         return PartitionQueue(
             partition,
-            min(options.batch_size, self._largest),
+            min(options.batch_size, self._largest - mark_size),
             options.max_in_flight_requests_per_connection,
             self._control if options.enable_idempotence else None,
+            partial(self._listeners.mark, partition) if mark_size else None,
         )
+
+    def _mark_size(self, topic: str) -> int:
+        """The most bytes that the audit adds to a batch of the topic."""
+        if self._audit is None or not self._audit.audits(topic):
+            return 0
+        return _headers_size(self._listeners.mark(TopicPartition(topic, _MOST), _MOST))
 
     def _metadata_changed(self) -> None:
         topics = self._client.cluster.view.topics

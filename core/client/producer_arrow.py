@@ -31,7 +31,6 @@ from klamm.core.client.typed import TypedValues
 from klamm.core.records import native
 from klamm.core.records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from klamm.core.records.pure import Binary
-from klamm.core.records.record import Headers
 from klamm.core.seams.serde import Serializer
 
 ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
@@ -42,8 +41,13 @@ not fit. What a serde may offer as `arrow_serializer(topic)`; None: never."""
 _HANDED_OVER: Final = 512 * 1024
 """Bytes of batches that are given to the sender together: it is woken less often, and its requests are larger."""
 
+_NO_HEADERS: Final = encode_headers(())
+
 _LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
+
+Counted = Sequence[tuple[int, int, int]]
+"""(window, records, bytes), each window once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +203,11 @@ def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
     return stamps
 
 
-def check_sizes(stretches: Sequence[Rows], largest: int, more: bytes) -> tuple[int, int] | None:
+def check_sizes(stretches: Sequence[Rows], largest: int) -> tuple[int, int] | None:
     """The first row (and its bytes) that is larger than `largest`; None when all fit."""
     first = 0
     for rows in stretches:
-        sizes = pc.add(_sizes(rows.keys, rows.values, len(rows.prefix)), len(more))
+        sizes = _sizes(rows.keys, rows.values, len(rows.prefix))
         if pc.max(sizes).as_py() > largest:
             row = pc.index(pc.greater(sizes, largest), True).as_py()
             return first + row, sizes[row].as_py()
@@ -225,11 +229,9 @@ def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tu
 
 @dataclass(frozen=True, slots=True)
 class Making:
-    """How rows become batches: `now_ms` for those without a time, `more` their encoded headers, `window_ms` where the
-    audit counts them."""
+    """How rows become batches: `now_ms` for those without a time, `window_ms` where the audit counts them."""
 
     now_ms: int
-    more: bytes
     window_ms: int | None
 
     def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
@@ -239,46 +241,68 @@ class Making:
             return
         keys, values = None if rows.keys is None else buffers(rows.keys), buffers(rows.values)
         stamps = None if rows.timestamps is None else _numbers(rows.timestamps)
+        counting = self._counting(rows)
         first = 0
         while first < len(rows):
             batch, end, base, latest = native.encode_columns(
-                keys, values, stamps, self.now_ms, rows.prefix, self.more, first, len(rows), batch_size
+                keys, values, stamps, self.now_ms, rows.prefix, _NO_HEADERS, first, len(rows), batch_size
             )
-            yield EncodedRows(batch, end - first, base, latest, self._counted(rows, first, end))
+            yield EncodedRows(batch, end - first, base, latest, counting(first, end))
             first = end
 
     def _one_by_one(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
         """Rows that have headers of their own."""
+        counting = self._counting(rows)
         taken: list[RecordTuple] = []
         size = first = 0
         for record in rows.records(self.now_ms):
             _, key, value, headers = record
             more = len(encode_headers(headers)) + len(key or b"") + len(value or b"") + MAX_RECORD_OVERHEAD
             if taken and size + more > batch_size:
-                yield self._encoded(rows, first, taken)
+                yield _encoded(taken, counting(first, first + len(taken)))
                 first, taken, size = first + len(taken), [], 0
             taken.append(record)
             size += more
         if taken:
-            yield self._encoded(rows, first, taken)
+            yield _encoded(taken, counting(first, first + len(taken)))
 
-    def _encoded(self, rows: Rows, first: int, records: list[RecordTuple]) -> EncodedRows:
-        batch, base, latest = native.encode_records(records)
-        return EncodedRows(batch, len(records), base, latest, self._counted(rows, first, first + len(records)))
-
-    def _counted(self, rows: Rows, first: int, end: int) -> list[tuple[int, int, int]]:
-        """(window, records, bytes), as the audit counts records."""
-        if self.window_ms is None:
-            return []
-        keys = None if rows.keys is None else rows.keys[first:end]
-        sizes = _sizes(keys, rows.values[first:end], len(rows.prefix))
+    def _counting(self, rows: Rows) -> Callable[[int, int], Counted]:
+        """Of rows [first, end): (window, records, bytes), as the audit counts records. What can be found for all rows
+        at once is found here, for a table makes many batches."""
+        window_ms, now_ms = self.window_ms, self.now_ms
+        if window_ms is None:
+            return lambda *_: ()
         if rows.timestamps is None:
-            return [(self.now_ms, end - first, pc.sum(sizes).as_py())]
-        found: dict[int, tuple[int, int]] = {}
-        for start, count, size in native.tally(_numbers(rows.timestamps[first:end]), _numbers(sizes), self.window_ms):
-            records, before = found.get(start, (0, 0))
-            found[start] = records + count, before + size
-        return [(start, records, size) for start, (records, size) in found.items()]
+            totals = [_totals(rows.values, len(rows.prefix))]
+            if rows.keys is not None:
+                totals.append(_totals(rows.keys, 0))
+            return lambda first, end: [(now_ms, end - first, sum(total(first, end) for total in totals))]
+        stamps, sizes = _numbers(rows.timestamps), _numbers(_sizes(rows.keys, rows.values, len(rows.prefix)))
+
+        def counted(first: int, end: int) -> Counted:
+            found: dict[int, tuple[int, int]] = {}
+            for start, count, size in native.tally(stamps[8 * first : 8 * end], sizes[8 * first : 8 * end], window_ms):
+                records, before = found.get(start, (0, 0))
+                found[start] = records + count, before + size
+            return [(start, records, size) for start, (records, size) in found.items()]
+
+        return counted
+
+
+def _encoded(records: list[RecordTuple], counted: Counted) -> EncodedRows:
+    batch, base, latest = native.encode_records(records)
+    return EncodedRows(batch, len(records), base, latest, counted)
+
+
+def _totals(column: pa.Array, prefix: int) -> Callable[[int, int], int]:
+    """The bytes of rows [first, end), each that is not null with so many more in front."""
+    if column.null_count:
+        sizes = _sizes(None, column, prefix)
+        return lambda first, end: int(pc.sum(sizes[first:end]).as_py())
+    at, width = column.offset, 8 if pa.types.is_large_binary(column.type) else 4
+    raw = memoryview(column.buffers()[1])[: width * (at + len(column) + 1)]
+    ends = raw.cast("B").cast("q" if width == 8 else "i")
+    return lambda first, end: ends[at + end] - ends[at + first] + prefix * (end - first)
 
 
 def _sizes(keys: pa.Array | None, values: pa.Array, prefix: int) -> pa.Array:
@@ -307,15 +331,14 @@ class TableSender:
         listeners: DeliveryListeners,
         values: TypedValues,
         largest: int,
-        audit: tuple[int, Headers] | None,
+        window_ms: int | None,
     ) -> None:
-        """`largest` bytes are the most that one record may have; `audit` its window in ms and what it adds to each
-        record."""
+        """`largest` bytes are the most that one record may have; `window_ms` the audit's window, where there is one."""
         self._accumulator = accumulator
         self._listeners = listeners
         self._values = values
         self._largest = largest
-        self._audit = audit
+        self._window_ms = window_ms
 
     def send(
         self,
@@ -330,9 +353,7 @@ class TableSender:
         typed = self._values.serde(topic) is not None
         columnar = self._values.columnar(topic, "arrow_serializer") if typed else None
         stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
-        window_ms, headers = self._audit if writer.audited and self._audit is not None else (None, ())
-        more = encode_headers(headers)
-        too_large = check_sizes(stretches, self._largest, more)
+        too_large = check_sizes(stretches, self._largest - writer.mark_size)
         if too_large is not None:
             row, size = too_large
             raise DeliveryError(
@@ -341,10 +362,10 @@ class TableSender:
             )
         shares = [share for rows in stretches for share in self._shares(writer, rows, partition)]
         future = TableFuture(topic)
-        now_ms = time.time_ns() // 1_000_000
+        making = Making(time.time_ns() // 1_000_000, self._window_ms if writer.audited else None)
         try:
             for queue, rows in shares:
-                self._send_rows(writer, queue, rows, Making(now_ms, more, window_ms), future)
+                self._send_rows(writer, queue, rows, making, future)
         except KlammError as error:  # the buffer stayed full, or the producer was closed
             future.complete(error)
         else:

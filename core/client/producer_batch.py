@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
 from klamm.core.client.record_future import BatchOutcome
 from klamm.core.records import native
-from klamm.core.records.encode import RecordTuple, assemble
+from klamm.core.records.encode import RecordTuple, add_to_first, assemble
 from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
+from klamm.core.records.record import Headers
 from klamm.core.seams.codec import Codec
+
+Mark = Callable[[int], Headers]
+"""What the first record of a batch of so many records has besides its own headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,8 @@ class ProducerBatch:
     """Records [first, first + count) of an outcome.
 
     `sequence` is the first record's, None until one is assigned; it and the identity stay over retries, so that the
-    broker knows a copy. `in_doubt`: an earlier try may have been stored (its answer did not come)."""
+    broker knows a copy. `in_doubt`: an earlier try may have been stored (its answer did not come). `mark` is added when
+    the batch is encoded, for only then it is known how many records it has."""
 
     __slots__ = (
         "_encoded",
@@ -39,6 +44,7 @@ class ProducerBatch:
         "halved",
         "identity",
         "in_doubt",
+        "mark",
         "number",
         "outcome",
         "problem",
@@ -50,8 +56,11 @@ class ProducerBatch:
         "tries",
     )
 
-    def __init__(self, outcome: BatchOutcome, created_s: float, number: int = 0, first: int = 0) -> None:
+    def __init__(
+        self, outcome: BatchOutcome, created_s: float, number: int = 0, first: int = 0, mark: Mark | None = None
+    ) -> None:
         self.outcome = outcome
+        self.mark = mark
         self.number = number
         self.created_s = created_s
         self.first = first
@@ -102,7 +111,11 @@ class ProducerBatch:
 
     def _open(self) -> tuple[bytearray, int, int]:
         """The records with room for a header, the first timestamp and the latest."""
-        return native.encode_records(self.records)
+        records = self.records
+        if self.mark is not None and (more := self.mark(len(records))):
+            stamp, key, value, headers = records[0]
+            records = [(stamp, key, value, (*headers, *more)), *records[1:]]
+        return native.encode_records(records)
 
     def counted(self, window_ms: int) -> Iterable[tuple[int, int, int]]:
         """For the audit: (a timestamp of a window, records in it, their keys' and values' bytes), all of them. Most
@@ -121,7 +134,7 @@ class ProducerBatch:
         halves = []
         whole = self._rows()
         for start, records in ((0, whole[:middle]), (middle, whole[middle:])):
-            half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start)
+            half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start, self.mark)
             half.records = records
             half.size = self.size // 2 if start == 0 else self.size - self.size // 2
             half.closed = True
@@ -158,11 +171,15 @@ class EncodedRows:
 class ColumnBatch(ProducerBatch):
     """A batch that came encoded, from the columns of a table; takes no more records."""
 
-    __slots__ = ("_encoded_rows",)
+    __slots__ = ("_encoded_rows", "_marks")
 
-    def __init__(self, outcome: BatchOutcome, created_s: float, number: int, encoded: EncodedRows) -> None:
-        super().__init__(outcome, created_s, number)
+    def __init__(
+        self, outcome: BatchOutcome, created_s: float, number: int, encoded: EncodedRows, mark: Mark | None = None
+    ) -> None:
+        super().__init__(outcome, created_s, number, mark=mark)
         self._encoded_rows = encoded
+        self._marks: int | None = None
+        """Headers that its mark has added to the first row; None before it was encoded."""
         self.size = len(encoded.batch)
         self.closed = True
         outcome.count = encoded.count
@@ -177,6 +194,11 @@ class ColumnBatch(ProducerBatch):
 
     def _open(self) -> tuple[bytearray, int, int]:
         encoded = self._encoded_rows
+        if self._marks is None:  # in place, and so before anything holds the bytes
+            more = () if self.mark is None else self.mark(encoded.count)
+            if more:
+                add_to_first(encoded.batch, more)
+            self._marks = len(more)
         return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
 
     def _rows(self) -> list[RecordTuple]:
@@ -184,6 +206,8 @@ class ColumnBatch(ProducerBatch):
         with memoryview(encoded.batch) as view:
             said = (encoded.count, 0, encoded.count - 1, encoded.base_timestamp, False)
             _, stamps, keys, values, headers = native.lists(view[HEADER_SIZE:], *said)
+        if self._marks:  # each half gets its own
+            headers[0] = headers[0][: -self._marks]
         return list(zip(stamps, keys, values, headers, strict=True))
 
     def release(self) -> None:

@@ -18,7 +18,8 @@ class TopicWriter:
     """Chooses a record's partition.
 
     Records without a key stick to one partition until its batch is full or sent, and then go on with another, so that
-    batches are large (KIP-480); `choose(n)` gives a number in [0, n)."""
+    batches are large (KIP-480); `choose(n)` gives a number in [0, n). `mark_size`: the most bytes that the audit adds
+    to a batch."""
 
     def __init__(
         self,
@@ -29,11 +30,13 @@ class TopicWriter:
         *,
         partitioner: Partitioner | None = None,
         audited: bool = False,
+        mark_size: int = 0,
         choose: Callable[[int], int] = random.randrange,
     ) -> None:
         self.topic = topic
         self.serialize = serialize
         self.audited = audited
+        self.mark_size = mark_size
         self._make_queue = make_queue
         self._partitioner = partitioner
         self._choose = choose

@@ -4,7 +4,8 @@ An auditor that raises is counted and passed over: records go on, and the missin
 
 How the tiers call it:
 
-- A producer calls `attempted` for each record it takes, before it is sent, and `acknowledged` for each that a broker
+- A producer asks `Audit.mark` for the headers of the first record of each batch, which say whose batch it is. It calls
+  `attempted` for each record it takes, before it is sent, and `acknowledged` for each that a broker
   has confirmed or `failed` for each whose future raises.
 - A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
   there is none), the topic's id and the epoch of its ownership, `seek` when its user moves the position, `count` for
@@ -37,8 +38,8 @@ NO_WINDOW = -1
 @dataclass(frozen=True, slots=True)
 class AuditIdentity:
     """Who counts: `tier` producer, broker, consumer or hadoop; `owner` the group, or the load job's name (not
-    one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the record
-    headers."""
+    one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the marks of
+    batches."""
 
     tier: str
     owner: str
@@ -223,8 +224,9 @@ class Audit(Protocol):
 
     def audits(self, topic: str) -> bool: ...
 
-    def headers(self, application: str, producer: str) -> Headers:
-        """What a producer adds to each record: host, application and its own id, which is the owner in its events."""
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+        """What a producer adds to the first record of each batch of so many records that it sends to a partition: who
+        it is, by the owner in its events. Not to each record: whoever sent the first one sent the batch."""
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...

@@ -20,7 +20,7 @@ from klamm.core.client.producer_batch import EncodedRows
 from klamm.core.errors import BrokerError, ErrorCode, SchemaError
 from klamm.core.faults import fault_point
 from klamm.core.records import native
-from klamm.core.records.encode import assemble, encode_headers
+from klamm.core.records.encode import assemble
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.codec import Codec
 from klamm.hadoop.spark.claims import Claim, Claims, TaskIdentity
@@ -71,7 +71,7 @@ class TopicSink:
         self._claim = claim
         self._identity = identity
         self._sending = sending
-        self._making = Making(sending.now_ms, encode_headers(()), None)
+        self._making = Making(sending.now_ms, None)
         self._partitions = sorted(claim.starts, key=lambda tp: tp.partition)
         self._topic = self._partitions[0].topic
         self._next = dict.fromkeys(self._partitions, 0)

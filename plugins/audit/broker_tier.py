@@ -6,10 +6,13 @@ Rules:
   broker leads a partition goes on where the last one stopped. An offset of another topic id is void: the topic was
   created again, and is counted from its beginning. So are the offsets after the end of the leader epoch that was
   counted last: the log was cut or restored, and has other records there by now.
-- Records are counted by the producer that sent them, which their headers tell, and those of clients that do not audit
-  apart: nobody's record makes up for a lost one of another.
-- One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits; passes follow each other
-  until all have caught up, then there is a pause.
+- Records are counted by the producer that sent them, which the first record of each batch tells (see `origins`), and
+  those of clients that do not audit apart: nobody's record makes up for a lost one of another. Each batch is opened:
+  its header does not tell its windows, for the base timestamp is the first record's and not the earliest.
+- One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. Passes follow each other while
+  a log held more than the pass has read of it, then there is a pause: a log that grows all the time is counted once in
+  `broker.interval.ms`, not as often as the thread can.
+- A range ends early when it has `MAX_CELLS` windows and producers, which bounds its event.
 - A pass that could not publish or commit is not counted on: the next one starts by publishing the same again.
 - A batch that cannot be opened makes its range lossy, and is passed over; the Produce path has checked its CRC, so this
   is a client that lied about what is inside, or a disk. What retention took before it was counted is lossy too.
@@ -19,7 +22,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -28,14 +31,15 @@ from uuid import UUID
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.records import native
-from klamm.core.records.decode import read_area
+from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.pure import WindowCounts
 from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import BROKER
-from klamm.plugins.audit.origins import origin_of
+from klamm.plugins.audit.origins import Mark, batch_name, mark_of
 from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.ranges import KlammRangeAudit
 
@@ -45,8 +49,11 @@ GROUP: Final = "__klamm_audit"
 CHUNK: Final = 4 * 1024 * 1024
 STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
-MAX_ORIGINS: Final = 1000
-"""Headers of which it is remembered whose they are: a producer's are always the same, unless records have own ones."""
+MAX_MARKS: Final = 1000
+"""Headers of which it is remembered what they say: those of a producer's batches differ by their number of records."""
+
+MAX_CELLS: Final = 20_000
+"""Counts of one range, by window and producer: some 600 kB in its event."""
 
 Connect = Callable[[BrokerLogs], AbstractContextManager[Publish]]
 """Opens what events are sent with."""
@@ -97,7 +104,7 @@ class BrokerTier:
             while not last:
                 last = self._stopping.wait(pause)
                 try:
-                    while follower.advance() and not self._stopping.is_set():
+                    while follower.advance() and follower.behind and not self._stopping.is_set():
                         pass
                     pause = interval
                 except KlammError as error:
@@ -130,11 +137,14 @@ class Follower:
         self._audits = audits
         self._followed: dict[TopicPartition, _Followed] = {}
         self._uncommitted: dict[TopicPartition, int] = {}
-        self._origins: dict[bytes, str] = {}
+        self._marks: dict[bytes, Mark] = {}
+        self.behind = False
+        """Whether a log held more than the last pass has read of it."""
 
     def advance(self) -> bool:
         """One pass; whether there was anything to count. Raises what the log, the store or the publisher raised."""
         self._commit()
+        self.behind = False
         self._follow_leadership()
         failed: KlammError | None = None
         for partition in list(self._followed):
@@ -189,7 +199,10 @@ class Follower:
                 self._count(partition, read.data, at, header, position)
                 position = header.next_offset
                 followed.counted = header.leader_epoch
+                if self._ranges.cells(partition) >= MAX_CELLS:
+                    break
         if position > followed.position:
+            self.behind = self.behind or position < read.high_watermark
             followed.position = self._uncommitted[partition] = position
             followed.known = True
 
@@ -218,6 +231,7 @@ class Follower:
         """Retention was faster: the range that was not counted says so. Or the log ends before what was counted (it was
         cut, or restored): the ranges overlap, and the comparison says so."""
         start = read.log_start_offset
+        self.behind = True
         log.warning("broker audit: %s: offset %d is gone, going on at %d", partition, followed.position, start)
         if start > followed.position:
             self._ranges.uncountable(partition, start)
@@ -232,21 +246,41 @@ class Follower:
         try:
             area = read_area(data, at, header, self._logs.codecs, partition=partition)
             found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
+            whose = self._sender(partition, header, area, found, position)
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
             return
-        windows = ((start, records, size, self._origin(headers)) for start, records, size, headers in found)
+        windows = (
+            (start, records, size, self._mark(headers).of_record if whose is None else whose)
+            for start, records, size, headers in found
+        )
         self._ranges.count_windows(partition, header.next_offset, windows)
 
-    def _origin(self, headers: bytes) -> str:
-        """As `origin_of`, which is asked once for the same bytes."""
-        source = self._origins.get(headers)
-        if source is None:
-            if len(self._origins) >= MAX_ORIGINS:
-                self._origins.clear()
-            source = self._origins[headers] = origin_of(headers)
-        return source
+    def _sender(
+        self,
+        partition: TopicPartition,
+        header: BatchHeader,
+        area: RecordArea,
+        found: Sequence[WindowCounts],
+        position: int,
+    ) -> str | None:
+        """Whose batch it is, by the mark of its first record; None: each record says for itself."""
+        if position > header.base_offset:  # the first one was counted before
+            found = native.window_counts(*area, header.base_offset, header.next_offset, self._ranges.window_ms)
+        if not found:
+            return None
+        first = self._mark(found[0][3])
+        return first.source if first.batch == batch_name(partition, header.last_offset_delta + 1) else None
+
+    def _mark(self, headers: bytes) -> Mark:
+        """As `mark_of`, which is asked once for the same bytes."""
+        mark = self._marks.get(headers)
+        if mark is None:
+            if len(self._marks) >= MAX_MARKS:
+                self._marks.clear()
+            mark = self._marks[headers] = mark_of(headers)
+        return mark
 
     def _commit(self) -> None:
         """Publish, then commit, as everywhere: a crash in between is made good by the next event with the same key."""

@@ -1,20 +1,57 @@
-"""Whose records are they? The headers that audited producers add, and what the broker tier reads from them."""
+"""Whose records are they? The headers by which an audited producer marks its batches, and what the broker tier reads.
+
+A batch is one client's, so only its first record is marked: with host, application and id of the producer, and with
+`klamm.batch`, which names the batch by its number of records, topic and partition. A record that is sent on with the
+headers that it came with is seldom the first of a batch of that number in that partition, so its mark is void there.
+
+Producers of before marked every record, without `klamm.batch`. Such a mark holds for its own record.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.records.varint import read_varint
+from klamm.core.seams.audit import AuditIdentity
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED
 
 HOST_HEADER: Final = "klamm.host"
 APPLICATION_HEADER: Final = "klamm.application"
 PRODUCER_HEADER: Final = "klamm.producer"
+BATCH_HEADER: Final = "klamm.batch"
 
 
-def origin_of(headers: bytes) -> str:
-    """The producer of records with these headers, as `native.window_counts` gives them."""
+class Mark(NamedTuple):
+    """What the headers of a record say. `batch`: of which batch it is the first record; None: the mark is of this
+    record alone."""
+
+    source: str
+    batch: bytes | None = None
+
+    @property
+    def of_record(self) -> str:
+        """The producer of a record that is not the first of the batch that its mark names."""
+        return self.source if self.batch is None else FOREIGN
+
+
+def mark(identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+    """The headers that a producer adds to the first record of a batch of so many."""
+    named = (
+        (HOST_HEADER, identity.host),
+        (APPLICATION_HEADER, identity.application),
+        (PRODUCER_HEADER, identity.owner),
+    )
+    return (*((name, value.encode()) for name, value in named), (BATCH_HEADER, batch_name(partition, records)))
+
+
+def batch_name(partition: TopicPartition, records: int) -> bytes:
+    return f"{records} {partition}".encode()
+
+
+def mark_of(headers: bytes) -> Mark:
+    """Of a record with these headers, as `native.window_counts` gives them."""
     found: list[tuple[str, bytes | None]] = []
     pos = 0
     while pos < len(headers):
@@ -23,15 +60,18 @@ def origin_of(headers: bytes) -> str:
         n, pos = read_varint(headers, pos + n)
         found.append((name, None if n < 0 else headers[pos : pos + n]))
         pos += max(n, 0)
-    return origin(tuple(found))
+    return read_mark(tuple(found))
 
 
-def origin(headers: Headers) -> str:
-    """The producer that sent a record: its own header is the last of that name, for a record that is sent on may still
-    have that of its first sender."""
+def read_mark(headers: Headers) -> Mark:
+    """The last mark counts: a producer adds its own behind the headers of the application, among which there may be
+    that of a record's first sender."""
     audited = False
+    batch: bytes | None = None
     for name, value in reversed(headers):
-        if name == PRODUCER_HEADER and value:
-            return value.decode(errors="replace")
+        if name == BATCH_HEADER and batch is None:
+            batch = value or b""
+        elif name == PRODUCER_HEADER and value:
+            return Mark(value.decode(errors="replace"), batch)
         audited = audited or name == APPLICATION_HEADER
-    return UNATTRIBUTED if audited else FOREIGN
+    return Mark(UNATTRIBUTED if audited else FOREIGN, batch)

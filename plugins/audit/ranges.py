@@ -97,6 +97,9 @@ class _Windows:
         cell[0] += records
         cell[1] += size
 
+    def __len__(self) -> int:
+        return len(self._counts)
+
     def windows(self) -> tuple[EventWindow, ...]:
         return tuple(
             EventWindow(start, count, size, source=source)
@@ -203,6 +206,11 @@ class KlammRangeAudit:
         for start, records, size, source in windows:
             state.bulk.add(start, records, size, source)
         state.counted = to
+
+    def cells(self, partition: TopicPartition) -> int:
+        """How many counts the range has so far, by window and source."""
+        state = self._partitions.get(partition)
+        return 0 if state is None else len(state.bulk)
 
     def uncountable(self, partition: TopicPartition, to: int) -> None:
         """What lies between the last record counted and `to` cannot be read (a corrupt batch): the event says so."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, BrokerAudit, BrokerLogs, ProducerAudit, Publish, RangeAudit
 from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.origins import APPLICATION_HEADER, HOST_HEADER, PRODUCER_HEADER
+from klamm.plugins.audit.origins import mark
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.watermarks import WatermarkWatch, client_of_self
@@ -21,7 +21,6 @@ class KlammAudit:
 
     def __init__(self, config: AuditConfig) -> None:
         self._config = config
-        self._host = socket.gethostname()
 
     @property
     def topic(self) -> str:
@@ -34,9 +33,8 @@ class KlammAudit:
     def audits(self, topic: str) -> bool:
         return self._config.audits(topic)
 
-    def headers(self, application: str, producer: str) -> Headers:
-        named = ((HOST_HEADER, self._host), (APPLICATION_HEADER, application), (PRODUCER_HEADER, producer))
-        return tuple((name, value.encode()) for name, value in named)
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+        return mark(identity, partition, records)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit:
         interval_s = self._config.publish_interval_ms / 1000

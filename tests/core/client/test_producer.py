@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ from klamm.core.client.record_accumulator import BufferFullError, ProducerClosed
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
 from klamm.core.seams.audit import AuditIdentity, Publish
 from klammtest.broker import RunningBroker, running_broker
@@ -297,8 +299,8 @@ class Auditor:
     def audits(self, topic: str) -> bool:
         return topic == self._audited
 
-    def headers(self, application: str, producer: str) -> Headers:
-        return (("klamm.host", b"here"), ("klamm.application", application.encode()))
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+        return (("application", identity.application.encode()), ("batch", f"{records} {partition}".encode()))
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
         self.identity, self._publish = identity, publish
@@ -322,24 +324,26 @@ class Auditor:
         self.event.result(60)
 
 
-def test_audited_records_are_counted_and_named(
+def test_audited_records_are_counted_and_their_batches_marked(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topics({Auditor.topic: NewTopic(1, 1), topic + "-not": NewTopic(1, 1)})
     auditor = Auditor(topic)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     with Producer(producer_settings(broker, acks=1, client_id="app")) as producer:
-        producer.send(topic, b"value", key=b"key", timestamp_ms=7, headers=[("own", b"1")], partition=0)
+        producer.send(topic, b"value", key=b"key", timestamp_ms=7, headers=[("own", b"1")], partition=0).result(60)
         producer.send(topic + "-not", b"value")
     assert auditor.counted == [("attempted", topic, 7, 8), ("acknowledged", topic, 7, 8)]
     assert (producer.metrics()["audit_errors"], producer.metrics()["acknowledged"]) == (1, 2)
     assert auditor.identity is not None
-    assert (auditor.identity.tier, auditor.identity.host, auditor.identity.application) == ("producer", "here", "app")
+    assert (auditor.identity.tier, auditor.identity.application) == ("producer", "app")
+    assert auditor.identity.host == socket.gethostname()
     assert stored(client, topic)[0][0].headers == (
         ("own", b"1"),
-        ("klamm.host", b"here"),
-        ("klamm.application", b"app"),
+        ("application", b"app"),
+        ("batch", f"1 {topic}-0".encode()),
     )
+    assert stored(client, topic + "-not")[0][0].headers == ()
     (event,) = stored(client, Auditor.topic)[0]
     assert (event.key, event.value, event.headers) == (b"key", b"event", ())
 

@@ -19,6 +19,7 @@ from klamm.core.client.table_future import StoredRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
 from klamm.core.records.codecs import CodecTable
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, Publish
 from klammtest.broker import RunningBroker, running_broker
@@ -120,7 +121,7 @@ def test_what_does_not_fit_is_one_clear_line_and_nothing_is_sent(
 
 def test_a_row_that_is_too_large_is_named(broker: RunningBroker, client: ClusterClient, topic: str) -> None:
     with Producer(producer_settings(broker, max_request_size=2000)) as producer:
-        with pytest.raises(DeliveryError, match="row 4 makes a record of about 5001 bytes"):
+        with pytest.raises(DeliveryError, match="row 4 makes a record of about 5000 bytes"):
             producer.send_arrow(topic, pa.table({"value": ["x"] * 4 + ["x" * 5000]}))
         with pytest.raises(UnknownTopicError, match="there is no 3"):
             producer.send_arrow(topic, pa.table({"value": ["x"]}), partition=3)
@@ -154,8 +155,8 @@ class Auditor:
     def audits(self, topic: str) -> bool:
         return topic != self.topic
 
-    def headers(self, application: str, producer: str) -> Headers:
-        return (("klamm.host", b"here"),)
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+        return (("batch", f"{records} {partition}".encode()),)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
         return self
@@ -173,7 +174,7 @@ class Auditor:
         return
 
 
-def test_audited_rows_are_counted_by_window_and_named(
+def test_audited_rows_are_counted_by_window_and_their_batches_marked(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     auditor = Auditor()
@@ -184,7 +185,12 @@ def test_audited_rows_are_counted_by_window_and_named(
     counts = {(-1, 2, 1), (0, 3, 2), (1000, 2, 1)}
     for kind in ("attempted", "acknowledged"):
         assert {tuple(rest) for what, *rest in auditor.counted if what == kind} == counts
-    assert {record.headers for record in stored(client, topic)[0]} == {(("klamm.host", b"here"),)}
+    assert [record.headers for record in stored(client, topic)[0]] == [
+        (("batch", f"4 {topic}-0".encode()),),
+        (),
+        (),
+        (),
+    ]
 
 
 def test_interceptors_rule_tables_out(broker: RunningBroker, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from klamm.core.errors import CoordinationError, DeliveryError
 from klamm.core.seams.audit import BrokerLogs, Publish
+from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.audit import broker_tier
 from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.ranges import KlammRangeAudit
@@ -118,6 +120,56 @@ def test_a_partition_that_is_no_longer_led_is_left_alone() -> None:
     logs.append([0])
     assert tier.advance()
     assert counted(topic) == ({0: 2}, [])
+
+
+@pytest.mark.parametrize("codec", CODECS.names())
+def test_a_batch_is_its_producers_by_the_mark_of_its_first_record(codec: str) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0, WINDOW_MS, 5], codec, producer="p")
+    logs.append([0, 1], codec)
+    follower(logs, topic).advance()
+    assert [(w.start_ms, w.source, w.records) for w in topic.events[0].windows] == [
+        (0, "", 2), (0, "p", 2), (WINDOW_MS, "p", 1),
+    ]  # fmt: skip
+
+
+def test_a_batch_is_its_producers_where_the_first_record_was_counted_before() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 10, producer="p")
+    logs.offsets.offsets[FLIGHTS] = CommittedOffset(4, topic_id=logs.topic_id)
+    follower(logs, topic).advance()
+    [told] = topic.events
+    assert (told.from_offset, [(w.source, w.records) for w in told.windows]) == (4, [("p", 6)])
+
+
+def test_a_log_that_grows_all_the_time_is_not_counted_all_the_time() -> None:
+    """One event for each partition and interval is enough: it has been read to where it ended."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    tier = follower(logs, topic)
+    for _ in range(3):
+        logs.append([0] * 10)
+        assert tier.advance()
+        assert not tier.behind
+    logs.ends[FLIGHTS] += 5  # which this pass was not given: a read holds so many bytes
+    logs.append([0] * 10)
+    logs.ends[FLIGHTS] += 5
+    assert tier.advance()
+    assert tier.behind
+
+
+def test_many_producers_make_several_ranges_and_lose_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    logs, topic = MemoryLogs(), AuditTopic()
+    for n in range(10):
+        logs.append([n, WINDOW_MS], producer=f"p-{n}")
+    tier = follower(logs, topic)
+    while tier.advance() and tier.behind:
+        pass
+    spans = [(event.from_offset, event.to_offset) for event in topic.events]
+    assert spans == [(n, n + 4) for n in range(0, 20, 4)]
+    assert {w.source: w.records for event in topic.events for w in event.windows if w.start_ms == 0} == {
+        f"p-{n}": 1 for n in range(10)
+    }
 
 
 def test_the_service_counts_until_it_is_stopped() -> None:

@@ -26,7 +26,7 @@ from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
-from klamm.plugins.audit.origins import origin, origin_of
+from klamm.plugins.audit.origins import Mark, mark, mark_of, read_mark
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import Kind, LogEnd, Place, Problem, TierKey
@@ -230,13 +230,14 @@ def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() 
 
 
 def counting_everybody(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(broker_tier, "origin_of", lambda headers: UNATTRIBUTED)
+    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(UNATTRIBUTED))
 
 
 @guarantee("C10", "records of clients that do not audit never make up for a loss", plant=counting_everybody)
-def test_a_loss_is_seen_beside_records_that_nobody_audits() -> None:
+@pytest.mark.parametrize("of_before", [False, True])
+def test_a_loss_is_seen_beside_records_that_nobody_audits(of_before: bool) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
-    logs.append([0] * 20, headers=named("p"))  # of 30 that it had acknowledged
+    logs.append([0] * 20, **sent_by("p", of_before))  # of 30 that it had acknowledged
     logs.append([0] * 10)
     follower(logs, topic).advance()
     [window] = result([*topic.events, event("producer", "p", 0, 1, {0: 30})]).windows
@@ -246,10 +247,11 @@ def test_a_loss_is_seen_beside_records_that_nobody_audits() -> None:
 
 
 @guarantee("C10", "records of one producer never make up for another's", plant=counting_everybody)
-def test_one_producers_surplus_does_not_hide_anothers_loss() -> None:
+@pytest.mark.parametrize("of_before", [False, True])
+def test_one_producers_surplus_does_not_hide_anothers_loss(of_before: bool) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
-    logs.append([0] * 9, headers=named("p"))
-    logs.append([0] * 11, headers=named("q"))
+    logs.append([0] * 9, **sent_by("p", of_before))
+    logs.append([0] * 11, **sent_by("q", of_before))
     follower(logs, topic).advance()
     told = [event("producer", owner, 0, 1, {0: 10}) for owner in "pq"]
     [window] = result([*topic.events, *told]).windows
@@ -258,7 +260,7 @@ def test_one_producers_surplus_does_not_hide_anothers_loss() -> None:
 
 def test_what_nobody_audits_is_shown_and_is_what_readers_are_measured_by() -> None:
     logs, topic = MemoryLogs(), AuditTopic()
-    logs.append([0] * 5, headers=named("p"))
+    logs.append([0] * 5, producer="p")
     logs.append([0] * 3)
     follower(logs, topic).advance()
     told = event("producer", "p", 0, 1, {0: 5})
@@ -270,7 +272,7 @@ def test_what_nobody_audits_is_shown_and_is_what_readers_are_measured_by() -> No
 def test_a_record_is_its_last_senders() -> None:
     """A record that is sent on with the headers that it came with has two: the last is the sender's own."""
     mine, former = named("mine"), named("former")
-    assert origin((*former, *mine)) == "mine"
+    assert read_mark((*former, *mine)).source == "mine"
     assert sources([mine, (), former[:2]]) == ["mine", "", UNATTRIBUTED]
     assert sources([mine, mine]) == ["mine"]
     assert sources([(), ()]) == [""]
@@ -280,11 +282,46 @@ def test_a_record_is_its_last_senders() -> None:
     assert sources(shifted) == ["ab", "a"]
 
 
+def trusting_any_mark(patch: pytest.MonkeyPatch) -> None:
+    """The first record of a batch says whose it is, wherever its mark was made."""
+    patch.setattr(broker_tier, "batch_name", lambda *_: b"any")
+    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(mark_of(headers).source, b"any"))
+
+
+@guarantee("C10", "a batch of records that are sent on passes for nobody's but its sender's", plant=trusting_any_mark)
+@pytest.mark.parametrize(("records", "of"), [(9, FLIGHTS), (10, TopicPartition("flights", 1))])
+def test_the_mark_of_another_batch_is_void(records: int, of: TopicPartition) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 20, producer="p")  # of 30
+    logs.append([0] * 10, each=[mark(identity("producer", "p"), of, records)])
+    follower(logs, topic).advance()
+    [window] = result([*topic.events, event("producer", "p", 0, 1, {0: 30})]).windows
+    cell = window.cells[TierKey("broker", GROUP)]
+    assert (cell.state, cell.foreign) == (State.MISSING, 10)
+
+
+def test_a_mark_is_read_from_the_first_record_alone() -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 10, each=[(), mark(identity("producer", "p"), FLIGHTS, 10)])
+    follower(logs, topic).advance()
+    assert [(w.source, w.records) for w in topic.events[0].windows] == [("", 10)]
+
+
+def test_a_producer_that_sends_marked_records_on_marks_its_own_batches() -> None:
+    former, mine = (mark(identity("producer", owner), FLIGHTS, 3) for owner in ("former", "mine"))
+    assert read_mark((*former, *mine)) == Mark("mine", b"3 flights-0")
+    assert read_mark((*former, *named("old"))) == Mark("old")
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 3, each=[(*former, *mine), former, former])
+    follower(logs, topic).advance()
+    assert [(w.source, w.records) for w in topic.events[0].windows] == [("mine", 3)]
+
+
 def sources(headers: Sequence[Headers]) -> list[str]:
     """As the broker tier finds them in a batch: one for records that follow each other and have the same headers."""
     batch = encode_batch([(0, None, None, each) for each in headers])
     area = read_area(batch, 0, BatchHeader.parse(batch), CODECS)
-    return [origin_of(raw) for _, _, _, raw in native.window_counts(*area, 0, 2**62, WINDOW_MS)]
+    return [mark_of(raw).of_record for _, _, _, raw in native.window_counts(*area, 0, 2**62, WINDOW_MS)]
 
 
 # -- C11
@@ -503,12 +540,12 @@ def trusting_the_offset(patch: pytest.MonkeyPatch) -> None:
 def test_what_a_log_lost_after_it_was_counted_is_missing(restarted: bool) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     tier = follower(logs, topic)
-    logs.append([0] * 10, headers=named("p"))
+    logs.append([0] * 10, producer="p")
     tier.advance()
-    logs.append([WINDOW_MS] * 10, headers=named("p"))
+    logs.append([WINDOW_MS] * 10, producer="p")
     tier.advance()
     logs.cut(10)
-    logs.append([2 * WINDOW_MS] * 30, headers=named("q"))
+    logs.append([2 * WINDOW_MS] * 30, producer="q")
     (follower(logs, topic) if restarted else tier).advance()
     told = [event("producer", "p", 0, 1, {0: 10, 1: 10}), event("producer", "q", 0, 1, {2: 30})]
     audit = result([*topic.events, *told])
@@ -532,7 +569,7 @@ def test_a_cut_is_told_at_once(kept: int, restarted: bool) -> None:
     tier = follower(logs, topic)
     for window, counts in enumerate(([10], [5, 5])):
         for count in counts:
-            logs.append([window * WINDOW_MS] * count, headers=named("p"))
+            logs.append([window * WINDOW_MS] * count, producer="p")
         tier.advance()
     logs.cut(kept)
     again = follower(logs, topic) if restarted else tier
@@ -548,10 +585,10 @@ def test_later_ranges_of_a_cut_log_are_missing() -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     tier = follower(logs, topic)
     for window in range(5):
-        logs.append([window * WINDOW_MS] * 10, headers=named("p"))
+        logs.append([window * WINDOW_MS] * 10, producer="p")
         tier.advance()
     logs.cut(20)
-    logs.append([5 * WINDOW_MS] * 3, headers=named("p"))
+    logs.append([5 * WINDOW_MS] * 3, producer="p")
     while tier.advance():
         pass
     audit = result([*topic.events, event("producer", "p", 0, 1, dict.fromkeys(range(5), 10) | {5: 3})])
@@ -577,7 +614,7 @@ def test_what_was_deleted_before_the_first_load_is_not_complete() -> None:
     tier = follower(logs, topic)
     tier.advance()
     for _ in range(5):
-        logs.append([0] * 20, headers=named("p"))
+        logs.append([0] * 20, producer="p")
     logs.delete_before(60)
     tier.advance()
     tier.advance()
@@ -589,9 +626,9 @@ def test_what_was_deleted_before_the_first_load_is_not_complete() -> None:
 def test_what_the_broker_counted_and_no_load_has_is_a_gap() -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     tier = follower(logs, topic)
-    logs.append([0] * 60, headers=named("p"))
+    logs.append([0] * 60, producer="p")
     tier.advance()
-    logs.append([WINDOW_MS] * 40, headers=named("p"))
+    logs.append([WINDOW_MS] * 40, producer="p")
     tier.advance()
     load(topic, 60, 100, 1)
     audit = result([*topic.events, event("producer", "p", 0, 1, {0: 60, 1: 40})])
@@ -602,7 +639,7 @@ def test_what_the_broker_counted_and_no_load_has_is_a_gap() -> None:
 def test_what_was_gone_before_the_audit_began_is_nobodys_loss() -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 60)
-    logs.append([WINDOW_MS] * 40, headers=named("p"))
+    logs.append([WINDOW_MS] * 40, producer="p")
     logs.delete_before(60)
     follower(logs, topic).advance()
     load(topic, 60, 100, 1)
@@ -619,6 +656,11 @@ def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
 
 def named(producer: str) -> Headers:
     return (("klamm.host", b"host"), ("klamm.application", b"tests"), ("klamm.producer", producer.encode()))
+
+
+def sent_by(producer: str, of_before: bool) -> dict[str, Any]:
+    """A batch as a producer marks it, or as those of before did: each of its records."""
+    return {"headers": named(producer)} if of_before else {"producer": producer}
 
 
 class GatedTopic(AuditTopic):

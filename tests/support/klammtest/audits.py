@@ -19,6 +19,7 @@ from klamm.core.records.record import Headers
 from klamm.core.seams.audit import AuditIdentity, AuditRead
 from klamm.core.seams.coordination import Check
 from klamm.core.seams.offsets import CommittedOffset
+from klamm.plugins.audit import origins
 from klamm.plugins.audit.broker_tier import GROUP as AUDIT_GROUP
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
 
@@ -106,8 +107,20 @@ class MemoryLogs:
         self.topic_id: UUID | None = UUID(int=1)
         self.leader_epoch = 0
 
-    def append(self, timestamps: Sequence[int], codec: str = "zstd", headers: Headers = ()) -> None:
-        records = [(stamp, b"key", b"value", headers) for stamp in timestamps]
+    def append(
+        self,
+        timestamps: Sequence[int],
+        codec: str = "zstd",
+        headers: Headers = (),
+        producer: str = "",
+        each: Sequence[Headers] = (),
+    ) -> None:
+        """One batch, of an audited `producer` where it is given. `headers` are those of each record, but for the first
+        ones, which have those of `each`."""
+        if producer:
+            each = [origins.mark(identity("producer", producer), FLIGHTS, len(timestamps))]
+        more = [*each, *[headers] * (len(timestamps) - len(each))]
+        records = [(stamp, b"key", b"value", own) for stamp, own in zip(timestamps, more, strict=True)]
         batch = bytearray(encode_batch(records, codec=CODECS.by_name(codec)))
         rewrite_base(batch, 0, self.ends[FLIGHTS], self.leader_epoch)
         self.batches[FLIGHTS].append(batch)

@@ -26,6 +26,7 @@ from unittest import mock
 from klamm.plugins.audit import broker_tier, question
 from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit, compare
 from klamm.plugins.audit.event import UNATTRIBUTED
+from klamm.plugins.audit.origins import Mark
 from klammtest.audit_truth.cluster import TruthCluster, truth_cluster
 from klammtest.audit_truth.judging import Verdict, judge
 from klammtest.audit_truth.kinds import KINDS, FaultKind, go
@@ -74,7 +75,7 @@ def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s
 def planted(kind: FaultKind) -> Iterator[None]:
     """The comparison is switched off; where no fault is to be found, it is not known who sent a record."""
     if not kind.plants:
-        with mock.patch.object(broker_tier, "origin_of", return_value=UNATTRIBUTED):
+        with mock.patch.object(broker_tier, "mark_of", return_value=Mark(UNATTRIBUTED)):
             yield
         return
 

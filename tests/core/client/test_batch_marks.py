@@ -1,0 +1,87 @@
+"""What the audit adds to the first record of a batch, by records and by rows of a table, whole and split."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+import pytest
+
+from klamm.core.client.partition_queue import PartitionQueue
+from klamm.core.client.producer_arrow import Making, Rows
+from klamm.core.client.producer_batch import ProducerBatch
+from klamm.core.records.decode import decode_batch
+from klamm.core.records.encode import add_to_first, encode_batch
+from klamm.core.records.header import HEADER_SIZE, BatchHeader
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers, Record
+from klammtest.audits import CODECS
+
+OWN: Headers = (("own", b"1"), ("null", None))
+
+
+def mark(records: int) -> Headers:
+    return (("batch", b"%d" % records),)
+
+
+def read(batch: ProducerBatch, codec: str) -> list[Record]:
+    encoded = bytes(batch.encode(CODECS.by_name(codec)))
+    return decode_batch(encoded, 0, BatchHeader.parse(encoded), CODECS)
+
+
+def of_records() -> ProducerBatch:
+    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, mark)
+    batch = queue.add_batch(0.0)
+    batch.records = [(7, b"k", b"v" * 300, OWN), (3, None, None, ()), (9, None, b"w", OWN)]
+    return batch
+
+
+def of_rows() -> ProducerBatch:
+    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, mark)
+    rows = Rows(
+        pa.array([b"k", None, None], pa.binary()), pa.array([b"v" * 300, None, b"w"], pa.binary()),
+        pa.array([7, 3, 9], pa.int64()), b"",
+    )  # fmt: skip
+    (encoded,) = Making(0, None).batches(rows, 10_000)
+    batch = queue.add_rows(0.0, encoded)
+    assert queue.waiting == deque([batch])
+    return batch
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_the_first_record_of_a_batch_is_marked(codec: str) -> None:
+    for batch, own in ((of_records(), OWN), (of_rows(), ())):
+        first, second, third = read(batch, codec)
+        assert first.headers == (*own, ("batch", b"3"))
+        assert (second.headers, third.headers) == ((), own)
+        assert [(r.timestamp_ms, r.key, r.value) for r in (first, second, third)] == [
+            (7, b"k", b"v" * 300), (3, None, None), (9, None, b"w"),
+        ]  # fmt: skip
+
+
+def test_a_batch_is_marked_once_over_retries() -> None:
+    for batch in (of_records(), of_rows()):
+        before = read(batch, "none")
+        batch.assign(batch.identity, None)
+        assert read(batch, "none") == before
+
+
+def test_each_half_of_a_split_batch_has_its_own_mark() -> None:
+    for batch, own in ((of_records(), OWN), (of_rows(), ())):
+        read(batch, "none")
+        halves = [read(half, "none") for half in batch.split()]
+        assert [[record.headers for record in half] for half in halves] == [
+            [(*own, ("batch", b"1"))],
+            [(("batch", b"2"),), own],
+        ]
+
+
+@pytest.mark.parametrize("size", [0, 50, 63, 64, 8191, 100_000])
+def test_headers_are_added_to_a_first_record_of_any_size(size: int) -> None:
+    records = [(5, b"k" * size, None, OWN), (1, None, b"v" * size, ())]
+    plain, expected = (
+        bytearray(encode_batch(records)),
+        encode_batch([(5, b"k" * size, None, (*OWN, *mark(2))), records[1]]),
+    )
+    add_to_first(plain, mark(2))
+    assert plain[HEADER_SIZE:] == expected[HEADER_SIZE:]
