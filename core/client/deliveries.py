@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 from klamm.core.client.cluster_client import ProducedBatch
+from klamm.core.client.partition_queue import PartitionQueue
 from klamm.core.client.producer_batch import ProducerBatch
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
@@ -34,7 +35,7 @@ class ProducerCounts:
 
 
 class DeliveryListeners:
-    """`stored` and `failed` come on the sender's thread, the others on those that send."""
+    """`intercept` and `refused` come on the threads that send, the others on the sender's."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._interceptors = interceptors
@@ -43,10 +44,6 @@ class DeliveryListeners:
         self.audit: ProducerAudit | None = None
         self.mark_of: Callable[[TopicPartition, int], Headers] | None = None
         """Of the audit: `klamm.core.seams.audit.Audit.mark` for this producer."""
-        self.window_ms = 1
-        """Of the audit."""
-        self.audited: frozenset[str] = frozenset()
-        """Topics whose records are counted."""
         self.audit_topic: str | None = None
         """Its records are the audit's own: neither counted nor shown to interceptors."""
 
@@ -74,9 +71,29 @@ class DeliveryListeners:
             self._passed_over("audit_errors", "mark", self.audit)
             return ()
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+    def begin(self, queue: PartitionQueue) -> bool:
+        """Whether the audit lets a batch of the partition be sent now; `end` follows where it does."""
         try:
-            if self.audit is not None:
+            return queue.audit is None or self.audit is None or self.audit.begin(queue.partition.topic)
+        except Exception:  # a plugin may raise anything
+            self._passed_over("audit_errors", "begin", self.audit)
+            return True
+
+    def end(self, queue: PartitionQueue) -> None:
+        try:
+            if queue.audit is not None and self.audit is not None:
+                self.audit.end(queue.partition.topic)
+        except Exception:  # a plugin may raise anything
+            self._passed_over("audit_errors", "end", self.audit)
+
+    def attempted(self, batch: ProducerBatch) -> None:
+        """It is sent now, or given up without having been sent; the audit is told once."""
+        if batch.told or batch.audit is None or self.audit is None:
+            return
+        batch.told = True
+        topic = batch.outcome.partition.topic
+        try:
+            for timestamp_ms, count, size in batch.counted():
                 self.audit.attempted(topic, timestamp_ms, size, count)
         except Exception:  # a plugin may raise anything
             self._passed_over("audit_errors", "attempted", self.audit)
@@ -95,10 +112,10 @@ class DeliveryListeners:
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
         partition = batch.outcome.partition
-        if self.audit is not None and partition.topic in self.audited:
+        if self.audit is not None and batch.audit is not None:
             stamped = produced.log_append_time_ms  # where the broker stamps, its time is the record's (design D9)
             try:
-                for created_ms, count, size in batch.counted(self.window_ms):
+                for created_ms, count, size in batch.counted():
                     timestamp_ms = stamped if stamped >= 0 else created_ms
                     self.audit.acknowledged(partition.topic, timestamp_ms, size, count)
             except Exception:  # a plugin may raise anything
@@ -117,16 +134,16 @@ class DeliveryListeners:
             self._counts.failed += batch.count
             self._counts.batches += 1
             self._counts.retried_batches += batch.attempts > 1
-        self.settled_unsent(batch.outcome.partition.topic, batch.count)
+        self._given_up(batch)
         if self._interceptors:
             for _ in range(batch.count):
                 self._tell(None, error)
 
-    def settled_unsent(self, topic: str, count: int) -> None:
-        """Tells the audit that attempted records will not be acknowledged: they failed, or found no room."""
-        if self.audit is not None and topic in self.audited:
+    def _given_up(self, batch: ProducerBatch) -> None:
+        if self.audit is not None and batch.audit is not None:
+            self.attempted(batch)
             try:
-                self.audit.failed(topic, count)
+                self.audit.failed(batch.outcome.partition.topic, batch.count)
             except Exception:  # a plugin may raise anything
                 self._passed_over("audit_errors", "failed", self.audit)
 

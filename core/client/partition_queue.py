@@ -36,9 +36,9 @@ from typing import Protocol
 
 from klamm.core.client.producer_batch import (
     ANONYMOUS,
+    BatchAudit,
     ColumnBatch,
     EncodedRows,
-    Mark,
     ProducerBatch,
     ProducerIdentity,
     wrap_sequence,
@@ -89,7 +89,7 @@ class PartitionQueue:
         batch_size: int,
         max_in_flight: int,
         identities: Identities | None,
-        mark: Mark | None = None,
+        audit: BatchAudit | None = None,
     ) -> None:
         self.partition = partition
         self.batch_size = batch_size
@@ -98,7 +98,7 @@ class PartitionQueue:
         self.in_flight: list[ProducerBatch] = []
         self._max_in_flight = max_in_flight
         self._identities = identities
-        self._mark = mark
+        self.audit = audit
         self._identity = ANONYMOUS
         self._next_sequence = 0
         self._reset_needed = False
@@ -115,7 +115,7 @@ class PartitionQueue:
         if self.waiting:
             self.waiting[-1].closed = True
         self._made += 1
-        batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made, mark=self._mark)
+        batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made, audit=self.audit)
         self.waiting.append(batch)
         return batch
 
@@ -124,7 +124,7 @@ class PartitionQueue:
         if self.waiting:
             self.waiting[-1].closed = True
         self._made += 1
-        batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded, self._mark)
+        batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded, self.audit)
         self.waiting.append(batch)
         return batch
 

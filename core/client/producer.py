@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
-from functools import partial
+from functools import lru_cache, partial
 from operator import index
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +26,7 @@ from klamm.core.client.deliveries import DeliveryListeners, log
 from klamm.core.client.keys import key_bytes
 from klamm.core.client.partition_queue import PartitionQueue
 from klamm.core.client.partitioner import load_partitioner
+from klamm.core.client.producer_batch import BatchAudit
 from klamm.core.client.record_accumulator import (
     RECORD_OVERHEAD,
     Buffering,
@@ -58,6 +59,8 @@ _LAST_MS = 253_402_300_799_999
 _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
+
+_MARKS = 64
 
 
 class Producer:
@@ -142,7 +145,6 @@ class Producer:
         _checked_headers(self._audit.topic, self._audit.mark(identity, TopicPartition(self._audit.topic, 0), 1))
         self._listeners.audit_topic = self._audit.topic
         self._listeners.mark_of = partial(self._audit.mark, identity)
-        self._listeners.window_ms = self._audit.window_ms
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
 
     # -- sending
@@ -184,22 +186,14 @@ class Producer:
             wrapped = SchemaError(f"topic {topic}: the value cannot be serialized: {error!r}")
             wrapped.__cause__ = error
             return self._refuse(topic, partition, wrapped)
-        payload = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
-        size = payload + RECORD_OVERHEAD
+        size = RECORD_OVERHEAD + (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key))
         if headers:
             headers = _checked_headers(topic, headers)
             size += _headers_size(headers)
         if size + writer.mark_size > self._largest:
             raise self._too_large(topic, size)
         queue = writer.queue(raw_key, raw, partition, size)
-        if writer.audited:
-            self._listeners.attempted(topic, timestamp_ms, payload)
-        try:
-            return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
-        except BaseException:
-            if writer.audited:
-                self._listeners.settled_unsent(topic, 1)
-            raise
+        return self._accumulator.append(queue, timestamp_ms, raw_key, raw, cast(Headers, headers), size)
 
     def send_arrow(
         self,
@@ -251,6 +245,8 @@ class Producer:
         clock = self._network.clock
         deadline = clock() + (self._options.delivery_timeout_ms / 1000 if timeout is None else timeout)
         self._accumulator.flush(max(deadline - clock(), 0.0))
+        for _, batch in self._accumulator.unsettled():
+            self._listeners.attempted(batch)
         self._close_audit()
         self._accumulator.close()
         self._sender.stop(max(deadline - clock(), 0.0))
@@ -294,8 +290,6 @@ class Producer:
                 mark_size=self._mark_size(topic),
                 choose=random.randrange,
             )
-            if audited:
-                self._listeners.audited |= {topic}
             writer.resize(len(view.partitions), view.topic_id)
             self._control.follow([topic])
             self._writers[topic] = writer
@@ -308,8 +302,14 @@ class Producer:
             min(options.batch_size, self._largest - mark_size),
             options.max_in_flight_requests_per_connection,
             self._control if options.enable_idempotence else None,
-            partial(self._listeners.mark, partition) if mark_size else None,
+            self._batch_audit(partition),
         )
+
+    def _batch_audit(self, partition: TopicPartition) -> BatchAudit | None:
+        """Its batches are mostly of a few sizes, so their marks are kept."""
+        if self._audit is None or not self._audit.audits(partition.topic):
+            return None
+        return BatchAudit(lru_cache(_MARKS)(partial(self._listeners.mark, partition)), self._audit.window_ms)
 
     def _mark_size(self, topic: str) -> int:
         """The most bytes that the audit adds to a batch of the topic."""
@@ -352,7 +352,7 @@ class Producer:
             raise self._too_large(self._audit.topic, size)
         queue = writer.queue(key, value, None, size)
         now_ms = time.time_ns() // 1_000_000
-        return cast("Future[None]", self._accumulator.append(queue, now_ms, key, value, (), size))
+        return cast("Future[None]", self._accumulator.append(queue, now_ms, key, value, (), size, bounded=False))
 
     def _close_audit(self) -> None:
         if self._listeners.audit is None:

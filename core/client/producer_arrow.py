@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
 
 from klamm.core.client.deliveries import DeliveryListeners
 from klamm.core.client.partition_queue import PartitionQueue
-from klamm.core.client.producer_batch import EncodedRows
+from klamm.core.client.producer_batch import Counted, EncodedRows
 from klamm.core.client.record_accumulator import RecordAccumulator
 from klamm.core.client.table_future import TableFuture
 from klamm.core.client.topic_writer import TopicWriter
@@ -45,9 +45,6 @@ _NO_HEADERS: Final = encode_headers(())
 
 _LAST_MS: Final = 253_402_300_799_999
 _KINDS: Final = "bytes or text"
-
-Counted = Sequence[tuple[int, int, int]]
-"""(window, records, bytes), each window once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +264,7 @@ class Making:
             yield _encoded(taken, counting(first, first + len(taken)))
 
     def _counting(self, rows: Rows) -> Callable[[int, int], Counted]:
-        """Of rows [first, end): (window, records, bytes), as the audit counts records. What can be found for all rows
+        """Of rows [first, end), as the audit counts records. What can be found for all rows
         at once is found here, for a table makes many batches."""
         window_ms, now_ms = self.window_ms, self.now_ms
         if window_ms is None:
@@ -398,9 +395,6 @@ class TableSender:
         made: deque[tuple[PartitionQueue, EncodedRows]] = deque()
         made_bytes = 0
         for encoded in making.batches(rows, target.batch_size):
-            if writer.audited:
-                for stamp, count, size in encoded.counted:
-                    self._listeners.attempted(writer.topic, stamp, size, count)
             made.append((target, encoded))
             made_bytes += len(encoded.batch)
             if made_bytes >= _HANDED_OVER:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 
 from klamm.core.client.record_future import BatchOutcome
 from klamm.core.records import native
@@ -13,8 +12,19 @@ from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from klamm.core.records.record import Headers
 from klamm.core.seams.codec import Codec
 
-Mark = Callable[[int], Headers]
-"""What the first record of a batch of so many records has besides its own headers."""
+
+@dataclass(frozen=True, slots=True)
+class BatchAudit:
+    """What the audit wants of a partition's batches. `mark`: what the first record of a batch of so many records has
+    besides its own headers; `window_ms`: how long the windows are that records are counted by."""
+
+    mark: Callable[[int], Headers]
+    window_ms: int
+
+
+Counted = Sequence[tuple[int, int, int]]
+"""Of a batch for the audit, each window once: (a timestamp of the window, records in it, their keys' and values'
+bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +42,21 @@ class ProducerBatch:
     """Records [first, first + count) of an outcome.
 
     `sequence` is the first record's, None until one is assigned; it and the identity stay over retries, so that the
-    broker knows a copy. `in_doubt`: an earlier try may have been stored (its answer did not come). `mark` is added when
-    the batch is encoded, for only then it is known how many records it has."""
+    broker knows a copy. `in_doubt`: an earlier try may have been stored (its answer did not come). What the
+    `audit` wants is done when the batch is encoded, for only then it is known which records it has; `told`: the audit
+    knows that they are attempted."""
 
     __slots__ = (
+        "_counted",
         "_encoded",
         "attempts",
+        "audit",
         "closed",
         "created_s",
         "first",
         "halved",
         "identity",
         "in_doubt",
-        "mark",
         "number",
         "outcome",
         "problem",
@@ -53,14 +65,17 @@ class ProducerBatch:
         "sequence",
         "settled",
         "size",
+        "told",
         "tries",
     )
 
     def __init__(
-        self, outcome: BatchOutcome, created_s: float, number: int = 0, first: int = 0, mark: Mark | None = None
+        self, outcome: BatchOutcome, created_s: float, number: int = 0, first: int = 0, audit: BatchAudit | None = None
     ) -> None:
         self.outcome = outcome
-        self.mark = mark
+        self.audit = audit
+        self.told = False
+        self._counted: Counted | None = None
         self.number = number
         self.created_s = created_s
         self.first = first
@@ -106,27 +121,25 @@ class ProducerBatch:
             sequence = NO_SEQUENCE if self.sequence is None else self.sequence
             producer = (self.identity.producer_id, self.identity.epoch, sequence)
             batch, base, latest = self._open()
+            if self.audit is not None and self._counted is None:
+                self._counted = _count(batch, base, self.count, self.audit.window_ms)
             self._encoded = assemble(batch, codec, (base, latest), producer, self.count)
         return self._encoded
 
     def _open(self) -> tuple[bytearray, int, int]:
         """The records with room for a header, the first timestamp and the latest."""
         records = self.records
-        if self.mark is not None and (more := self.mark(len(records))):
+        if self.audit is not None and (more := self.audit.mark(len(records))):
             stamp, key, value, headers = records[0]
             records = [(stamp, key, value, (*headers, *more)), *records[1:]]
         return native.encode_records(records)
 
-    def counted(self, window_ms: int) -> Iterable[tuple[int, int, int]]:
-        """For the audit: (a timestamp of a window, records in it, their keys' and values' bytes), all of them. Most
-        batches are of one window, and give one item."""
-        records = self.records
-        sizes = [len(key or b"") + len(value or b"") for _, key, value, _ in records]
-        stamps = [record[0] for record in records]
-        low, high = min(stamps), max(stamps)
-        if low >= 0 and high - high % window_ms <= low:
-            return [(low, len(records), sum(sizes))]
-        return zip(stamps, repeat(1), sizes, strict=False)
+    def counted(self) -> Counted:
+        """All records, where there is an audit; known when the batch was encoded, or counted now."""
+        if self._counted is None and self.audit is not None:
+            batch, base, _ = native.encode_records(self.records)
+            self._counted = _count(batch, base, self.count, self.audit.window_ms)
+        return self._counted or ()
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
         """Two halves for a broker that found the whole too large; sequence numbers go with the records."""
@@ -134,7 +147,7 @@ class ProducerBatch:
         halves = []
         whole = self._rows()
         for start, records in ((0, whole[:middle]), (middle, whole[middle:])):
-            half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start, self.mark)
+            half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start, self.audit)
             half.records = records
             half.size = self.size // 2 if start == 0 else self.size - self.size // 2
             half.closed = True
@@ -143,6 +156,7 @@ class ProducerBatch:
             half.halved = True
             half.assign(self.identity, None if self.sequence is None else wrap_sequence(self.sequence + start))
             half.tries = self.tries
+            half.told = self.told
             halves.append(half)
         return halves[0], halves[1]
 
@@ -159,13 +173,13 @@ class ProducerBatch:
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
     """Rows of a table as `native.encode_columns` gives them: the records with room for a header, how many, the first
-    timestamp and the latest; `counted` as the audit wants it (see `ProducerBatch.counted`)."""
+    timestamp and the latest; `counted` as the audit wants it."""
 
     batch: bytearray
     count: int
     base_timestamp: int
     max_timestamp: int
-    counted: Sequence[tuple[int, int, int]]
+    counted: Counted
 
 
 class ColumnBatch(ProducerBatch):
@@ -174,12 +188,18 @@ class ColumnBatch(ProducerBatch):
     __slots__ = ("_encoded_rows", "_marks")
 
     def __init__(
-        self, outcome: BatchOutcome, created_s: float, number: int, encoded: EncodedRows, mark: Mark | None = None
+        self,
+        outcome: BatchOutcome,
+        created_s: float,
+        number: int,
+        encoded: EncodedRows,
+        audit: BatchAudit | None = None,
     ) -> None:
-        super().__init__(outcome, created_s, number, mark=mark)
+        super().__init__(outcome, created_s, number, audit=audit)
         self._encoded_rows = encoded
+        self._counted = encoded.counted
         self._marks: int | None = None
-        """Headers that its mark has added to the first row; None before it was encoded."""
+        """Headers that the audit has added to the first row; None before it was encoded."""
         self.size = len(encoded.batch)
         self.closed = True
         outcome.count = encoded.count
@@ -188,14 +208,10 @@ class ColumnBatch(ProducerBatch):
     def count(self) -> int:
         return self._encoded_rows.count
 
-    def counted(self, window_ms: int) -> Iterable[tuple[int, int, int]]:
-        del window_ms  # known when they were encoded
-        return self._encoded_rows.counted
-
     def _open(self) -> tuple[bytearray, int, int]:
         encoded = self._encoded_rows
         if self._marks is None:  # in place, and so before anything holds the bytes
-            more = () if self.mark is None else self.mark(encoded.count)
+            more = () if self.audit is None else self.audit.mark(encoded.count)
             if more:
                 add_to_first(encoded.batch, more)
             self._marks = len(more)
@@ -216,6 +232,18 @@ class ColumnBatch(ProducerBatch):
 
 
 _NOTHING = EncodedRows(bytearray(), 0, -1, -1, ())
+
+
+def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) -> Counted:
+    """Of encoded records with room for a header in front. Most batches are of one window."""
+    with memoryview(batch) as view:
+        said = (count, 0, count - 1, base_timestamp, False, 0, count, window_ms)
+        runs = native.window_counts(view[HEADER_SIZE:], *said)
+    found: dict[int, tuple[int, int]] = {}
+    for start, records, size, _ in runs:
+        more, before = found.get(start, (0, 0))
+        found[start] = more + records, before + size
+    return [(start, records, size) for start, (records, size) in found.items()]
 
 
 def wrap_sequence(sequence: int) -> int:

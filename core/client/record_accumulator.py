@@ -88,11 +88,14 @@ class RecordAccumulator:
         value: bytes | None,
         headers: Headers,
         size: int,
+        *,
+        bounded: bool = True,
     ) -> RecordFuture:
-        """`size` is the record's estimated bytes. Waits for room up to `max_block_s`, then `BufferFullError`."""
+        """`size` is the record's estimated bytes. Waits for room up to `max_block_s`, then `BufferFullError`; not where
+        it is not `bounded`, as an event without which what fills the buffer may not be sent."""
         news = False
         with self.lock:
-            if self._used + size > self._buffering.memory:
+            if bounded and self._used + size > self._buffering.memory:
                 self._wait_for_room(size)
             if self._closed:
                 raise ProducerClosedError("the producer is closed; nothing can be sent any more")

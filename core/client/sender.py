@@ -58,7 +58,14 @@ class SenderOptions:
 
 
 class Deliveries(Protocol):
-    """Who is told what became of a batch; called on the sender's thread, before the futures are done."""
+    """Who is asked before a batch is sent and told what became of it; called on the sender's thread, before the futures
+    are done."""
+
+    def begin(self, queue: PartitionQueue) -> bool: ...
+
+    def end(self, queue: PartitionQueue) -> None: ...
+
+    def attempted(self, batch: ProducerBatch) -> None: ...
 
     def stored(self, batch: ProducerBatch, produced: ProducedBatch) -> None: ...
 
@@ -225,20 +232,34 @@ class Sender:
             if acks is not None and topic_acks != acks:
                 continue
             room = self._options.max_request_size - size if taken else _ANY_SIZE
-            batch = self._accumulator.take(queue, now, room)
+            batch = self._take(queue, now, room)
             if batch is None:
                 continue
-            try:
-                size += len(batch.encode(self._options.codec))
-            except Exception as error:  # a codec is a plugin and may raise anything
-                self._fail(queue, batch, self._delivery_error(batch, f"it cannot be encoded: {error}"), error)
-                continue
+            size += len(batch.encode(self._options.codec))
             acks = topic_acks
             taken[queue.partition] = (queue, batch)
         if not taken or acks is None:
             return False
         self._write(broker, taken, acks, now)
         return True
+
+    def _take(self, queue: PartitionQueue, now: float, room: int) -> ProducerBatch | None:
+        """The partition's next batch, encoded; None when none may be sent now."""
+        if not queue.waiting or not self._deliveries.begin(queue):
+            return None
+        try:
+            batch = self._accumulator.take(queue, now, room)
+            if batch is None:
+                return None
+            try:
+                batch.encode(self._options.codec)
+            except Exception as error:  # a codec is a plugin and may raise anything
+                self._fail(queue, batch, self._delivery_error(batch, f"it cannot be encoded: {error}"), error)
+                return None
+            self._deliveries.attempted(batch)
+            return batch
+        finally:
+            self._deliveries.end(queue)
 
     def _write(
         self,

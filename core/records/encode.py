@@ -6,6 +6,7 @@ A batch's base timestamp is its first record's, not the smallest (design, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from klamm.core.records import native
@@ -30,6 +31,7 @@ MAX_RECORD_OVERHEAD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The most that a record without headers adds to its key and value: length, attributes, deltas, lengths, count."""
 
 _NO_HEADERS: Final = VARINT[0]
+_kept_headers: Final = lru_cache(256)(encode_headers)
 
 
 def encode_batch(
@@ -81,7 +83,7 @@ def add_to_first(batch: bytearray, headers: Headers) -> None:
         size, at = read_varint(batch, at)
         at += max(size, 0)
     count, own = read_varint(batch, at)
-    more = encode_headers(headers)[len(encode_varint(len(headers))) :]
+    more = _kept_headers(headers)[len(encode_varint(len(headers))) :]
     record = b"".join((batch[body:at], encode_varint(count + len(headers)), batch[own:end], more))
     batch[HEADER_SIZE:end] = encode_varint(len(record)) + record
 

@@ -4,9 +4,10 @@ An auditor that raises is counted and passed over: records go on, and the missin
 
 How the tiers call it:
 
-- A producer asks `Audit.mark` for the headers of the first record of each batch, which say whose batch it is. It calls
-  `attempted` for each record it takes, before it is sent, and `acknowledged` for each that a broker
-  has confirmed or `failed` for each whose future raises.
+- A producer asks `Audit.mark` for the headers of the first record of each batch, which say whose batch it is. Before it
+  takes a batch to send it, it asks `begin`; it then tells `attempted` of the batch, sends it, and tells `end`. It tells
+  `acknowledged` of each record that a broker has confirmed and `failed` of each whose future raises. Of nothing of this
+  it is told record by record: an audit's cost is by batch.
 - A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
   there is none), the topic's id and the epoch of its ownership, `seek` when its user moves the position, `count` for
   what it hands out, and around each commit `publish(offsets)`, then the commit, then `committed(offsets)` when that
@@ -70,11 +71,21 @@ class RangeCount:
 
 
 class ProducerAudit(Protocol):
-    """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe."""
+    """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe; does not wait, except
+    in `flush` and `close`."""
+
+    def begin(self, topic: str) -> bool:
+        """Whether a batch of the topic may be sent now. Not, for some seconds at most, while it is being stored that
+        this producer sends again; it is asked again once an event is stored."""
+        ...
+
+    def end(self, topic: str) -> None:
+        """After each `begin` that said yes, once `attempted` was told of what is sent, or nothing is."""
+        ...
 
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         """`count` records of one window, `timestamp_ms` in it; `size` is key plus value in bytes of all of them, as
-        serialized, without headers. May wait, within seconds, until it is stored that this producer sends again."""
+        serialized, without headers."""
         ...
 
     def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:

@@ -2,22 +2,25 @@
 
 Rules:
 
-- Per record there is one append to a deque (atomic, no lock); counting happens in bulk, at the latest after `BULK`
-  records. Append and popleft are safe against each other; swapping a list would lose what a late append adds.
+- Whoever tells of records appends to a deque (atomic, no lock); counting happens in bulk, at the latest after `BULK`
+  appends. Append and popleft are safe against each other; swapping a list would lose what a late append adds.
 - A producer's events of one topic are numbered from 0 without a hole, and say only what is new since the one before.
   A number is used until its event is stored: if the outcome was a failure, or unknown, the next try has the same
   number and at least the same counts, and for one key the last event wins.
-- Event 0 goes out as soon as a topic is first written to, an empty one every interval without news, and the last one
+- Event 0 goes out as soon as a topic is first sent to, an empty one every interval without news, and the last one
   is marked final. So a producer that was killed shows: its events stop without a final one.
 - After an interval without news, with nothing in flight, the event says `quiet`: no record of the topic is sent before
-  another event is stored, for which `attempted` waits. So what a quiet producer counted is all that it ever had
-  acknowledged, even if it is killed.
+  another event is stored. Until then `begin` says no, and nobody waits: the sender, which sends that event too, has to
+  go on. So what a quiet producer counted is all that it ever had acknowledged, even if it is killed.
+- A batch is in flight from `begin` on. A `begin` that comes while the producer becomes quiet is either found in the
+  deque, and the producer is not quiet, or finds the producer quiet, and nothing is sent.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -34,11 +37,13 @@ MAX_WINDOWS: Final = 20_000
 """Windows in one event: some 400 kB; what is over goes into the next."""
 
 RESUME_S: Final = 5.0
-"""How long the first record after a quiet interval waits until it is stored that the producer goes on."""
+"""How long the first batch after a quiet interval waits until it is stored that the producer goes on."""
 
 _ACKNOWLEDGED: Final = 0
 _ATTEMPTED: Final = 2
 _FAILED: Final = -1
+_BEGUN: Final = -2
+"""A batch counts as one record in flight from `begin` to `end`, by when its records are attempted."""
 
 Counts = dict[int, list[int]]
 """[acknowledged, their bytes, attempted, their bytes] by window start."""
@@ -52,19 +57,21 @@ class _Taken(NamedTuple):
 
 class _Topic:
     """The counts of one topic that no stored event holds yet, and the number of the next event. `in_flight`: attempted
-    and not settled. `resuming`: the event that says that it goes on is on its way; `quiet` holds until it is stored."""
+    or begun, and not settled. `resume_s`: since when something waits to be sent (None: nothing does) while it is quiet;
+    `resumed_by`: the event that is to say so, which ends the quiet once it is stored."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
         self.number = 0
         self.in_flight = 0
         self.quiet = False
-        self.resuming = False
+        self.resume_s: float | None = None
+        self.resumed_by: AuditEvent | None = None
         self.ended = False
 
     def add(self, start: int, column: int, size: int, count: int) -> None:
-        self.in_flight += count if column == _ATTEMPTED else -count
-        if column == _FAILED:
+        self.in_flight += count if column in (_ATTEMPTED, _BEGUN) else -count
+        if column in (_FAILED, _BEGUN):
             return
         cell = self.counts.get(start)
         if cell is None:
@@ -86,7 +93,8 @@ class _Topic:
 
 
 class KlammProducerAudit:
-    """See the module's rules. `clock_ms` gives the time of events; `store_timeout_s` bounds the wait for the broker."""
+    """See the module's rules. `clock_ms` gives the time of events, `clock` seconds that pass; `store_timeout_s` bounds
+    the wait for the broker."""
 
     def __init__(
         self,
@@ -96,12 +104,14 @@ class KlammProducerAudit:
         window_ms: int,
         interval_s: float,
         clock_ms: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
         store_timeout_s: float = 30.0,
     ) -> None:
         self._source = EventSource(identity, window_ms, clock_ms)
         self._publish = publish
         self._interval_s = interval_s
         self._store_timeout_s = store_timeout_s
+        self._clock = clock
         self._records: deque[tuple[str, int, int, int, int]] = deque()
         self._topics: dict[str, _Topic] = {}
         self._counting = threading.Lock()
@@ -112,13 +122,23 @@ class KlammProducerAudit:
         self.failures = 0
         """Publications that did not succeed; they are tried again."""
 
-    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self._records.append((topic, timestamp_ms, _ATTEMPTED, size, count))
+    def begin(self, topic: str) -> bool:
+        self._records.append((topic, 0, _BEGUN, 0, 1))
         state = self._topics.get(topic)
         if state is None:
             self._open(topic)
-        elif state.quiet:  # read after the append: who sets it counts afterwards, and finds the record
-            self._resume(state)
+        elif state.quiet and not self._resumed(state):  # read after the append: who sets it counts afterwards
+            self.end(topic)
+            return False
+        return True
+
+    def end(self, topic: str) -> None:
+        self._records.append((topic, 0, _FAILED, 0, 1))
+
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        self._records.append((topic, timestamp_ms, _ATTEMPTED, size, count))
+        if topic not in self._topics:
+            self._open(topic)
         if len(self._records) >= BULK:
             self._count()
 
@@ -152,19 +172,19 @@ class KlammProducerAudit:
                 self._thread.start()
         self._wake.set()
 
-    def _resume(self, state: _Topic) -> None:
-        """Store that this producer sends again, and only then let it, whichever of its threads sends; `DeliveryError`
-        when that took too long. It then sends all the same (an audit never stops records), and its promise is void."""
-        if not self._publishing.acquire(timeout=RESUME_S):
-            state.quiet = False
-            raise DeliveryError(f"audit events of {self._source.who.owner} could not be stored within {RESUME_S} s")
-        try:
-            if state.quiet:
-                state.resuming = True
-                self._publish_counts(final=False, heartbeat=True, timeout_s=min(RESUME_S, self._store_timeout_s))
-        finally:
-            state.quiet = state.resuming = False
-            self._publishing.release()
+    def _resumed(self, state: _Topic) -> bool:
+        """Has it stored that this producer sends again. After `RESUME_S` it sends all the same (an audit never stops
+        records), and its promise is void."""
+        now = self._clock()
+        if state.resume_s is None:
+            state.resume_s = now
+            self._wake.set()
+        if not self._closed:
+            if now - state.resume_s < RESUME_S:
+                return False
+            log.warning("audit events of %s could not be stored within %s s", self._source.who.owner, RESUME_S)
+        state.quiet = False
+        return True
 
     def _run(self) -> None:
         heartbeat = False
@@ -207,14 +227,16 @@ class KlammProducerAudit:
             self._publish_counts(final=final, heartbeat=heartbeat, timeout_s=self._store_timeout_s)
 
     def _become_quiet(self) -> None:
-        """Topics without news and with nothing in flight. Marked first and counted then: a record that is attempted
-        meanwhile either is counted here, or waits for `_resume`."""
-        topics = list(self._topics.values())
+        """Topics without news and with nothing in flight. Marked first and counted then: a batch that is begun
+        meanwhile either is counted here, or is refused."""
+        topics = [topic for topic in list(self._topics.values()) if topic.resume_s is None]
         for topic in topics:
+            topic.resumed_by = None
             topic.quiet = True
         self._count()
         for topic in topics:
-            topic.quiet = not topic.counts and topic.in_flight == 0
+            if topic.counts or topic.in_flight:
+                topic.quiet, topic.resume_s = False, None
 
     def _publish_counts(self, *, final: bool, heartbeat: bool, timeout_s: float) -> None:
         self._count()
@@ -235,21 +257,34 @@ class KlammProducerAudit:
         taken, more = [], False
         with self._counting:
             for name, topic in self._topics.items():
-                if topic.ended or not (topic.counts or final or heartbeat or topic.number == 0):
+                resumes = topic.resume_s is not None
+                if topic.ended or not (topic.counts or final or heartbeat or topic.number == 0 or resumes):
                     continue
                 counts = topic.take()
                 more = more or bool(topic.counts)
                 event = self._event(name, topic, counts, final and not topic.counts)
                 taken.append((event, counts))
+                if not topic.quiet:
+                    topic.resume_s = None  # it was not quiet after all when it was asked
+                elif not event.quiet:
+                    topic.resumed_by = event
         return [_Taken(event, counts, self._sent(event)) for event, counts in taken], more
 
     def _sent(self, event: AuditEvent) -> Future[None]:
         try:
-            return self._publish(*event.encode())
+            stored = self._publish(*event.encode())
+            stored.add_done_callback(lambda done: self._stored(event, done))
+            return stored
         except Exception as error:  # a publisher that refuses at once is one that failed: the counts are kept
             refused: Future[None] = Future()
             refused.set_exception(error)
             return refused
+
+    def _stored(self, event: AuditEvent, done: Future[None]) -> None:
+        """On the thread that found the event stored: the sender, which then asks `begin` again."""
+        topic = self._topics[event.topic]
+        if topic.resumed_by is event and done.exception() is None:
+            topic.quiet, topic.resume_s = False, None
 
     def _event(self, name: str, topic: _Topic, counts: Counts, final: bool) -> AuditEvent:
         windows = (
@@ -257,7 +292,7 @@ class KlammProducerAudit:
             for start, (acknowledged, size, attempted, attempted_size) in sorted(counts.items())
         )
         span, interval_ms = (topic.number, topic.number + 1), round(self._interval_s * 1000)
-        quiet = topic.quiet and not topic.resuming and not counts
+        quiet = topic.quiet and topic.resume_s is None and not counts
         return self._source.event((name, None), span, windows, final=final, quiet=quiet, interval_ms=interval_ms)
 
     def _settle(self, sent: list[_Taken], timeout_s: float) -> Exception | None:

@@ -9,7 +9,7 @@ import pytest
 
 from klamm.core.client.partition_queue import PartitionQueue
 from klamm.core.client.producer_arrow import Making, Rows
-from klamm.core.client.producer_batch import ProducerBatch
+from klamm.core.client.producer_batch import BatchAudit, ProducerBatch
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import add_to_first, encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
@@ -30,19 +30,19 @@ def read(batch: ProducerBatch, codec: str) -> list[Record]:
 
 
 def of_records() -> ProducerBatch:
-    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, mark)
+    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, BatchAudit(mark, 5))
     batch = queue.add_batch(0.0)
     batch.records = [(7, b"k", b"v" * 300, OWN), (3, None, None, ()), (9, None, b"w", OWN)]
     return batch
 
 
 def of_rows() -> ProducerBatch:
-    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, mark)
+    queue = PartitionQueue(TopicPartition("t", 0), 1000, 5, None, BatchAudit(mark, 5))
     rows = Rows(
         pa.array([b"k", None, None], pa.binary()), pa.array([b"v" * 300, None, b"w"], pa.binary()),
         pa.array([7, 3, 9], pa.int64()), b"",
     )  # fmt: skip
-    (encoded,) = Making(0, None).batches(rows, 10_000)
+    (encoded,) = Making(0, 5).batches(rows, 10_000)
     batch = queue.add_rows(0.0, encoded)
     assert queue.waiting == deque([batch])
     return batch
@@ -57,6 +57,17 @@ def test_the_first_record_of_a_batch_is_marked(codec: str) -> None:
         assert [(r.timestamp_ms, r.key, r.value) for r in (first, second, third)] == [
             (7, b"k", b"v" * 300), (3, None, None), (9, None, b"w"),
         ]  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_a_batch_is_counted_by_windows_without_its_mark(codec: str) -> None:
+    """As keys' and values' bytes, whether it was encoded before or is given up unsent."""
+    for make in (of_records, of_rows):
+        sent, given_up = make(), make()
+        read(sent, codec)
+        assert set(sent.counted()) == set(given_up.counted()) == {(5, 2, 302), (0, 1, 0)}
+        halves = sent.split()
+        assert [set(half.counted()) for half in halves] == [{(5, 1, 301)}, {(0, 1, 0), (5, 1, 1)}]
 
 
 def test_a_batch_is_marked_once_over_retries() -> None:

@@ -306,6 +306,12 @@ class Auditor:
         self.identity, self._publish = identity, publish
         return self
 
+    def begin(self, topic: str) -> bool:
+        return True
+
+    def end(self, topic: str) -> None:
+        return
+
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         self.counted.append(("attempted", topic, timestamp_ms, size))
         raise RuntimeError("on purpose")
@@ -333,7 +339,7 @@ def test_audited_records_are_counted_and_their_batches_marked(
     with Producer(producer_settings(broker, acks=1, client_id="app")) as producer:
         producer.send(topic, b"value", key=b"key", timestamp_ms=7, headers=[("own", b"1")], partition=0).result(60)
         producer.send(topic + "-not", b"value")
-    assert auditor.counted == [("attempted", topic, 7, 8), ("acknowledged", topic, 7, 8)]
+    assert auditor.counted == [("attempted", topic, 0, 8), ("acknowledged", topic, 0, 8)]
     assert (producer.metrics()["audit_errors"], producer.metrics()["acknowledged"]) == (1, 2)
     assert auditor.identity is not None
     assert (auditor.identity.tier, auditor.identity.application) == ("producer", "app")
@@ -348,7 +354,7 @@ def test_audited_records_are_counted_and_their_batches_marked(
     assert (event.key, event.value, event.headers) == (b"key", b"event", ())
 
 
-def test_a_record_that_finds_no_room_is_settled_with_the_audit(
+def test_a_record_that_finds_no_room_is_not_attempted(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.create_topics({Auditor.topic: NewTopic(1, 1)}, exists_ok=True)
@@ -363,8 +369,23 @@ def test_a_record_that_finds_no_room_is_settled_with_the_audit(
                 producer.send(topic, b"x" * 900, timestamp_ms=7)
         finally:
             broker.resume()
-    assert [what for what, *_ in auditor.counted].count("attempted") == 3
-    assert auditor.counted.count(("failed", topic, 0, 1)) == 1
+    assert [what for what, *_ in auditor.counted].count("attempted") == 2
+    assert [what for what, *_ in auditor.counted].count("acknowledged") == 2
+    assert ("failed", topic, 0, 1) not in auditor.counted
+
+
+def test_records_that_are_given_up_unsent_are_attempted_and_failed(
+    broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.create_topics({Auditor.topic: NewTopic(1, 1)}, exists_ok=True)
+    auditor = Auditor(topic)
+    monkeypatch.setattr(auditor, "begin", lambda _: False)
+    monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
+    with Producer(producer_settings(broker, delivery_timeout_ms=500, request_timeout_ms=400)) as producer:
+        refused = producer.send(topic, b"value", timestamp_ms=7)
+        with pytest.raises(DeliveryError):
+            refused.result(60)
+    assert auditor.counted == [("attempted", topic, 0, 5), ("failed", topic, 0, 1)]
 
 
 def test_an_unknown_codec_is_one_clear_line(broker: RunningBroker) -> None:

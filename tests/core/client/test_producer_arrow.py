@@ -161,6 +161,12 @@ class Auditor:
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
         return self
 
+    def begin(self, topic: str) -> bool:
+        return True
+
+    def end(self, topic: str) -> None:
+        return
+
     def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
         self.counted.append(("attempted", timestamp_ms, size, count))
 

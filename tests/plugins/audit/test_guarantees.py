@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
@@ -370,38 +371,37 @@ def test_a_quiet_producer_that_was_killed_is_proved() -> None:
 
 
 def sending_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KlammProducerAudit, "_resume", lambda self, state: None)
+    patch.setattr(KlammProducerAudit, "_resumed", lambda self, state: True)
 
 
-@guarantee("C11", "a quiet producer sends nothing before it has said so", plant=sending_at_once)
 def test_a_quiet_producer_tells_before_it_goes_on() -> None:
     topic = AuditTopic()
     counts = producer_audit(topic)
     counts.attempted("flights", 0, 1)
     counts.acknowledged("flights", 0, 1)
     topic.wait_for(lambda each: each.quiet, 10)
-    counts.attempted("flights", 0, 1)  # not acknowledged, so it is not quiet again
+    begun(counts)  # and not ended, so it is not quiet again
     last = {each.from_offset: each for each in list(topic.events)}
     assert not last[max(last)].quiet
     counts.close()
 
 
-def one_thread_waiting(patch: pytest.MonkeyPatch) -> None:
-    """The flag falls before the event is stored."""
-    original = KlammProducerAudit._publish_counts
+def asked_once(patch: pytest.MonkeyPatch) -> None:
+    """The flag falls when something is to be sent, before the event is stored."""
+    original = KlammProducerAudit._resumed
 
-    def publish(self: Any, **how: Any) -> None:
-        for state in self._topics.values():
-            state.quiet = state.quiet and not state.resuming
-        original(self, **how)
+    def resumed(self: Any, state: Any) -> bool:
+        may = original(self, state)
+        state.quiet = False
+        return may
 
-    patch.setattr(KlammProducerAudit, "_publish_counts", publish)
+    patch.setattr(KlammProducerAudit, "_resumed", resumed)
 
 
-@guarantee("C11", "no thread of a quiet producer sends before it has said so", plant=one_thread_waiting)
-def test_all_threads_of_a_quiet_producer_wait_until_it_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
+@guarantee("C11", "a quiet producer begins no batch before it is stored that it goes on", plant=asked_once)
+def test_a_quiet_producer_sends_nothing_until_it_has_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(producer, "RESUME_S", 60.0)
-    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)  # nothing is told but by the threads below
+    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)  # nothing is told but by what follows
     topic = GatedTopic()
     counts = producer_audit(topic)
     counts.attempted("flights", 0, 1)
@@ -409,24 +409,58 @@ def test_all_threads_of_a_quiet_producer_wait_until_it_has_told(monkeypatch: pyt
     counts.flush()
     counts._send(final=False, heartbeat=True)
     assert topic.events[-1].quiet
+    assert not counts.begin("flights")
     topic.gate.clear()
-    returned = threading.Event()
-    stored_first: list[bool] = []
-
-    def send() -> None:
-        counts.attempted("flights", 0, 1)
-        stored_first.append(topic.gate.is_set())
-        returned.set()
-
-    threads = [threading.Thread(target=send, daemon=True) for _ in range(2)]
-    threads[0].start()
+    telling = threading.Thread(target=counts.flush, daemon=True)
+    telling.start()
     assert topic.arrived.wait(30)
-    threads[1].start()
-    returned.wait(2)  # for one that does not wait
+    assert not counts.begin("flights"), "it is not stored yet"
     topic.gate.set()
-    for thread in threads:
-        thread.join(30)
-    assert stored_first == [True, True]
+    telling.join(30)
+    assert counts.begin("flights")
+    assert not topic.events[-1].quiet
+    counts.close()
+
+
+@guarantee("C11", "a batch that is begun keeps its producer from being quiet", plant=sending_at_once)
+def test_a_producer_that_is_about_to_send_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it becomes quiet, between any two steps of a sender: what is sent was told or refused."""
+    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)
+    topic = AuditTopic()
+    counts = producer_audit(topic)
+
+    def pause() -> bool:
+        counts._send(final=False, heartbeat=True)
+        return topic.events[-1].quiet
+
+    assert counts.begin("flights")
+    assert not pause()
+    counts.attempted("flights", 0, 1)
+    counts.end("flights")
+    assert not pause()
+    assert not pause()
+    counts.acknowledged("flights", 0, 1)
+    assert not pause()
+    assert pause()
+    assert not counts.begin("flights")
+    assert not pause(), "it says that it goes on"
+    assert counts.begin("flights")
+    counts.close()
+
+
+def test_an_audit_that_cannot_tell_stops_no_batch_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)
+    topic, now = AuditTopic(), [0.0]
+    counts = producer_audit(topic, clock=lambda: now[0])
+    counts.begin("flights")
+    counts.end("flights")
+    counts._send(final=False, heartbeat=True)
+    counts._send(final=False, heartbeat=True)
+    assert not counts.begin("flights")
+    now[0] = producer.RESUME_S - 0.1
+    assert not counts.begin("flights")
+    now[0] = producer.RESUME_S
+    assert counts.begin("flights")
     counts.close()
 
 
@@ -679,10 +713,18 @@ class GatedTopic(AuditTopic):
         return super().__call__(key, value)
 
 
-def producer_audit(topic: AuditTopic) -> KlammProducerAudit:
+def producer_audit(topic: AuditTopic, clock: Callable[[], float] = time.monotonic) -> KlammProducerAudit:
     return KlammProducerAudit(
-        identity("producer", "p"), topic, window_ms=WINDOW_MS, interval_s=0.02, clock_ms=lambda: 1
+        identity("producer", "p"), topic, window_ms=WINDOW_MS, interval_s=0.02, clock_ms=lambda: 1, clock=clock
     )
+
+
+def begun(counts: KlammProducerAudit) -> None:
+    """Asks as a sender does, until it may send."""
+    deadline = time.monotonic() + 10
+    while not counts.begin("flights"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def load(topic: AuditTopic, begin: int, end: int, window: int) -> None:
