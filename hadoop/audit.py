@@ -15,12 +15,13 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import Audit, AuditIdentity, RangeCount, WindowCount
 from klamm.hadoop.layout import AUDIT, TopicLayout
 from klamm.hadoop.manifest import load_numbers
 from klamm.hadoop.publishing.seam import LakeError, LakeReader, Publisher
-from klamm.plugins.audit.publisher import ClusterPublisher
+from klamm.plugins.audit.windows import clock_ms
 
 TIER = "hadoop"
 Connect = Callable[[], AbstractContextManager[ClusterClient]]
@@ -136,7 +137,7 @@ class LoadAuditor:
 
     def _send(self, layout: TopicLayout, numbers: list[int]) -> None:
         with self._connect() as client:
-            ranges = self._audit.ranges(self._identity, ClusterPublisher(client, self._audit.topic))
+            ranges = self._audit.ranges(self._identity, EventPublisher(client, self._audit.topic, clock_ms))
             try:
                 for number in numbers:
                     load = read_audit(self._publisher, layout, number)

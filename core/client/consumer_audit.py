@@ -9,12 +9,10 @@ import logging
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.partitioner import key_hash
+from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.records.decode import Columns
-from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.core.seams.audit import Audit, AuditIdentity, RangeAudit
 
@@ -38,13 +36,11 @@ class ConsumerAudit:
         self._audit = audit
         self._client = client
         self._epoch = epoch
-        self._wall_ms = wall_ms
         self._lock = threading.Lock()
-        self._partitions: list[TopicPartition] = []
         self._ranges: RangeAudit | None = None
         if audit is not None:
             identity = AuditIdentity("consumer", group, socket.gethostname(), application)
-            self._ranges = audit.ranges(identity, self._publish_event)
+            self._ranges = audit.ranges(identity, EventPublisher(client, audit.topic, wall_ms))
 
     def _audited(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         audit = self._audit
@@ -102,16 +98,3 @@ class ConsumerAudit:
             except Exception as error:  # a plugin may raise anything
                 self.errors += 1
                 _log.warning("audit passed over: %s", error)
-
-    def _publish_event(self, key: bytes, value: bytes) -> Future[None]:
-        """One Produce request with acks=all; a retry may store the event twice, which changes nothing."""
-        result: Future[None] = Future()
-        try:
-            if not self._partitions and self._audit is not None:
-                self._partitions = self._client.partitions(self._audit.topic)
-            target = self._partitions[key_hash(key) % len(self._partitions)]
-            self._client.produce({target: encode_batch([(self._wall_ms(), key, value, ())])})
-            result.set_result(None)
-        except Exception as error:  # belongs to the future, whatever it is
-            result.set_exception(error)
-        return result

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import starmap
-from typing import Final, NamedTuple, Protocol
+from operator import add
+from typing import Final, NamedTuple, Protocol, cast
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.records import native
@@ -61,7 +62,8 @@ class RecordColumns(NamedTuple):
 
     @property
     def sizes(self) -> list[int]:
-        return [len(key or b"") + len(value or b"") for key, value in zip(self.keys, self.values, strict=True)]
+        values = _lengths(self.values)
+        return list(map(add, _lengths(self.keys), values)) if any(self.keys) else values
 
     def part(self, first: int, last: int, /) -> RecordColumns:
         """Records [first, last)."""
@@ -80,6 +82,14 @@ class RecordColumns(NamedTuple):
         self.keys.extend(more.keys)
         self.values.extend(more.values)
         self.headers.extend(more.headers)
+
+
+def _lengths(items: list[bytes | None]) -> list[int]:
+    """Of null: 0. Mostly none is."""
+    try:
+        return list(map(len, cast("list[bytes]", items)))
+    except TypeError:
+        return [len(item or b"") for item in items]
 
 
 def decode_batch(

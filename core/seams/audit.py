@@ -30,7 +30,8 @@ from klamm.core.records.record import Headers
 from klamm.core.seams.offsets import OffsetStore
 
 Publish = Callable[[bytes, bytes], "Future[None]"]
-"""Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored."""
+"""Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
+sent only when somebody asks for a result, with those that were given before."""
 
 NO_WINDOW = -1
 """The window of records without a timestamp (any below 0)."""

@@ -29,6 +29,7 @@ from typing import Final
 from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.errors import CoordinationError, KlammError
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
@@ -40,8 +41,8 @@ from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import BROKER
 from klamm.plugins.audit.origins import Mark, batch_name, mark_of
-from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.ranges import KlammRangeAudit
+from klamm.plugins.audit.windows import clock_ms
 
 log = logging.getLogger(__name__)
 
@@ -303,6 +304,6 @@ def connect_to_self(topic: str) -> Connect:
     @contextmanager
     def connect(logs: BrokerLogs) -> Iterator[Publish]:
         with ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit") as client:
-            yield ClusterPublisher(client, topic)
+            yield EventPublisher(client, topic, clock_ms)
 
     return connect

@@ -10,12 +10,12 @@ from typing import Final
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import unknown_topic
+from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
 from klamm.plugins.audit.compare import TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.config import AuditConfig, expected_tier
 from klamm.plugins.audit.event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
-from klamm.plugins.audit.publisher import ClusterPublisher
 from klamm.plugins.audit.reader import AuditReader, read_log_ends
 from klamm.plugins.audit.tiling import LogEnd, Place, TierKey, end_counted, is_behind
 from klamm.plugins.audit.windows import clock_ms
@@ -162,7 +162,7 @@ def settle(client: ClusterClient, config: AuditConfig, question: Question, who: 
         time_ms=now,
         note=why,
     )
-    ClusterPublisher(client, config.topic)(*event.encode()).result()
+    EventPublisher(client, config.topic, clock_ms)(*event.encode()).result()
     return len(counts), len({start for _, start in counts})
 
 

@@ -63,7 +63,8 @@ class _Records:
 
     def windows(self, below: int, window_ms: int) -> tuple[EventWindow, ...]:
         end = bisect_left(self.offsets, below)
-        found = tally(self.timestamps[:end], self.sizes[:end], window_ms)
+        with memoryview(self.timestamps)[:end] as stamps, memoryview(self.sizes)[:end] as sizes:
+            found = tally(stamps, sizes, window_ms)
         return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
 
 

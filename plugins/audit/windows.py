@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from array import array
 from datetime import UTC, datetime
 from enum import StrEnum
 
 from klamm.core.errors import ConfigError
 from klamm.core.records import native
+from klamm.core.records.pure import Buffer
 from klamm.core.seams.audit import NO_WINDOW
 
 
@@ -17,7 +17,7 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def tally(timestamps_ms: array[int], sizes: array[int], window_ms: int) -> dict[int, list[int]]:
+def tally(timestamps_ms: Buffer, sizes: Buffer, window_ms: int) -> dict[int, list[int]]:
     """[count, bytes] by window start, of columns of int64."""
     found: dict[int, list[int]] = {}
     for start, count, size in native.tally(timestamps_ms, sizes, window_ms):
