@@ -29,8 +29,8 @@ class Box:
         if self.wakes > 100:
             self.now += 1  # somebody waits for room: time goes on
 
-    def append(self, size: int = 40) -> RecordFuture:
-        return self.accumulator.append(self.queue, 1, None, b"v", (), size)
+    def append(self, size: int = 40, *, bounded: bool = True) -> RecordFuture:
+        return self.accumulator.append(self.queue, 1, None, b"v", (), size, bounded=bounded)
 
     def settle(self) -> None:
         batch = self.accumulator.take(self.queue, self.now, 10**9)
@@ -104,6 +104,16 @@ def test_room_that_comes_is_used_and_somebody_who_waits_makes_haste() -> None:
     thread.join(60)
     assert len(appended) == 1
     assert box.accumulator.used_bytes == 60
+
+
+def test_a_full_buffer_takes_what_it_would_wait_for() -> None:
+    box = Box(memory=100)
+    box.append(100)
+    box.append(60, bounded=False)
+    assert box.accumulator.used_bytes == 160
+    box.accumulator.close()
+    with pytest.raises(ProducerClosedError):
+        box.append(1, bounded=False)
 
 
 def test_batches_of_a_table_wake_the_sender_once_and_those_without_room_are_left() -> None:
