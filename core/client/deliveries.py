@@ -16,7 +16,7 @@ from klamm.core.client.producer_batch import ProducerBatch
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
-from klamm.core.seams.audit import ProducerAudit
+from klamm.core.seams.audit import Counted, ProducerAudit
 from klamm.core.seams.interceptor import ProducerInterceptor
 
 log = logging.getLogger("klamm.producer")
@@ -42,7 +42,7 @@ class DeliveryListeners:
         self._counts = ProducerCounts()
         self._lock = threading.Lock()
         self.audit: ProducerAudit | None = None
-        self.mark_of: Callable[[TopicPartition, int], Headers] | None = None
+        self.mark_of: Callable[[TopicPartition, Counted], Headers] | None = None
         """Of the audit: `klamm.core.seams.audit.Audit.mark` for this producer."""
         self.audit_topic: str | None = None
         """Its records are the audit's own: neither counted nor shown to interceptors."""
@@ -63,10 +63,10 @@ class DeliveryListeners:
     def intercepts(self) -> bool:
         return bool(self._interceptors)
 
-    def mark(self, partition: TopicPartition, records: int) -> Headers:
+    def mark(self, partition: TopicPartition, counted: Counted) -> Headers:
         """What the audit adds to the first record of a batch."""
         try:
-            return () if self.mark_of is None else self.mark_of(partition, records)
+            return () if self.mark_of is None else self.mark_of(partition, counted)
         except Exception:  # a plugin may raise anything
             self._passed_over("audit_errors", "mark", self.audit)
             return ()

@@ -59,8 +59,10 @@ _LAST_MS = 253_402_300_799_999
 _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
+"""Records, bytes or partitions."""
 
 _MARKS = 64
+"""That are kept of each partition."""
 
 
 class Producer:
@@ -142,7 +144,8 @@ class Producer:
         application = self._options.client_id
         owner = f"{application}-{uuid.uuid4().hex[:12]}"
         identity = AuditIdentity("producer", owner, socket.gethostname(), application)
-        _checked_headers(self._audit.topic, self._audit.mark(identity, TopicPartition(self._audit.topic, 0), 1))
+        topic = self._audit.topic
+        _checked_headers(topic, self._audit.mark(identity, TopicPartition(topic, 0), ((0, 1, 0),)))
         self._listeners.audit_topic = self._audit.topic
         self._listeners.mark_of = partial(self._audit.mark, identity)
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
@@ -306,7 +309,7 @@ class Producer:
         )
 
     def _batch_audit(self, partition: TopicPartition) -> BatchAudit | None:
-        """Its batches are mostly of a few sizes, so their marks are kept."""
+        """Batches of records of one size have the same mark, so marks are kept."""
         if self._audit is None or not self._audit.audits(partition.topic):
             return None
         return BatchAudit(lru_cache(_MARKS)(partial(self._listeners.mark, partition)), self._audit.window_ms)
@@ -315,7 +318,7 @@ class Producer:
         """The most bytes that the audit adds to a batch of the topic."""
         if self._audit is None or not self._audit.audits(topic):
             return 0
-        return _headers_size(self._listeners.mark(TopicPartition(topic, _MOST), _MOST))
+        return _headers_size(self._listeners.mark(TopicPartition(topic, _MOST), ((_LAST_MS, _MOST, _MOST),)))
 
     def _metadata_changed(self) -> None:
         topics = self._client.cluster.view.topics

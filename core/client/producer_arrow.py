@@ -23,7 +23,7 @@ except ModuleNotFoundError as error:
 
 from klamm.core.client.deliveries import DeliveryListeners
 from klamm.core.client.partition_queue import PartitionQueue
-from klamm.core.client.producer_batch import Counted, EncodedRows
+from klamm.core.client.producer_batch import EncodedRows
 from klamm.core.client.record_accumulator import RecordAccumulator
 from klamm.core.client.table_future import TableFuture
 from klamm.core.client.topic_writer import TopicWriter
@@ -31,6 +31,7 @@ from klamm.core.client.typed import TypedValues
 from klamm.core.records import native
 from klamm.core.records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from klamm.core.records.pure import Binary
+from klamm.core.seams.audit import Counted
 from klamm.core.seams.serde import Serializer
 
 ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
@@ -273,7 +274,7 @@ class Making:
             totals = [_totals(rows.values, len(rows.prefix))]
             if rows.keys is not None:
                 totals.append(_totals(rows.keys, 0))
-            return lambda first, end: [(now_ms, end - first, sum(total(first, end) for total in totals))]
+            return lambda first, end: ((now_ms, end - first, sum(total(first, end) for total in totals)),)
         stamps, sizes = _numbers(rows.timestamps), _numbers(_sizes(rows.keys, rows.values, len(rows.prefix)))
 
         def counted(first: int, end: int) -> Counted:
@@ -281,7 +282,7 @@ class Making:
             for start, count, size in native.tally(stamps[8 * first : 8 * end], sizes[8 * first : 8 * end], window_ms):
                 records, before = found.get(start, (0, 0))
                 found[start] = records + count, before + size
-            return [(start, records, size) for start, (records, size) in found.items()]
+            return tuple((start, records, size) for start, (records, size) in found.items())
 
         return counted
 

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from klamm.core.client.record_future import BatchOutcome
 from klamm.core.records import native
-from klamm.core.records.encode import RecordTuple, add_to_first, assemble
+from klamm.core.records.encode import RecordTuple, assemble
+from klamm.core.records.first_record import add_to_first
 from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from klamm.core.records.record import Headers
+from klamm.core.seams.audit import Counted
 from klamm.core.seams.codec import Codec
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAudit:
-    """What the audit wants of a partition's batches. `mark`: what the first record of a batch of so many records has
-    besides its own headers; `window_ms`: how long the windows are that records are counted by."""
+    """What the audit wants of a partition's batches. `mark`: what the first record has besides its own headers;
+    `window_ms`: how long the windows are that records are counted by."""
 
-    mark: Callable[[int], Headers]
+    mark: Callable[[Counted], Headers]
     window_ms: int
-
-
-Counted = Sequence[tuple[int, int, int]]
-"""Of a batch for the audit, each window once: (a timestamp of the window, records in it, their keys' and values'
-bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +118,20 @@ class ProducerBatch:
             sequence = NO_SEQUENCE if self.sequence is None else self.sequence
             producer = (self.identity.producer_id, self.identity.epoch, sequence)
             batch, base, latest = self._open()
-            if self.audit is not None and self._counted is None:
-                self._counted = _count(batch, base, self.count, self.audit.window_ms)
+            if self.audit is not None:
+                self._mark(self.audit, batch, base)
             self._encoded = assemble(batch, codec, (base, latest), producer, self.count)
         return self._encoded
 
     def _open(self) -> tuple[bytearray, int, int]:
         """The records with room for a header, the first timestamp and the latest."""
-        records = self.records
-        if self.audit is not None and (more := self.audit.mark(len(records))):
-            stamp, key, value, headers = records[0]
-            records = [(stamp, key, value, (*headers, *more)), *records[1:]]
-        return native.encode_records(records)
+        return native.encode_records(self.records)
+
+    def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
+        if self._counted is None:
+            self._counted = _count(batch, base_timestamp, self.count, audit.window_ms)
+        if more := audit.mark(self._counted):
+            add_to_first(batch, more)
 
     def counted(self) -> Counted:
         """All records, where there is an audit; known when the batch was encoded, or counted now."""
@@ -210,12 +209,16 @@ class ColumnBatch(ProducerBatch):
 
     def _open(self) -> tuple[bytearray, int, int]:
         encoded = self._encoded_rows
-        if self._marks is None:  # in place, and so before anything holds the bytes
-            more = () if self.audit is None else self.audit.mark(encoded.count)
-            if more:
-                add_to_first(encoded.batch, more)
-            self._marks = len(more)
         return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
+
+    def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
+        """Once, in place, before anything holds the bytes."""
+        del base_timestamp  # its rows were counted when they were encoded
+        if self._marks is None:
+            more = audit.mark(self._encoded_rows.counted)
+            if more:
+                add_to_first(batch, more)
+            self._marks = len(more)
 
     def _rows(self) -> list[RecordTuple]:
         encoded = self._encoded_rows
@@ -243,7 +246,7 @@ def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) ->
     for start, records, size, _ in runs:
         more, before = found.get(start, (0, 0))
         found[start] = more + records, before + size
-    return [(start, records, size) for start, (records, size) in found.items()]
+    return tuple((start, records, size) for start, (records, size) in found.items())
 
 
 def wrap_sequence(sequence: int) -> int:

@@ -6,21 +6,19 @@ A batch's base timestamp is its first record's, not the smallest (design, sectio
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 from klamm.core.records import native
 from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL
 from klamm.core.records.pure import RecordTuple, encode_headers, encode_record
 from klamm.core.records.record import Headers
-from klamm.core.records.varint import VARINT, encode_varint, read_varint, read_varlong
+from klamm.core.records.varint import VARINT
 from klamm.core.seams.codec import Codec
 
 __all__ = [
     "MAX_RECORD_OVERHEAD",
     "BatchBuilder",
     "RecordTuple",
-    "add_to_first",
     "assemble",
     "encode_batch",
     "encode_headers",
@@ -31,7 +29,6 @@ MAX_RECORD_OVERHEAD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The most that a record without headers adds to its key and value: length, attributes, deltas, lengths, count."""
 
 _NO_HEADERS: Final = VARINT[0]
-_kept_headers: Final = lru_cache(256)(encode_headers)
 
 
 def encode_batch(
@@ -70,22 +67,6 @@ def assemble(
         attributes |= codec.codec_id
     native.seal(batch, base_offset, leader_epoch, attributes, count - 1, *timestamps, *producer, count)
     return batch
-
-
-def add_to_first(batch: bytearray, headers: Headers) -> None:
-    """Adds headers to the first record of `batch` (room for the batch's header, then uncompressed records), in place,
-    behind those that the record has."""
-    length, body = read_varint(batch, HEADER_SIZE)
-    end = body + length
-    _, at = read_varlong(batch, body + 1)  # behind the attributes: the timestamp's delta
-    _, at = read_varint(batch, at)  # the offset's delta
-    for _ in ("key", "value"):
-        size, at = read_varint(batch, at)
-        at += max(size, 0)
-    count, own = read_varint(batch, at)
-    more = _kept_headers(headers)[len(encode_varint(len(headers))) :]
-    record = b"".join((batch[body:at], encode_varint(count + len(headers)), batch[own:end], more))
-    batch[HEADER_SIZE:end] = encode_varint(len(record)) + record
 
 
 class BatchBuilder:

@@ -28,7 +28,7 @@ VARINT: Final = tuple(encode_varint(value) for value in range(SMALL))
 """`VARINT[n]` is the varint of n, for 0 <= n < SMALL."""
 
 
-def read_varint(data: bytes | bytearray, pos: int) -> tuple[int, int]:
+def read_varint(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
     """A signed 32-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
     low = data[pos]
     if low >= 0x80 and (high := data[pos + 1]) < 0x80:  # two bytes: most lengths, and no loop for them
@@ -37,7 +37,7 @@ def read_varint(data: bytes | bytearray, pos: int) -> tuple[int, int]:
     return _read(data, pos, _MAX_SHIFT_32, 32)
 
 
-def read_varlong(data: bytes | bytearray, pos: int) -> tuple[int, int]:
+def read_varlong(data: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
     """A signed 64-bit value at `pos` and the position after it; `IndexError` past the end of `data`."""
     low = data[pos]
     if low >= 0x80 and (high := data[pos + 1]) < 0x80:
@@ -46,7 +46,7 @@ def read_varlong(data: bytes | bytearray, pos: int) -> tuple[int, int]:
     return _read(data, pos, _MAX_SHIFT_64, 64)
 
 
-def _read(data: bytes | bytearray, pos: int, max_shift: int, bits: int) -> tuple[int, int]:
+def _read(data: bytes | bytearray | memoryview, pos: int, max_shift: int, bits: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         byte = data[pos]

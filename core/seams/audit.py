@@ -33,6 +33,9 @@ Publish = Callable[[bytes, bytes], "Future[None]"]
 """Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
 sent only when somebody asks for a result, with those that were given before."""
 
+Counted = tuple[tuple[int, int, int], ...]
+"""A batch, each window once: (a timestamp of the window, records in it, their keys' and values' bytes)."""
+
 NO_WINDOW = -1
 """The window of records without a timestamp (any below 0)."""
 
@@ -236,9 +239,9 @@ class Audit(Protocol):
 
     def audits(self, topic: str) -> bool: ...
 
-    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
-        """What a producer adds to the first record of each batch of so many records that it sends to a partition: who
-        it is, by the owner in its events. Not to each record: whoever sent the first one sent the batch."""
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
+        """What a producer adds to the first record of each batch that it sends to a partition: who it is, by the owner
+        in its events, and what the batch holds. Not to each record: whoever sent the first one sent the batch."""
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...

@@ -7,8 +7,9 @@ Rules:
   created again, and is counted from its beginning. So are the offsets after the end of the leader epoch that was
   counted last: the log was cut or restored, and has other records there by now.
 - Records are counted by the producer that sent them, which the first record of each batch tells (see `origins`), and
-  those of clients that do not audit apart: nobody's record makes up for a lost one of another. Each batch is opened:
-  its header does not tell its windows, for the base timestamp is the first record's and not the earliest.
+  those of clients that do not audit apart: nobody's record makes up for a lost one of another.
+- A batch is counted by its header where its producer has said in its mark that all its records lie in one window. Other
+  batches are opened: a header does not tell that, for the base timestamp is the first record's and not the earliest.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. Passes follow each other while
   a log held more than the pass has read of it, then there is a pause: a log that grows all the time is counted once in
   `broker.interval.ms`, not as often as the thread can.
@@ -22,7 +23,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Final
@@ -30,16 +31,17 @@ from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.core.errors import CoordinationError, KlammError
+from klamm.core.errors import CoordinationError, CorruptRecordError, KlammError
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
-from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.core.records.first_record import first_headers
+from klamm.core.records.header import HEADER_SIZE, BatchHeader, Buffer, iter_headers
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.pure import WindowCounts
 from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.event import BROKER
+from klamm.plugins.audit.event import BROKER, FOREIGN
 from klamm.plugins.audit.origins import Mark, batch_name, mark_of
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.windows import clock_ms
@@ -245,18 +247,55 @@ class Follower:
         if header.is_control:
             return
         try:
-            area = read_area(data, at, header, self._logs.codecs, partition=partition)
-            found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
-            whose = self._sender(partition, header, area, found, position)
+            windows = self._windows(partition, data, at, header, position)
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
             return
-        windows = (
+        self._ranges.count_windows(partition, header.next_offset, windows)
+
+    def _windows(
+        self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
+    ) -> Iterable[tuple[int, int, int, str]]:
+        """Of the batch at `at`, from `position` on. A batch that its producer has counted is not opened; where it is
+        compressed, it is decompressed, and its records are not walked over."""
+        whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
+        if whole and not header.codec_id:
+            told = self._told(partition, header, data, at + HEADER_SIZE, at + header.size)
+            if told is not None:
+                return told
+        area = read_area(data, at, header, self._logs.codecs, partition=partition)
+        if whole and header.codec_id:
+            told = self._told(partition, header, area.data, 0, len(area.data))
+            if told is not None:
+                return told
+        found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
+        whose = self._sender(partition, header, area, found, position)
+        return [
             (start, records, size, self._mark(headers).of_record if whose is None else whose)
             for start, records, size, headers in found
-        )
-        self._ranges.count_windows(partition, header.next_offset, windows)
+        ]
+
+    def _told(
+        self, partition: TopicPartition, header: BatchHeader, data: Buffer, start: int, end: int
+    ) -> list[tuple[int, int, int, str]] | None:
+        """What the mark of the batch says that it holds, where it is this batch's and agrees with the header. How many
+        records there are, the header says; where they are stamped by the broker, their window too."""
+        headers = first_headers(data, start, end)
+        try:
+            mark = Mark(FOREIGN) if not headers else self._mark(headers)
+        except (IndexError, UnicodeDecodeError, CorruptRecordError):  # which is said when the records are read
+            return None
+        holds, window_ms = mark.holds, self._ranges.window_ms
+        if holds is None or holds.window_ms != window_ms or mark.batch != batch_name(partition, header.record_count):
+            return None
+        if header.log_append_time:
+            window = header.max_timestamp - header.max_timestamp % window_ms
+        elif holds.start_ms <= header.base_timestamp <= header.max_timestamp < holds.start_ms + window_ms:
+            window = holds.start_ms
+        else:
+            return None
+        return [(window, header.record_count, holds.size, mark.source)]
 
     def _sender(
         self,

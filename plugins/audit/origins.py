@@ -3,6 +3,8 @@
 A batch is one client's, so only its first record is marked: with host, application and id of the producer, and with
 `klamm.batch`, which names the batch by its number of records, topic and partition. A record that is sent on with the
 headers that it came with is seldom the first of a batch of that number in that partition, so its mark is void there.
+Where all records lie in one window, `klamm.batch` also says in which, and how many bytes they have, for the producer
+has counted them: the broker tier then need not.
 
 Producers of before marked every record, without `klamm.batch`. Such a mark holds for its own record.
 """
@@ -14,7 +16,7 @@ from typing import Final, NamedTuple
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.records.varint import read_varint
-from klamm.core.seams.audit import AuditIdentity
+from klamm.core.seams.audit import AuditIdentity, Counted
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED
 
 HOST_HEADER: Final = "klamm.host"
@@ -23,12 +25,21 @@ PRODUCER_HEADER: Final = "klamm.producer"
 BATCH_HEADER: Final = "klamm.batch"
 
 
+class OneWindow(NamedTuple):
+    """What a batch holds: records of the window that begins at `start_ms`, of `size` bytes together."""
+
+    window_ms: int
+    start_ms: int
+    size: int
+
+
 class Mark(NamedTuple):
     """What the headers of a record say. `batch`: of which batch it is the first record; None: the mark is of this
-    record alone."""
+    record alone. `holds`: what that batch holds, where it says so."""
 
     source: str
-    batch: bytes | None = None
+    batch: str | None = None
+    holds: OneWindow | None = None
 
     @property
     def of_record(self) -> str:
@@ -36,18 +47,23 @@ class Mark(NamedTuple):
         return self.source if self.batch is None else FOREIGN
 
 
-def mark(identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
-    """The headers that a producer adds to the first record of a batch of so many."""
+def mark(identity: AuditIdentity, partition: TopicPartition, counted: Counted, window_ms: int) -> Headers:
+    """The headers that a producer adds to the first record of a batch."""
+    batch = batch_name(partition, sum(records for _, records, _ in counted))
+    if len(counted) == 1 and counted[0][0] >= 0:
+        timestamp, _, size = counted[0]
+        batch = f"{batch} {window_ms} {timestamp - timestamp % window_ms} {size}"
     named = (
         (HOST_HEADER, identity.host),
         (APPLICATION_HEADER, identity.application),
         (PRODUCER_HEADER, identity.owner),
+        (BATCH_HEADER, batch),
     )
-    return (*((name, value.encode()) for name, value in named), (BATCH_HEADER, batch_name(partition, records)))
+    return tuple((name, value.encode()) for name, value in named)
 
 
-def batch_name(partition: TopicPartition, records: int) -> bytes:
-    return f"{records} {partition}".encode()
+def batch_name(partition: TopicPartition, records: int) -> str:
+    return f"{records} {partition}"
 
 
 def mark_of(headers: bytes) -> Mark:
@@ -67,11 +83,21 @@ def read_mark(headers: Headers) -> Mark:
     """The last mark counts: a producer adds its own behind the headers of the application, among which there may be
     that of a record's first sender."""
     audited = False
-    batch: bytes | None = None
+    batch: str | None = None
+    holds: OneWindow | None = None
     for name, value in reversed(headers):
         if name == BATCH_HEADER and batch is None:
-            batch = value or b""
+            batch, holds = _read_batch(value or b"")
         elif name == PRODUCER_HEADER and value:
-            return Mark(value.decode(errors="replace"), batch)
+            return Mark(value.decode(errors="replace"), batch, holds)
         audited = audited or name == APPLICATION_HEADER
-    return Mark(UNATTRIBUTED if audited else FOREIGN, batch)
+    return Mark(UNATTRIBUTED if audited else FOREIGN, batch, holds)
+
+
+def _read_batch(value: bytes) -> tuple[str, OneWindow | None]:
+    words = value.decode(errors="replace").split(" ")
+    try:
+        holds = OneWindow(*map(int, words[2:])) if len(words) == 5 else None
+    except ValueError:
+        holds = None
+    return " ".join(words[:2]), holds

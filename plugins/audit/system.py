@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import AuditIdentity, BrokerAudit, BrokerLogs, ProducerAudit, Publish, RangeAudit
+from klamm.core.seams.audit import (
+    AuditIdentity,
+    BrokerAudit,
+    BrokerLogs,
+    Counted,
+    ProducerAudit,
+    Publish,
+    RangeAudit,
+)
 from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.origins import mark
@@ -33,8 +41,8 @@ class KlammAudit:
     def audits(self, topic: str) -> bool:
         return self._config.audits(topic)
 
-    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
-        return mark(identity, partition, records)
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
+        return mark(identity, partition, counted, self.window_ms)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit:
         interval_s = self._config.publish_interval_ms / 1000

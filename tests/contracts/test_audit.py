@@ -41,7 +41,9 @@ def test_windows_are_ten_minutes_unless_configured(make: Make) -> None:
 
 
 def test_the_mark_of_a_batch_names_host_application_and_producer(make: Make) -> None:
-    headers = dict(make().mark(AuditIdentity("producer", "departures-1", "here", "departures"), FLIGHTS, 600))
+    headers = dict(
+        make().mark(AuditIdentity("producer", "departures-1", "here", "departures"), FLIGHTS, ((5, 600, 9),))
+    )
     assert {b"here", b"departures", b"departures-1"} <= set(headers.values())
     assert all(headers.values())
 

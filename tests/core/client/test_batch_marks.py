@@ -11,17 +11,19 @@ from klamm.core.client.partition_queue import PartitionQueue
 from klamm.core.client.producer_arrow import Making, Rows
 from klamm.core.client.producer_batch import BatchAudit, ProducerBatch
 from klamm.core.records.decode import decode_batch
-from klamm.core.records.encode import add_to_first, encode_batch
+from klamm.core.records.encode import encode_batch, encode_headers
+from klamm.core.records.first_record import add_to_first, first_headers
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, Record
+from klamm.core.seams.audit import Counted
 from klammtest.audits import CODECS
 
 OWN: Headers = (("own", b"1"), ("null", None))
 
 
-def mark(records: int) -> Headers:
-    return (("batch", b"%d" % records),)
+def mark(counted: Counted) -> Headers:
+    return (("batch", b"%d" % sum(records for _, records, _ in counted)),)
 
 
 def read(batch: ProducerBatch, codec: str) -> list[Record]:
@@ -89,10 +91,17 @@ def test_each_half_of_a_split_batch_has_its_own_mark() -> None:
 
 @pytest.mark.parametrize("size", [0, 50, 63, 64, 8191, 100_000])
 def test_headers_are_added_to_a_first_record_of_any_size(size: int) -> None:
+    more: Headers = (("more", b"2"),)
     records = [(5, b"k" * size, None, OWN), (1, None, b"v" * size, ())]
-    plain, expected = (
-        bytearray(encode_batch(records)),
-        encode_batch([(5, b"k" * size, None, (*OWN, *mark(2))), records[1]]),
-    )
-    add_to_first(plain, mark(2))
-    assert plain[HEADER_SIZE:] == expected[HEADER_SIZE:]
+    batch = bytearray(encode_batch(records))
+    add_to_first(batch, more)
+    expected = encode_batch([(5, b"k" * size, None, (*OWN, *more)), records[1]])
+    assert batch[HEADER_SIZE:] == expected[HEADER_SIZE:]
+    assert first_headers(expected, HEADER_SIZE, len(expected)) == encode_headers((*OWN, *more))[1:]
+
+
+def test_headers_of_a_first_record_that_is_cut_are_not_read() -> None:
+    batch = encode_batch([(5, b"key", b"value", OWN)])
+    for end in range(HEADER_SIZE, len(batch)):
+        assert first_headers(batch[:end], HEADER_SIZE, end) is None
+        assert first_headers(batch, HEADER_SIZE, end) is None

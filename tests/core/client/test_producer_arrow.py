@@ -21,7 +21,7 @@ from klamm.core.errors import ConfigError, DeliveryError, SchemaError
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import AuditIdentity, Publish
+from klamm.core.seams.audit import AuditIdentity, Counted, Publish
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.producing import producer_settings, stored
 
@@ -155,7 +155,8 @@ class Auditor:
     def audits(self, topic: str) -> bool:
         return topic != self.topic
 
-    def mark(self, identity: AuditIdentity, partition: TopicPartition, records: int) -> Headers:
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
+        records = sum(count for _, count, _ in counted)
         return (("batch", f"{records} {partition}".encode()),)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:

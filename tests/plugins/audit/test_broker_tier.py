@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -8,11 +9,16 @@ from contextlib import contextmanager
 import pytest
 
 from klamm.core.errors import CoordinationError, DeliveryError
+from klamm.core.records import native
+from klamm.core.records.decode import read_area
+from klamm.core.records.encode import encode_batch, encode_headers, encode_record
+from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_log_append_time
 from klamm.core.seams.audit import BrokerLogs, Publish
 from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.audit import broker_tier
+from klamm.plugins.audit import broker_tier, origins
 from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.event import EventWindow
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import TierKey, tier_counts
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
@@ -131,6 +137,68 @@ def test_a_batch_is_its_producers_by_the_mark_of_its_first_record(codec: str) ->
     assert [(w.start_ms, w.source, w.records) for w in topic.events[0].windows] == [
         (0, "", 2), (0, "p", 2), (WINDOW_MS, "p", 1),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("codec", CODECS.names())
+def test_a_batch_that_its_producer_has_counted_is_not_counted_again(
+    codec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([WINDOW_MS + 3, WINDOW_MS, 2 * WINDOW_MS - 1], codec, producer="p")
+    monkeypatch.setattr(native, "window_counts", None)
+    follower(logs, topic).advance()
+    assert topic.events[0].windows == (EventWindow(WINDOW_MS, 3, 24, source="p"),)
+
+
+def walked(logs: MemoryLogs) -> list[tuple[int, str, int, int]]:
+    """What the tier counts, of records without bytes whose mark says that they have 24."""
+    topic = AuditTopic()
+    follower(logs, topic).advance()
+    return [(w.start_ms, w.source, w.records, w.size) for w in topic.events[0].windows]
+
+
+def append_marked(logs: MemoryLogs, stamps: list[int], *, window_ms: int = WINDOW_MS, start: int = 0) -> None:
+    counted = ((start, len(stamps), 24),)
+    mark = origins.mark(identity("producer", "p"), FLIGHTS, counted, window_ms)
+    batch = bytearray(encode_batch([(stamp, None, None, mark if n == 0 else ()) for n, stamp in enumerate(stamps)]))
+    logs.batches[FLIGHTS].append(batch)
+    logs.ends[FLIGHTS] += len(stamps)
+
+
+def test_a_mark_that_contradicts_the_header_counts_for_no_window() -> None:
+    for stamps, start in (([0, 5], WINDOW_MS), ([5, WINDOW_MS], 0), ([WINDOW_MS, 5], 0), ([-1, 5], 0)):
+        logs = MemoryLogs()
+        append_marked(logs, stamps, start=start)
+        found = Counter(stamp - stamp % WINDOW_MS if stamp >= 0 else -1 for stamp in stamps)
+        assert walked(logs) == sorted((window, "p", records, 0) for window, records in found.items())
+
+
+def test_a_mark_in_windows_of_another_length_says_whose_the_batch_is_alone() -> None:
+    logs = MemoryLogs()
+    append_marked(logs, [0, 5], window_ms=60_000)
+    assert walked(logs) == [(0, "p", 2, 0)]
+
+
+def test_a_batch_that_the_broker_stamped_is_in_the_window_of_its_stamp() -> None:
+    logs = MemoryLogs()
+    append_marked(logs, [0, 5])
+    [batch] = logs.batches[FLIGHTS]
+    rewrite_log_append_time(batch, 0, BatchHeader.parse(batch), 7 * WINDOW_MS + 9)
+    assert walked(logs) == [(7 * WINDOW_MS, "p", 2, 24)]
+
+
+def test_a_batch_that_compaction_has_thinned_is_counted() -> None:
+    logs = MemoryLogs()
+    append_marked(logs, [0, 5, 6])
+    [batch] = logs.batches[FLIGHTS]
+    header = BatchHeader.parse(batch)
+    area = read_area(batch, 0, header, CODECS)
+    *_, headers = native.lists(*area)
+    kept = encode_record(0, 0, None, None, encode_headers(headers[0])) + encode_record(2, 6, None, None, b"\0")
+    thinned = bytearray(HEADER_SIZE) + kept
+    native.seal(thinned, 0, 0, 0, 2, 0, 6, -1, -1, -1, 2)
+    logs.batches[FLIGHTS] = [thinned]
+    assert walked(logs) == [(0, "p", 2, 0)]
 
 
 def test_a_batch_is_its_producers_where_the_first_record_was_counted_before() -> None:

@@ -27,10 +27,11 @@ from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
-from klamm.plugins.audit.origins import Mark, mark, mark_of, read_mark
+from klamm.plugins.audit.origins import Mark, OneWindow, mark_of, read_mark
 from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klamm.plugins.audit.tiling import Kind, LogEnd, Place, Problem, TierKey
+from klammtest import audits
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
 from klammtest.guarantees import guarantee
 
@@ -285,8 +286,8 @@ def test_a_record_is_its_last_senders() -> None:
 
 def trusting_any_mark(patch: pytest.MonkeyPatch) -> None:
     """The first record of a batch says whose it is, wherever its mark was made."""
-    patch.setattr(broker_tier, "batch_name", lambda *_: b"any")
-    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(mark_of(headers).source, b"any"))
+    patch.setattr(broker_tier, "batch_name", lambda *_: "any")
+    patch.setattr(broker_tier, "mark_of", lambda headers: Mark(mark_of(headers).source, "any"))
 
 
 @guarantee("C10", "a batch of records that are sent on passes for nobody's but its sender's", plant=trusting_any_mark)
@@ -294,7 +295,7 @@ def trusting_any_mark(patch: pytest.MonkeyPatch) -> None:
 def test_the_mark_of_another_batch_is_void(records: int, of: TopicPartition) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 20, producer="p")  # of 30
-    logs.append([0] * 10, each=[mark(identity("producer", "p"), of, records)])
+    logs.append([0] * 10, each=[audits.mark_of("p", [0] * records, of)])
     follower(logs, topic).advance()
     [window] = result([*topic.events, event("producer", "p", 0, 1, {0: 30})]).windows
     cell = window.cells[TierKey("broker", GROUP)]
@@ -303,14 +304,14 @@ def test_the_mark_of_another_batch_is_void(records: int, of: TopicPartition) -> 
 
 def test_a_mark_is_read_from_the_first_record_alone() -> None:
     logs, topic = MemoryLogs(), AuditTopic()
-    logs.append([0] * 10, each=[(), mark(identity("producer", "p"), FLIGHTS, 10)])
+    logs.append([0] * 10, each=[(), audits.mark_of("p", [0] * 10)])
     follower(logs, topic).advance()
     assert [(w.source, w.records) for w in topic.events[0].windows] == [("", 10)]
 
 
 def test_a_producer_that_sends_marked_records_on_marks_its_own_batches() -> None:
-    former, mine = (mark(identity("producer", owner), FLIGHTS, 3) for owner in ("former", "mine"))
-    assert read_mark((*former, *mine)) == Mark("mine", b"3 flights-0")
+    former, mine = (audits.mark_of(owner, [0] * 3) for owner in ("former", "mine"))
+    assert read_mark((*former, *mine)) == Mark("mine", "3 flights-0", OneWindow(WINDOW_MS, 0, 24))
     assert read_mark((*former, *named("old"))) == Mark("old")
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 3, each=[(*former, *mine), former, former])

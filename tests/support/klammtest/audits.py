@@ -4,6 +4,7 @@ broker, as its audit tier sees them."""
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
@@ -118,7 +119,7 @@ class MemoryLogs:
         """One batch, of an audited `producer` where it is given. `headers` are those of each record, but for the first
         ones, which have those of `each`."""
         if producer:
-            each = [origins.mark(identity("producer", producer), FLIGHTS, len(timestamps))]
+            each = [mark_of(producer, timestamps)]
         more = [*each, *[headers] * (len(timestamps) - len(each))]
         records = [(stamp, b"key", b"value", own) for stamp, own in zip(timestamps, more, strict=True)]
         batch = bytearray(encode_batch(records, codec=CODECS.by_name(codec)))
@@ -157,6 +158,13 @@ class MemoryLogs:
 
     def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
         self.topics.append(name)
+
+
+def mark_of(producer: str, timestamps: Sequence[int], partition: TopicPartition = FLIGHTS) -> Headers:
+    """What a producer adds to the first record of a batch of `MemoryLogs`."""
+    windows = Counter(stamp - stamp % WINDOW_MS if stamp >= 0 else -1 for stamp in timestamps)
+    counted = tuple((start, records, 8 * records) for start, records in windows.items())
+    return origins.mark(identity("producer", producer), partition, counted, WINDOW_MS)
 
 
 def identity(tier: str, owner: str = "owner") -> AuditIdentity:
