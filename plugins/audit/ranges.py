@@ -69,9 +69,11 @@ class _Records:
 
 
 def _extend(column: array[int], more: Sequence[int]) -> None:
-    """Those of Arrow's columns at once, without an object for each."""
+    """Those of Arrow's columns at once, without an object for each; a list without asking for room at each item."""
     if isinstance(more, memoryview):
         column.frombytes(more.cast("B"))
+    elif isinstance(more, list):
+        column.fromlist(more)
     else:
         column.extend(more)
 
