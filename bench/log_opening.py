@@ -42,11 +42,11 @@ def fill(folder: Path, size: int, partitions: int, stop: str) -> None:
         count = size // partitions // len(batch)
         for number in range(count):
             if number == count - count // 100 and stop == "tail":
-                log.flush(keep_place=True)
+                log.flush(snapshot=True)
             log.append(batch)
         log.advance_high_watermark(log.log_end_offset)
         if stop == "killed":
-            log.flush(keep_place=True)
+            log.flush(snapshot=True)
     logs.write_checkpoints()
     logs.close(clean=stop == "clean")
 

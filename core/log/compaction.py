@@ -6,7 +6,8 @@ key's last one, unless it is a tombstone whose batch's delete horizon has passed
 `delete.retention.ms` ahead, when a pass first sees the tombstone. A batch that loses all records stays as a header
 where it is its producer's last, so that sequences survive. The segment that is written to is never touched.
 
-Reading and writing are done without the log's lock; `swap` then puts the new segment in the place of the old ones.
+Reading and writing are done without the log's lock; `replace_segments` then puts the new segment in the
+place of the old ones.
 """
 
 from __future__ import annotations
@@ -160,7 +161,7 @@ class _Group:
         cleaned = Segment(directory, base, self._log.config, self._now_ms, self._log.files, CLEANED)
         cleaned.rebuild()
         cleaned.seal()
-        if not self._log.swap(self._segments, cleaned):
+        if not self._log.replace_segments(self._segments, cleaned):
             raise CompactionCancelledError("its segments have gone")
 
     def _write(self, path: Path) -> int:

@@ -28,6 +28,8 @@ class LeaderEpochs:
         self._path = path
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
+        """-1 when no epoch is known."""
         self.durable = True
         """Whether a power cut would leave the file as it is."""
 
@@ -48,11 +50,6 @@ class LeaderEpochs:
         except (ValueError, IndexError) as error:
             raise StorageError(f"{path} is damaged: {error}") from error
         return cls(path, entries)
-
-    @property
-    def latest(self) -> int:
-        """-1 when no epoch is known."""
-        return self._epochs[-1] if self._epochs else NO_EPOCH
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._starts, strict=True))
@@ -106,4 +103,5 @@ class LeaderEpochs:
         rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
         write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts
+        self.latest = epochs[-1] if epochs else NO_EPOCH
         self.durable = durable

@@ -15,6 +15,7 @@ from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.files import remove, storage
 from klamm.core.log.leader_epochs import LeaderEpochs
+from klamm.core.log.log_segments import LogSegments
 from klamm.core.log.naming import (
     CLEANED,
     CORRUPT,
@@ -28,7 +29,7 @@ from klamm.core.log.naming import (
     parse_segment_file,
 )
 from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.producer_state import ProducerState
+from klamm.core.log.producer_state_manager import ProducerStateManager
 from klamm.core.log.segment import Checked, Segment
 from klamm.core.log.snapshots import Snapshots
 from klamm.core.log.swap import recover_swaps
@@ -53,12 +54,11 @@ class OpenFrom:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """At least one segment, in order; the last one is to be appended to."""
+    """What a `PartitionLog` is made of; only the active segment's file is open."""
 
-    segments: list[Segment]
+    segments: LogSegments
     epochs: LeaderEpochs
-    producers: ProducerState
-    snapshots: Snapshots
+    producers: ProducerStateManager
 
 
 def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, files: OpenFiles) -> LoadedLog:
@@ -72,16 +72,14 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, fil
         segment.dense = dense
     segments = _check(directory, segments, known, now_ms)
     end = segments[-1].next_offset
-    snapshots = Snapshots(directory)
-    snapshots.drop_after(end)
     epochs, whole = _read_epochs(directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
     epochs.truncate_end(end)
-    state, at = snapshots.latest() if whole else (ProducerState(), 0)
-    replay(segments, at, state, now_ms, None if whole else epochs)
+    producers = ProducerStateManager(Snapshots(directory))
+    producers.reload(end, segments, now_ms, None if whole else epochs)
     for segment in segments[:-1]:
         segment.seal()
         segment.let_go()
-    return LoadedLog(segments, epochs, state, snapshots)
+    return LoadedLog(LogSegments(directory, segments, config, files, dense=dense), epochs, producers)
 
 
 def _sweep(directory: Path) -> list[int]:
@@ -168,20 +166,3 @@ def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
     except StorageError as error:
         _log.warning("%s; it is made anew from the batches", error)
         return LeaderEpochs(path), False
-
-
-def replay(
-    segments: list[Segment], start: int, state: ProducerState, now_ms: int, epochs: LeaderEpochs | None = None
-) -> None:
-    """Bring `state` up to the end from the batches at or after offset `start`.
-
-    `epochs` too where their file was lost; otherwise the file, written before the first batch of an epoch, is better:
-    no CRC covers the epoch in a batch.
-    """
-    for segment in segments:
-        if segment.next_offset <= start:
-            continue
-        for _, header in segment.batches_from(start):
-            if epochs is not None:
-                epochs.assign(header.leader_epoch, header.base_offset)
-            state.update(header, now_ms)

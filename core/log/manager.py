@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
 _FLUSHING_S: Final = 1.0
 _SYNC_AT_ONCE: Final = 64  # partitions
-_PLACE_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a place cost 1 ms
+_MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
 """A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
 
@@ -59,15 +59,15 @@ ConfigFor = Callable[[str], TopicConfig]
 class LogTuning:
     """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
     recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
-    read checks CRCs; `open_files`: segment files open at a time; `place_bytes`: how much of a partition that is flushed
-    a start after a crash may read all the same, so that its indexes are not written for every few batches;
+    read checks CRCs; `open_files`: segment files open at a time; `max_rescan_bytes`: how many flushed bytes of a
+    partition crash recovery may read again, so that its indexes are not written for every few batches;
     `decompressed_max_bytes`: what one batch may unpack to, where a topic has batches opened."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
     verify_on_read: bool = False
     open_files: int = DEFAULT_LIMIT
-    place_bytes: int = _PLACE_BYTES
+    max_rescan_bytes: int = _MAX_RESCAN_BYTES
     decompressed_max_bytes: int = MAX_DECOMPRESSED
 
 
@@ -331,13 +331,13 @@ class LogManager:
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written
-        since, and `place_bytes`. For a second at most: where there are thousands of logs, the others follow in the next
-        round."""
+        since, and `max_rescan_bytes`. For a second at most: where there are thousands of logs, the others follow in the
+        next round."""
         due = [log for log in self.logs().values() if log.recovery_point_is_due(now_ms, self._tuning.flush_interval_ms)]
         until = time.monotonic() + _FLUSHING_S
         for log in sorted(due, key=lambda log: log.last_flush_ms):
             try:
-                log.flush(keep_place=log.place_is_far(self._tuning.place_bytes))
+                log.flush(snapshot=log.rescan_exceeds(self._tuning.max_rescan_bytes))
             except KlammError as error:
                 _log.error("maintenance of %s: %s", log.tp, error)
             if time.monotonic() > until:

@@ -1,20 +1,18 @@
-"""A partition's log: segments in a directory, read and appended to by offset.
+"""A partition's log: batches appended to segments in a directory, and read from them by offset.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment begins at or after
 the end of the one before; only the last grows. Consumers see what lies below the high watermark, which, where
 `flush.messages` or `flush.ms` is set, is held back to what has been flushed.
-
-Blocking and thread-safe. One lock guards all state; batches are read and fsync is called outside it.
 """
 
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from struct import Struct
 from threading import Lock, RLock
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -23,38 +21,36 @@ from klamm.core.config.section import LONG_MAX
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.clock import Clock, system_clock
+from klamm.core.log.damage import DamagedPlaces
 from klamm.core.log.errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
-    InvalidTimestampError,
     LogClosedError,
-    MessageTooLargeError,
     OffsetOutOfRangeError,
     WouldBlockError,
 )
-from klamm.core.log.files import is_short, remove, storage, write_atomically
-from klamm.core.log.flushing import Flushing
-from klamm.core.log.loader import LoadedLog, OpenFrom, load, replay
-from klamm.core.log.naming import HOLES
+from klamm.core.log.files import OpenFile, is_short, remove, storage
+from klamm.core.log.flusher import Flusher, PendingFlush
+from klamm.core.log.loader import LoadedLog, OpenFrom, load
 from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.plain_append import PlainAppend
 from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
 from klamm.core.log.retention import expired
 from klamm.core.log.scan import NotCachedError
 from klamm.core.log.segment import Segment
-from klamm.core.log.shortening import Shortening
+from klamm.core.log.swap import commit_swap
 from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
 from klamm.core.log.topic_id import claim_directory
-from klamm.core.log.validation import ON_LOOP_UNPACKED, AppendOrigin, Validator
+from klamm.core.log.validation import AppendOrigin, Validator
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import MAX_DECOMPRESSED
-from klamm.core.records.header import NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base, rewrite_log_append_time
+from klamm.core.records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
-from klamm.core.records.recompress import recompress
+from klamm.core.records.plain_produce import PlainProduce
 
+TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
-_NO_TIME: Final = NO_TIMESTAMP
-_MAX_DAMAGED: Final = 1000
+_FRONT: Final = Struct(">qii")
+"""Base offset, batch length, leader epoch: the first fields of a batch."""
 
 
 class ReadIsolation(Enum):
@@ -66,12 +62,14 @@ class ReadIsolation(Enum):
 
 
 class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: stored before, a retry."""
+    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: stored before, a retry.
+    `high_watermark_advanced`: the append was a commit, and consumers see more than before."""
 
     base_offset: int
     last_offset: int
-    log_append_time_ms: int = _NO_TIME
+    log_append_time_ms: int = NO_TIMESTAMP
     duplicate: bool = False
+    high_watermark_advanced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +82,17 @@ class LogRead:
     last_stable_offset: int
 
 
-class PartitionLog(Shortening, Flushing, PlainAppend):
+class PartitionLog:
+    """The facade over a log's parts: `LogSegments`, `LeaderEpochs`, `ProducerStateManager`, `Flusher`, `Validator`.
+
+    The log's own state is its offsets (start, end, how far replicas have it), its configuration and whether it serves.
+    Each part owns its state, knows nothing of the facade and is called under the lock unless it says otherwise.
+
+    Blocking and thread-safe. `_lock` guards all state; it is not held for an fsync, while a reader's batches are read,
+    or for `on_visible`. The offsets are read without it. `_flush_lock` is held for the whole of a flush, a truncation
+    and a compaction's swap: none of these runs while another does. It is taken before `_lock`, never after.
+    """
+
     def __init__(
         self,
         directory: Path,
@@ -103,37 +111,29 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         self.tp = tp
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
-        """Called, without the lock, when consumers can see more than before; must return at once."""
+        """Called when consumers can see more than before, but for an append that commits; must return at once."""
         self.verify_on_read = False
-        self.decompressed_max_bytes = MAX_DECOMPRESSED
         """Whether reads check the CRC of every batch (`log.verify.on.read`)."""
-        self.corrupt_batches = 0
-        """Places found damaged since the log was opened."""
-        self._damaged: set[tuple[str, int]] = set()
-        self._dense = not (directory / HOLES).exists()
+        self.decompressed_max_bytes = MAX_DECOMPRESSED
         self._clock = clock
         self._codecs = codecs
         self._lock = RLock()
         self._flush_lock = Lock()
         self._closed: str | None = None
+        self._damage = DamagedPlaces(tp)
         self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
         self._epochs = loaded.epochs
         self._producers = loaded.producers
-        self._snapshots = loaded.snapshots
-        self._end = loaded.segments[-1].next_offset
-        if known.log_start_offset > self._end:
+        self._end = end = loaded.segments.active.next_offset
+        if known.log_start_offset > end:
             _log.error(
                 "%s: the log ends at %d, before its start %d in the checkpoint: what lay there is lost",
-                tp, self._end, known.log_start_offset,
+                tp, end, known.log_start_offset,
             )  # fmt: skip
-        self._start = min(max(known.log_start_offset, self._bases[0]), self._end)
-        self._flushed = min(max(known.recovery_point, self._start), self._end) if not known.clean else self._end
-        self._replicated = min(max(known.high_watermark, self._start), self._end)
-        self._last_flush_ms = clock()
-        self._kept = (None, 0)
-        self._directory_dirty = True
-        self._removed: list[tuple[int, Path]] = []
+        self._start = start = min(max(known.log_start_offset, loaded.segments.first_offset), end)
+        self._replicated = min(max(known.high_watermark, start), end)
+        recovery_point = end if known.clean else min(max(known.recovery_point, start), end)
+        self._flusher = Flusher(tp, directory, recovery_point, clock())
         self._set_config(config)
 
     @classmethod
@@ -155,7 +155,7 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         claim_directory(directory, topic_partition, topic_id)
         loaded = load(directory, config, known, clock(), files)
         log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files)
-        if log._held_back and log._end > log._flushed:
+        if log._held_back and log._end > log.recovery_point:
             log.flush()  # what a crash left unflushed has been checked, and may be seen
         return log
 
@@ -169,35 +169,21 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         """Takes effect with the next append, flush and retention."""
         with self._lock:
             self._set_config(config)
-            for segment in self._segments:
-                segment.reconfigure(config)
+            self._segments.reconfigure(config)
 
     def _set_config(self, config: TopicConfig) -> None:
         self._config = config
         self._validator = Validator(config, self._codecs)
         if config.compacts:
-            self._allow_holes()
+            self._segments.allow_gaps()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
-        self._log_append_time = config.message_timestamp_type == "LogAppendTime"
-        self._as_sent = config.compression_type == "producer" and not config.compacts
-        self._takes_plain = self._as_sent and not self._held_back and not self._log_append_time
-
-    def _allow_holes(self) -> None:
-        """Offsets may have gaps from now on, after a change of `cleanup.policy` too: reads check the rest."""
-        if self._dense:
-            write_atomically(self.directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
-            self._dense = False
-            for segment in self._segments:
-                segment.dense = False
-
-    def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
-        """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
-        if self._config.flush_messages < LONG_MAX:
-            return True
-        try:
-            return self._validator.may_block(BatchHeader.parse(batch))
-        except CorruptRecordError:
-            return False  # append says what is wrong, at once
+        """Whether consumers see only what is flushed."""
+        self._stores_as_sent = (
+            config.compression_type == "producer"
+            and config.message_timestamp_type != "LogAppendTime"
+            and not (config.compacts or self._held_back)
+        )
+        """Whether batches are stored as they are sent and are visible at once."""
 
     # -- bounds --------------------------------------------------------------------------------------------------
 
@@ -213,7 +199,7 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
     @property
     def high_watermark(self) -> int:
         """Consumers see what lies below."""
-        return min(self._replicated, self._flushed) if self._held_back else self._replicated
+        return min(self._replicated, self._flusher.recovery_point) if self._held_back else self._replicated
 
     @property
     def last_stable_offset(self) -> int:
@@ -223,27 +209,46 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
     @property
     def recovery_point(self) -> int:
         """All below is on disk."""
-        return self._flushed
+        return self._flusher.recovery_point
 
     @property
     def size(self) -> int:
         """Bytes of all segments."""
         with self._lock:
-            return sum(segment.size for segment in self._segments)
+            return self._segments.size
 
     @property
     def segment_count(self) -> int:
         return len(self._segments)
 
     @property
+    def highest_producer_id(self) -> int:
+        """The highest producer id among those whose retries are known here; -1 when none."""
+        return self._producers.state.highest_id
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """All replicas have what lies below `offset`; whether consumers see more now. It never falls but by
+        `truncate_to`."""
+        with self._lock:
+            advanced = self._advance_high_watermark(offset)
+        self._notify(advanced)
+        return advanced
+
+    def _advance_high_watermark(self, offset: int) -> bool:
+        before = self.high_watermark
+        self._replicated = max(self._replicated, min(offset, self._end))
+        return self.high_watermark > before
+
+    def _notify(self, advanced: bool) -> None:
+        if advanced and self.on_visible is not None:
+            self.on_visible(self.tp)
+
+    # -- leader epochs -------------------------------------------------------------------------------------------
+
+    @property
     def leader_epoch(self) -> int:
         """The last epoch written under; -1 when none."""
         return self._epochs.latest
-
-    @property
-    def highest_producer_id(self) -> int:
-        """The highest producer id among those whose retries are known here; -1 when none."""
-        return self._producers.highest_id
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """Largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) when not known."""
@@ -268,20 +273,6 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         with self._lock:
             self._epochs.sync(written=written)
 
-    def advance_high_watermark(self, offset: int) -> bool:
-        """All replicas have what lies below `offset`; whether consumers see more now. It never falls but by
-        `truncate_to`."""
-        with self._lock:
-            before = self.high_watermark
-            self._replicated = max(self._replicated, min(offset, self._end))
-            advanced = self.high_watermark > before
-        self._tell(advanced)
-        return advanced
-
-    def _tell(self, advanced: bool) -> None:
-        if advanced and self.on_visible is not None:
-            self.on_visible(self.tp)
-
     # -- appending -----------------------------------------------------------------------------------------------
 
     def append(
@@ -291,26 +282,27 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int = 0,
         on_loop: bool = False,
+        checked: PlainProduce | None = None,
+        commit: bool = False,
     ) -> AppendResult:
-        """Store exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
+        """Stores exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
 
-        `on_loop`: the caller must not wait; `WouldBlockError` where the records are to be read for longer than that
-        allows. Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or `StorageError`; nothing
-        is then stored.
+        `commit`: no follower is waited for, so the high watermark advances to the new end in the same step; the caller
+        wakes parked fetches. `checked`: what was found when this batch was read from a client's request; with it most
+        batches are stored without a header object.
+
+        `on_loop`: the caller must not wait; `WouldBlockError` where the append waits for the disk or reads records for
+        longer than that allows. Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or
+        `StorageError`; nothing is then stored.
         """
         now_ms = self._clock()
-        append_time = _NO_TIME
-        try:
-            header = self._validator.check(batch, origin, now_ms)
-            if origin is not AppendOrigin.REPLICA and self._validator.requires_open(header):
-                batch, header = self._opened(batch, header, now_ms, on_loop)
-        except InvalidTimestampError as error:
-            if on_loop:
-                raise WouldBlockError(f"{self.tp}: the records are read to name those that are wrong") from error
-            raise self._validator.with_records(error, batch, self.decompressed_max_bytes, now_ms) from None
-        if origin is not AppendOrigin.REPLICA and self._log_append_time:
-            header = rewrite_log_append_time(batch, 0, header, now_ms)
-            append_time = now_ms
+        if checked is not None and (stored := self._append_checked(checked, leader_epoch, now_ms, commit)) is not None:
+            return stored
+        if on_loop and self.append_may_block(batch):
+            raise WouldBlockError(f"{self.tp}: the batch is opened, or waits for the disk")
+        batch, header, append_time = self._validator.prepare(
+            batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
+        )
         with self._lock:
             self._check_open()
             if leader_epoch < self._epochs.latest:
@@ -319,82 +311,198 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
                 )
             if origin is AppendOrigin.REPLICA:
                 self._check_follows(header)
-            elif header.producer_id != NO_PRODUCER_ID:
-                stored = self._producers.check(header)
-                if stored:
-                    append_time = append_time if append_time == _NO_TIME else stored.timestamp_ms
-                    return AppendResult(stored.base_offset, stored.last_offset, append_time, duplicate=True)
-            if origin is not AppendOrigin.REPLICA:
+            else:
+                if header.producer_id != NO_PRODUCER_ID and (retried := self._producers.state.check(header)):
+                    append_time = append_time if append_time == NO_TIMESTAMP else retried.timestamp_ms
+                    advanced = commit and self._advance_high_watermark(self._end)
+                    return AppendResult(
+                        retried.base_offset, retried.last_offset, append_time, duplicate=True,
+                        high_watermark_advanced=advanced,
+                    )  # fmt: skip
                 rewrite_base(batch, 0, self._end, leader_epoch)
                 header = header.rebased(self._end, leader_epoch)
             self._store(batch, header, now_ms)
-            flush = self._end - self._flushed >= self._config.flush_messages
+            advanced = commit and self._advance_high_watermark(self._end)
+            flush = self._end - self._flusher.recovery_point >= self._config.flush_messages
         if flush:
             self.flush()
-        return AppendResult(header.base_offset, header.last_offset, append_time)
+        return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
-    def _opened(
-        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, on_loop: bool
-    ) -> tuple[bytearray | memoryview, BatchHeader]:
-        """The batch as it is stored, its records read; see `append_may_block`."""
-        most = self.decompressed_max_bytes
+    def _append_checked(
+        self, checked: PlainProduce, leader_epoch: int, now_ms: int, commit: bool
+    ) -> AppendResult | None:
+        """The fast case of `append`: a batch that is stored as sent, under the last epoch, in the active segment.
+
+        Returns None, with nothing done, in all other cases: a topic that opens batches, stamps them or shows only what
+        is flushed; a batch that breaks a rule of the topic; a retry; a new leader epoch; a new segment.
+        """
+        if not self._stores_as_sent or not self._validator.passes(checked, now_ms):
+            return None
+        _, _, _, _, _, batch, count, _, largest_ms, _, producer_id, _ = checked
+        size = len(batch)
+        header = None if producer_id == NO_PRODUCER_ID else BatchHeader.parse(batch)
+        with self._lock:
+            base = self._end
+            last = base + count - 1
+            active = self._segments.active
+            if (
+                self._closed is not None
+                or leader_epoch != self._epochs.latest
+                or active.next_offset > base
+                or not active.has_room(size, last, largest_ms, now_ms)
+            ):
+                return None
+            if header is not None:
+                if self._producers.state.check(header):
+                    return None
+                header = header.rebased(base, leader_epoch)
+            _FRONT.pack_into(batch, 0, base, size - LENGTH_OVERHEAD, leader_epoch)
+            try:
+                active.append_next(batch, base, last, largest_ms)
+            except StorageError as error:
+                self._write_failed(active, error)
+                raise
+            if header is not None:
+                self._producers.state.update(header, now_ms)
+            self._end = last + 1
+            if commit:
+                self._replicated = last + 1
+        return AppendResult(base, last, high_watermark_advanced=commit)
+
+    def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
+        """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
+        if self._config.flush_messages < LONG_MAX:
+            return True
         try:
-            opened = self._validator.open(batch, header, min(most, ON_LOOP_UNPACKED) if on_loop else most, now_ms)
-        except MessageTooLargeError as error:
-            if on_loop and most > ON_LOOP_UNPACKED:
-                raise WouldBlockError(f"{self.tp}: {error}") from error
-            raise
-        if self._config.compacts:
-            self._validator.check_keys(opened)
-        stored = self._validator.stored_codec(header)
-        if stored == header.codec_id:
-            return batch, opened.header
-        return recompress(opened.header, opened.records, self._codecs.by_id(stored))
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise LogClosedError(f"{self.tp}: {self._closed}")
+            return self._validator.may_block(BatchHeader.parse(batch))
+        except CorruptRecordError:
+            return False  # append says what is wrong, at once
 
     def _check_follows(self, header: BatchHeader) -> None:
         if header.base_offset < self._end:
             raise InvalidRecordError(f"{self.tp}: the leader's batch at {header.base_offset} is before {self._end}")
         if header.base_offset > self._end:
-            self._allow_holes()
+            self._segments.allow_gaps()
 
     def _store(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
-        active = self._segments[-1]
-        if active.should_roll(header, now_ms):
+        active = self._segments.active
+        if not active.has_room(header.size, header.last_offset, header.max_timestamp, now_ms):
             active = self._roll(header.base_offset, now_ms)
         try:
             active.append(batch, header)
         except StorageError as error:
             self._write_failed(active, error)
             raise
-        self._producers.update(header, now_ms)
+        self._producers.state.update(header, now_ms)
         self._end = header.next_offset
 
-    def _write_failed(self, active: Segment, error: StorageError) -> None:
-        if active.next_offset != self._end or active.file.size() != active.size:
-            self._fail(f"a write failed ({error})")
+    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+        """Begins a new segment; the old one is flushed by maintenance."""
+        self._segments.active.seal()
+        self._producers.take_snapshot(base_offset, durable=False)
+        return self._segments.roll(base_offset, now_ms)
+
+    # -- whether it serves ---------------------------------------------------------------------------------------
+
+    @property
+    def offline(self) -> str | None:
+        """Why the log refuses everything; None while it serves."""
+        return self._closed
+
+    def check_files(self) -> None:
+        """Take the log offline where the file that it writes was removed or cut by somebody else: what is acknowledged
+        then would be gone with the process."""
+        with self._lock:
+            active = self._segments.active
+            if self._closed is None and is_short(active.path, active.size):
+                self._fail(f"{active.path} was removed or cut while it was written")
+
+    def close(self, *, clean: bool = True) -> None:
+        """Flush, write the producers' snapshot and close. Not `clean`: let go of the files as a crash would."""
+        if clean and self._closed is None:
+            self.flush()
+        with self._lock:
+            if self._closed is not None:
+                return
+            if clean:
+                self._segments.seal()
+                self._producers.take_snapshot(self._end, durable=True)
+            self._closed = "the log is closed"
+            self._segments.close_files()
+
+    def _check_open(self) -> None:
+        if self._closed is not None:
+            raise LogClosedError(f"{self.tp}: {self._closed}")
 
     def _fail(self, why: str) -> None:
         """What the disk holds is not known any more: refuse everything until the log is opened again."""
         self._closed = f"the log is offline, {why}; restart the broker to recover it"
         _log.error("%s: %s", self.tp, self._closed)
 
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """Begin a new segment; the old one is flushed by maintenance."""
-        sealed = self._segments[-1]
-        sealed.seal()
-        self._snapshots.write(self._producers, base_offset, durable=False)
-        segment = Segment(self.directory, base_offset, self._config, now_ms, self.files)
-        segment.dense = self._dense
-        self._segments.append(segment)
-        sealed.used()
-        self._bases.append(base_offset)
-        self._directory_dirty = True
-        return segment
+    def _write_failed(self, active: Segment, error: StorageError) -> None:
+        """Takes the log offline unless the segment is as it was."""
+        if active.next_offset != self._end or active.file.size() != active.size:
+            self._fail(f"a write failed ({error})")
+
+    # -- flushing ------------------------------------------------------------------------------------------------
+
+    def flush(self, *, snapshot: bool = False) -> None:
+        """All that is in the log now is on disk when this returns. After a failure the log is offline: nobody knows
+        what a failed fsync has kept.
+
+        `snapshot`: write the indexes of the active segment and the producers' state, too, as they were at that moment,
+        so that a start after a crash reads only what came later.
+        """
+        with self._flush_lock:
+            with self._lock:
+                self._check_open()
+                pending = self._flusher.begin(self._segments, self._end, self._producers.state if snapshot else None)
+            self._sync(pending)
+            with self._lock:
+                before = self.high_watermark
+                self._flusher.finish(pending, self._end, self._clock())
+                advanced = self.high_watermark > before
+                taken = pending.snapshot
+                # A segment that was rolled meanwhile has written its own indexes.
+                if taken and self._closed is None and taken.segment is self._segments.active:
+                    self._flusher.write_snapshot(taken, self._producers)
+        self._notify(advanced)
+
+    def _sync(self, pending: PendingFlush) -> None:
+        try:
+            self._flusher.sync(pending, self._file_to_flush)
+        except StorageError as error:
+            with self._lock:
+                self._fail(f"a flush failed ({error})")
+            raise
+
+    def _file_to_flush(self, segment: Segment) -> OpenFile | None:
+        with self._lock:
+            return segment.file if segment in self._segments else None
+
+    @property
+    def last_flush_ms(self) -> int:
+        """When the log was last flushed or opened, by the broker's clock."""
+        return self._flusher.last_flush_ms
+
+    def flush_is_due(self, now_ms: int) -> bool:
+        """By `flush.ms`, or because a segment that is no longer written has not been flushed."""
+        with self._lock:
+            return self._has_unflushed() and self._flusher.is_due(self._config.flush_ms, self._segments.active, now_ms)
+
+    def recovery_point_is_due(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether something has not been flushed, and the last flush is `interval_ms` ago."""
+        with self._lock:
+            return self._has_unflushed() and not self._flusher.flushed_within(interval_ms, now_ms)
+
+    def rescan_exceeds(self, size: int) -> bool:
+        """True if crash recovery would re-scan more than `size` flushed bytes."""
+        with self._lock:
+            return self._flusher.rescan_exceeds(size, self._segments.active)
+
+    def _has_unflushed(self) -> bool:
+        return self._closed is None and self._end > self._flusher.recovery_point
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -413,29 +521,6 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         extents, bounds = self._plan(offset, max_bytes, isolation)
         data = self._read(extents, max_bytes, min_one, cached_only=False)
         return LogRead(data or b"", *bounds)
-
-    def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
-        """What lies before a broken place is served, and the next read is refused; `CorruptRecordError`."""
-        rules = self.chain_rules(verify=self.verify_on_read)
-        with storage(f"cannot read {self.tp}"):
-            data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
-        if broken is not None:
-            self.report(broken)
-            if not data:
-                raise broken
-        return data
-
-    def chain_rules(self, *, verify: bool) -> ChainRules:
-        """What its batches must be like, now."""
-        return ChainRules(self._dense, verify, *self._epochs.columns())
-
-    def report(self, broken: BrokenChainError) -> None:
-        """Say once what is damaged where, and count it."""
-        place = broken.path.name, broken.position
-        if place not in self._damaged and len(self._damaged) < _MAX_DAMAGED:
-            self._damaged.add(place)
-            self.corrupt_batches += 1
-            _log.error("%s: %s; it is not served", self.tp, broken)
 
     def read_cached(
         self,
@@ -459,45 +544,40 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         """Which bytes of which files; the files are held open by the extents."""
         with self._lock:
             self._check_open()
-            bounds = (self.high_watermark, self._start, self.last_stable_offset)
+            high_watermark = self.high_watermark  # the last stable offset too: no transaction is ever open
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
-            bound = self._bound(isolation)
-            extents: list[Extent] = []
-            index = bisect_right(self._bases, offset) - 1
-            wanted = 0
-            while offset < bound and index < len(self._segments) and wanted < max(max_bytes, 1):
-                segment = self._segments[index]
-                start, expected = segment.locate_batch(offset, cached_only=cached_only)
-                end = segment.size
-                if bound < segment.next_offset:
-                    end = segment.locate(bound, cached_only=cached_only)
-                if end > start:
-                    extents.append(segment.extent(start, end, expected))
-                    segment.used()
-                    wanted += end - start
-                index += 1
-                if index < len(self._segments) and self._ends_early(segment, self._bases[index], bool(extents)):
-                    break
-                offset = max(offset, segment.next_offset)
-            return extents, bounds
+            bound = self._end if isolation is ReadIsolation.LOG_END else high_watermark
+            try:
+                extents = self._segments.extents(offset, bound, max_bytes, cached_only=cached_only)
+            except BrokenChainError as broken:
+                self.report(broken)
+                raise
+            return extents, (high_watermark, self._start, high_watermark)
 
-    def _ends_early(self, segment: Segment, following: int, found: bool) -> bool:
-        """Whether offsets are missing behind a segment, so that a read may not go on in the next; `BrokenChainError`
-        where it has `found` nothing before."""
-        if not self._dense or segment.next_offset >= following:
-            return False
-        if found:
-            return True
-        missing = f"offsets {segment.next_offset} to {following - 1} are damaged or missing"
-        broken = BrokenChainError(segment.path, segment.size, missing)
-        self.report(broken)
-        raise broken
+    def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
+        """What lies before a broken place is served, and the next read is refused; `CorruptRecordError`."""
+        rules = self.chain_rules(verify=self.verify_on_read)
+        with storage(f"cannot read {self.tp}"):
+            data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
+        if broken is not None:
+            self.report(broken)
+            if not data:
+                raise broken
+        return data
 
-    def _bound(self, isolation: ReadIsolation) -> int:
-        if isolation is ReadIsolation.LOG_END:
-            return self._end
-        return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset
+    def chain_rules(self, *, verify: bool) -> ChainRules:
+        """What its batches must be like, now."""
+        return ChainRules(self._segments.dense, verify, *self._epochs.columns())
+
+    def report(self, broken: BrokenChainError) -> None:
+        """Log once what is damaged where, and count it."""
+        self._damage.report(broken)
+
+    @property
+    def corrupt_batches(self) -> int:
+        """Places found damaged since the log was opened."""
+        return self._damage.count
 
     # -- finding by time -----------------------------------------------------------------------------------------
 
@@ -518,9 +598,14 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self._bound(isolation)
-            largest = max((s.largest.timestamp_ms for s in segments), default=_NO_TIME)
+            largest = max(s.largest.timestamp_ms for s in segments)
         with storage(f"cannot read {self.tp}"):
             return self._first_since(segments, largest, start, bound) if largest >= 0 else None
+
+    def _bound(self, isolation: ReadIsolation) -> int:
+        if isolation is ReadIsolation.LOG_END:
+            return self._end
+        return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset
 
     def _first_since(
         self, segments: list[Segment], timestamp_ms: int, start: int, bound: int
@@ -538,41 +623,49 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
             if record:
                 return record
 
-    # -- retention and truncation --------------------------------------------------------------------------------
+    # -- retention, truncation, DeleteRecords --------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int) -> int:
         """Take the segments whose time or room is over out of the log; returns how many. Files go after
         `file.delete.delay.ms`, by `remove_expired_files`."""
         with self._lock:
             self._check_open()
-            count = expired(self._segments, self._config, now_ms, self.high_watermark, self._start)
+            count = expired(list(self._segments), self._config, now_ms, self.high_watermark, self._start)
             if count == len(self._segments):
                 self._roll(self._end, now_ms)
-            for segment in self._segments[:count]:
-                due = now_ms + self._config.file_delete_delay_ms
-                self._removed += [(due, path) for path in segment.mark_removed()]
             if count:
-                del self._segments[:count], self._bases[:count]
-                self._start = max(self._start, self._bases[0])
+                self._segments.delete_oldest(count, now_ms + self._config.file_delete_delay_ms)
+                self._start = max(self._start, self._segments.first_offset)
                 self._epochs.truncate_start(self._start)
             return count
 
     def remove_expired_files(self, now_ms: int) -> int:
         """Remove files of segments taken out `file.delete.delay.ms` ago; returns how many."""
-        if not self._removed:
-            return 0
         with self._lock:
-            due = [path for at, path in self._removed if at <= now_ms]
-            self._removed = [(at, path) for at, path in self._removed if at > now_ms]
-        with storage(f"cannot remove files of {self.tp}"):
-            for path in due:
-                remove(path)
+            due = self._segments.take_deleted(now_ms)
+        if due:
+            with storage(f"cannot remove files of {self.tp}"):
+                for path in due:
+                    remove(path)
         return len(due)
 
-    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers silent for `producer.id.expiration.ms`; returns how many."""
+    def delete_records_before(self, offset: int) -> int:
+        """The log begins at `offset` (-1: at the high watermark) unless it begins later; returns where it does.
+
+        Nobody reads what lies before, from now on; `LogManager.delete_records` makes that durable. Whole segments go
+        with the next retention. `OffsetOutOfRangeError` above the high watermark.
+        """
         with self._lock:
-            return self._producers.expire(now_ms - expiration_ms)
+            self._check_open()
+            wanted = self.high_watermark if offset == TO_HIGH_WATERMARK else offset
+            if not 0 <= wanted <= self.high_watermark:
+                raise OffsetOutOfRangeError(
+                    f"{self.tp}: records before {offset} cannot be deleted, the high watermark is {self.high_watermark}"
+                )
+            if wanted > self._start:
+                self._epochs.truncate_start(wanted)
+                self._start = wanted
+            return self._start
 
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that holds `offset` or a later one; the watermark falls where it must."""
@@ -582,43 +675,63 @@ class PartitionLog(Shortening, Flushing, PlainAppend):
                 return
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
-            while len(self._segments) > 1 and self._bases[-1] >= offset:
-                self._bases.pop()
-                self._segments.pop().discard()
-            self._segments[-1].truncate_to(offset)
-            self._kept = (None, 0)
-            self._end = self._segments[-1].next_offset
-            self._flushed = min(self._flushed, self._end)
+            self._segments.truncate_to(offset)
+            self._end = self._segments.active.next_offset
+            self._flusher.truncate_to(self._end)
             self._replicated = min(self._replicated, self._end)
             self._epochs.truncate_end(self._end)
-            self._snapshots.drop_after(self._end)
-            self._producers, at = self._snapshots.latest()
-            replay(self._segments, at, self._producers, self._clock())
+            self._producers.reload(self._end, self._segments, self._clock())
 
-    def close(self, *, clean: bool = True) -> None:
-        """Flush, write the producers' snapshot and close. Not `clean`: let go of the files as a crash would."""
-        if clean and self._closed is None:
-            self.flush()
+    # -- producers -----------------------------------------------------------------------------------------------
+
+    def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
+        """Forget producers silent for `producer.id.expiration.ms`; returns how many."""
         with self._lock:
-            if self._closed is not None:
-                return
-            if clean:
-                for segment in self._segments:
-                    segment.seal()
-                self._snapshots.write(self._producers, self._end, durable=True)
-            self._closed = "the log is closed"
-            for segment in self._segments:
-                segment.release()
+            return self._producers.state.expire(now_ms - expiration_ms)
 
-    def check_files(self) -> None:
-        """Take the log offline where the file that it writes was removed or cut by somebody else: what is acknowledged
-        then would be gone with the process."""
+    def last_offsets_of_producers(self) -> dict[int, int]:
+        """Of each producer, the last offset of its last batch."""
         with self._lock:
-            active = self._segments[-1]
-            if self._closed is None and is_short(active.path, active.size):
-                self._fail(f"{active.path} was removed or cut while it was written")
+            return self._producers.state.last_offsets()
 
-    @property
-    def offline(self) -> str | None:
-        """Why the log refuses everything; None while it serves."""
-        return self._closed
+    # -- compaction and scrubbing --------------------------------------------------------------------------------
+
+    def sealed_segments(self) -> list[Segment]:
+        """Those that are no longer written and lie below the high watermark."""
+        with self._lock:
+            self._check_open()
+            return self._segments.sealed(self.high_watermark)
+
+    def sealed_end(self, sealed: Sequence[Segment]) -> int:
+        """The base offset of the segment after `sealed`, what `sealed_segments` gave."""
+        with self._lock:
+            following = self._segments.base_after(sealed[-1].base_offset if sealed else -1)
+            return self._end if following is None else following
+
+    def file_of(self, segment: Segment) -> OpenFile:
+        """To be read without the lock."""
+        with self._lock:
+            self._check_open()
+            segment.used()
+            return segment.file
+
+    def roll_when_older(self, age_ms: int, now_ms: int) -> None:
+        """Begin a new segment when the first record of the one that is written is older, so that it is compacted."""
+        with self._lock:
+            self._check_open()
+            if self._segments.active.older_than(age_ms, now_ms):
+                self._roll(self._end, now_ms)
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> bool:
+        """Put `cleaned` in the place of `old`; False, and nothing done, when these are not all here any more."""
+        with self._flush_lock, self._lock:
+            self._check_open()
+            if not self._segments.holds_sealed(old):
+                return False
+            commit_swap(self.directory, cleaned)
+            try:
+                self._segments.replace(old, cleaned, self._clock() + self._config.file_delete_delay_ms)
+            except StorageError as error:
+                self._fail(f"a compaction could not be finished ({error})")
+                raise
+            return True

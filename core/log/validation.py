@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple
 
+from crc32c import crc32c
+
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import (
@@ -13,11 +15,13 @@ from klamm.core.log.errors import (
     MessageTooLargeError,
     RecordError,
     RecordListTooLargeError,
+    WouldBlockError,
 )
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import (
+    CRC_FROM,
     HEADER,
     HEADER_SIZE,
     LENGTH_OVERHEAD,
@@ -29,8 +33,11 @@ from klamm.core.records.header import (
     BatchHeader,
     Buffer,
     crc_matches,
+    rewrite_log_append_time,
     rewrite_max_timestamp,
 )
+from klamm.core.records.plain_produce import PlainProduce
+from klamm.core.records.recompress import recompress
 from klamm.core.seams.codec import DecompressionBombError
 
 FIRST_THIRD_PARTY_CODEC: Final = 5
@@ -70,6 +77,65 @@ class Validator:
         self._after_ms = config.message_timestamp_after_max_ms
         self._verifies_all = config.verify_payload == "all"
         self._verifies_plain = config.verify_payload != "none"
+        self._sets_append_time = config.message_timestamp_type == "LogAppendTime"
+
+    def prepare(
+        self, batch: bytearray | memoryview, origin: AppendOrigin, now_ms: int, max_size: int, *, on_loop: bool = False
+    ) -> tuple[bytearray | memoryview, BatchHeader, int]:
+        """Returns the batch as it is stored, but for its offsets; its header; and the time that the broker's clock set,
+        -1 where it set none. `max_size` bounds the uncompressed bytes of the records that are read.
+
+        Raises what `check` and `open` do, and `WouldBlockError` when `on_loop` and reading the records takes longer
+        than an event loop can wait.
+        """
+        try:
+            header = self.check(batch, origin, now_ms)
+            if origin is not AppendOrigin.REPLICA and self.requires_open(header):
+                batch, header = self._opened(batch, header, now_ms, max_size, on_loop)
+        except InvalidTimestampError as error:
+            if on_loop:
+                raise WouldBlockError("the records are read to name those with wrong timestamps") from error
+            raise self.with_records(error, batch, max_size, now_ms) from None
+        if origin is AppendOrigin.REPLICA or not self._sets_append_time:
+            return batch, header, NO_TIMESTAMP
+        return batch, rewrite_log_append_time(batch, 0, header, now_ms), now_ms
+
+    def _opened(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, max_size: int, on_loop: bool
+    ) -> tuple[bytearray | memoryview, BatchHeader]:
+        """The batch as it is stored, its records read; see `may_block`."""
+        try:
+            opened = self.open(batch, header, min(max_size, ON_LOOP_UNPACKED) if on_loop else max_size, now_ms)
+        except MessageTooLargeError as error:
+            if on_loop and max_size > ON_LOOP_UNPACKED:
+                raise WouldBlockError(str(error)) from error
+            raise
+        if self.config.compacts:
+            self.check_keys(opened)
+        stored = self.stored_codec(header)
+        if stored == header.codec_id:
+            return batch, opened.header
+        return recompress(opened.header, opened.records, self.codecs.by_id(stored))
+
+    def passes(self, checked: PlainProduce, now_ms: int) -> bool:
+        """Whether a batch that breaks no rule of all topics (`records.plain_produce`) breaks none of this topic: its
+        size, codec and timestamps are within the limits, its CRC is right, and its records, where the topic has them
+        read, are what the header says.
+
+        False as well where knowing takes longer than an event loop can wait. `prepare` then corrects or refuses it.
+        """
+        _, _, _, _, _, batch, count, first_ms, largest_ms, codec_id, _, crc = checked
+        return (
+            len(batch) <= self._largest
+            and codec_id in self._kafkas_codecs
+            and (first_ms == NO_TIMESTAMP or now_ms - first_ms <= self._before_ms)
+            and largest_ms - now_ms <= self._after_ms
+            and (crc < 0 or crc32c(batch[CRC_FROM:]) == crc)
+            and (
+                not self.verifies(codec_id, first_ms, largest_ms)
+                or self._bears_out(batch, count, codec_id, first_ms, largest_ms)
+            )
+        )
 
     def check(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """The header of the one batch in `batch`, or the error that the client gets."""
@@ -95,15 +161,6 @@ class Validator:
             and largest_ms - now_ms <= self._after_ms
         )
         return BatchHeader._make(fields) if fits else None
-
-    def within_limits(self, size: int, codec_id: int, first_ms: int, largest_ms: int, now_ms: int) -> bool:
-        """Of a batch that is plain otherwise (`records.plain_produce`): what of `_ordinary` is this topic's."""
-        return (
-            size <= self._largest
-            and codec_id in self._kafkas_codecs
-            and (first_ms == NO_TIMESTAMP or now_ms - first_ms <= self._before_ms)
-            and largest_ms - now_ms <= self._after_ms
-        )
 
     def _judge(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
@@ -227,7 +284,9 @@ class Validator:
         try:
             if header.codec_id:
                 records = self.codecs.by_id(header.codec_id).decompress(records, max_size)
-            largest_ms, keyless = self._read(records, header.record_count, header.base_timestamp)
+            # The offsets that are checked are those that the log will give.
+            count, first_ms = header.record_count, header.base_timestamp
+            largest_ms, keyless = native.validate(records, count, 0, count - 1, first_ms, False)
         except DecompressionBombError as error:
             raise MessageTooLargeError(f"a record batch cannot be opened: {error} (decompressed.max.bytes)") from error
         except CorruptRecordError as error:
@@ -237,23 +296,17 @@ class Validator:
             self._check_timestamps(header, now_ms)
         return Opened(header, records, keyless)
 
-    def bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
-        """Whether a plain batch's records are what its header says; on the event loop, so False as well where it takes
-        longer to know. `open` then says what is wrong, or corrects it."""
+    def _bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
+        """Whether the records are what the header says; False as well where it takes longer to know."""
         records: Buffer = batch[HEADER_SIZE:]
         try:
             if codec_id:
                 if len(records) > ON_LOOP_PACKED:
                     return False
                 records = self.codecs.by_id(codec_id).decompress(records, ON_LOOP_UNPACKED)
-            return self._read(records, count, first_ms)[0] == largest_ms
+            return native.validate(records, count, 0, count - 1, first_ms, False)[0] == largest_ms
         except CorruptRecordError:
             return False
-
-    @staticmethod
-    def _read(records: Buffer, count: int, first_ms: int) -> tuple[int, int]:
-        """The largest timestamp, and how many records have no key. The offsets are those that the log will give."""
-        return native.validate(records, count, 0, count - 1, first_ms, False)
 
     def stored_codec(self, header: BatchHeader) -> int:
         """The id of the codec in which the topic stores the batch."""

@@ -20,7 +20,7 @@ from klamm.core.log.validation import AppendOrigin
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import response_frame
 from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.one_batch import OneBatch, write_one_produced
+from klamm.core.protocol.one_batch import OneBatch
 from klamm.core.protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
 from klamm.core.records.header import HEADER_SIZE
 from klamm.core.records.native import produced
@@ -73,37 +73,20 @@ def produce_plain(services: Services, request: PlainProduce) -> list[Buffer] | N
     if acks == -1 and led.in_sync < log.config.min_insync_replicas:
         return None
     try:
-        base_offset = log.append_plain(request, led.leader_epoch)
+        result = log.append(records, leader_epoch=led.leader_epoch, on_loop=True, checked=request, commit=True)
+    except WouldBlockError:
+        return None
     except KlammError as error:
         return _one_failed(services, led, OneBatch(*request[:6]), error)
-    if base_offset is None:
-        return _produce_one(services, led, OneBatch(*request[:6]))
     size = len(records)
-    led.shown(size)
+    if result.high_watermark_advanced:
+        led.shown(size)
     traffic = led.traffic
     traffic.produces += 1
     traffic.bytes_in += size
     traffic.messages_in += count
-    return [produced(version, topic, correlation_id, partition, base_offset, -1, log.log_start_offset, 0)]
-
-
-def _produce_one(services: Services, led: LedPartition, request: OneBatch) -> list[Buffer] | None:
-    """As `produce_plain`, where the log has to look closer."""
-    records = request.records
-    if _may_block(services, led, records):
-        return None
-    try:
-        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch, on_loop=True)
-    except WouldBlockError:
-        return None
-    except KlammError as error:
-        return _one_failed(services, led, request, error)
-    led.published(len(records))
-    traffic = led.traffic
-    traffic.produces += 1
-    traffic.bytes_in += len(records)
-    traffic.messages_in += result.last_offset - result.base_offset + 1
-    return [write_one_produced(request, result.base_offset, result.log_append_time_ms, led.log.log_start_offset)]
+    base_offset, _, append_time_ms, _, _ = result
+    return [produced(version, topic, correlation_id, partition, base_offset, append_time_ms, log.log_start_offset, 0)]
 
 
 def _one_failed(services: Services, led: LedPartition, request: OneBatch, error: KlammError) -> list[Buffer]:
@@ -130,11 +113,8 @@ def _refusal(message: ProduceRequest) -> ErrorCode | None:
 
 
 def _may_block(services: Services, led: LedPartition, records: memoryview) -> bool:
-    return (
-        len(records) > ON_LOOP_BYTES
-        or led.log.append_may_block(records)
-        or services.validation.applies_to(led.name.topic)
-    )
+    """As far as the log does not say so itself."""
+    return len(records) > ON_LOOP_BYTES or services.validation.applies_to(led.name.topic)
 
 
 def _append_now(services: Services, part: ProducePartition, acks: int) -> Produced | None:

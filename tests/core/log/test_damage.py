@@ -143,7 +143,7 @@ def test_a_batch_inside_a_record_is_not_taken_for_one(tmp_path: Path) -> None:
     positions = [position for position, _ in iter_headers(raw)]
     harm(path, 1, 11)
     again = open_log(tmp_path, known=OpenFrom(recovery_point=3))
-    segment = again._segments[0]
+    (segment,) = again._segments
     assert find_whole(segment.file, positions[1] + 1, segment.size, 1) == positions[2]
     again.advance_high_watermark(3)
     assert [r.value for r in records_of(again.read(2, 100).data)] == [b"last"]

@@ -112,11 +112,11 @@ def test_verify_on_read_withholds_what_fails_its_crc(tmp_path: Path) -> None:
 
 def test_a_log_that_was_compacted_may_have_holes_for_ever(tmp_path: Path) -> None:
     log = fill(tmp_path)
-    assert log._dense
+    assert log._segments.dense
     log.reconfigure(log.config.model_copy(update={"cleanup_policy": "compact"}))
     log.reconfigure(log.config.model_copy(update={"cleanup_policy": "delete"}))
     log.close()
-    assert not open_log(tmp_path)._dense
+    assert not open_log(tmp_path)._segments.dense
 
 
 def test_more_epochs_than_one_look_takes_are_no_damage(tmp_path: Path) -> None:

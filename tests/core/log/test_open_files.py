@@ -66,9 +66,10 @@ def test_logs_go_on_with_one_open_file_between_them(tmp_path: Path) -> None:
 def test_a_reader_reads_on_while_its_file_is_closed(tmp_path: Path) -> None:
     log = open_log(tmp_path, files=OpenFiles(1))
     append(log, batch([b"value"]))
-    held = log._segments[0].file
+    (segment,) = log._segments
+    held = segment.file
     log.files.close_some()
-    assert log._segments[0].file is not held
+    assert segment.file is not held
     assert len(held.read(log.size, 0)) == log.size
 
 
@@ -76,7 +77,7 @@ def test_it_opens_again_when_descriptors_ran_out(tmp_path: Path, monkeypatch: py
     log = open_log(tmp_path, segment_bytes=300)
     for _ in range(10):
         append(log, batch([b"x" * 100]))
-    segment = log._segments[2]
+    segment = log.sealed_segments()[2]
     segment.let_go()
     refused: list[Path] = []
 

@@ -22,7 +22,7 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
 
-TUNING = LogTuning(recovery_threads=3, flush_interval_ms=5_000, place_bytes=0)
+TUNING = LogTuning(recovery_threads=3, flush_interval_ms=5_000, max_rescan_bytes=0)
 TOPIC_ID = UUID(int=3)
 COUNT = 60
 
@@ -68,9 +68,9 @@ def test_what_is_old_is_flushed_and_not_read_after_a_crash(tmp_path: Path) -> No
     assert log.append(batch([b"62" * 20], producer=(1, 0, COUNT + 2))).duplicate
 
 
-def test_the_place_is_kept_once_enough_was_written_since_the_last_one(tmp_path: Path) -> None:
+def test_a_snapshot_is_written_once_enough_was_written_since_the_last_one(tmp_path: Path) -> None:
     clock = ManualClock()
-    logs = manager(tmp_path, clock, dataclasses.replace(TUNING, place_bytes=2_000))
+    logs = manager(tmp_path, clock, dataclasses.replace(TUNING, max_rescan_bytes=2_000))
     log = logs.create(TopicPartition("t", 0), TOPIC_ID, TopicConfig())
     kept = []
     for n in range(12):
@@ -78,7 +78,7 @@ def test_the_place_is_kept_once_enough_was_written_since_the_last_one(tmp_path: 
         clock.advance(5_000)
         logs.run_maintenance(clock())
         assert log.recovery_point == log.log_end_offset == 5 * (n + 1)
-        if log.place_is_far(0) is False:
+        if not log.rescan_exceeds(0):
             kept.append(log.size)
     assert 1 < len(kept) < 6
     assert all(later - earlier > 2_000 for earlier, later in zip([0, *kept], kept, strict=False))
@@ -92,7 +92,7 @@ def test_the_place_is_kept_once_enough_was_written_since_the_last_one(tmp_path: 
 def test_an_index_of_before_a_truncation_is_not_believed(tmp_path: Path) -> None:
     log = open_log(tmp_path, index_interval_bytes=100)
     fill(log, 0, COUNT)
-    log.flush(keep_place=True)
+    log.flush(snapshot=True)
     log.truncate_to(10)
     for n in range(10, 80):
         append(log, batch([b"other" * (n % 7 + 1)]))
@@ -115,19 +115,19 @@ def test_a_segment_rolled_during_the_flush_keeps_its_own_index(tmp_path: Path) -
             fill(log, 20, 40)
 
     with fault_hook(roll):
-        log.flush(keep_place=True)
+        log.flush(snapshot=True)
     assert log.segment_count > 1
     log.close(clean=False)
     again = open_log(tmp_path, segment_bytes=3_000, known=OpenFrom(recovery_point=20))
     assert [r.value for r in read_all(again)] == [b"%d" % n * 20 for n in range(COUNT)]
 
 
-def test_a_place_that_cannot_be_kept_is_no_failed_flush(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_snapshot_that_cannot_be_written_is_no_failed_flush(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     log = open_log(tmp_path)
     fill(log, 0, 5)
     faults.install(ScriptedFaults("log.index.write=ENOSPC"))
     try:
-        log.flush(keep_place=True)
+        log.flush(snapshot=True)
     finally:
         faults.install(None)
     assert (log.recovery_point, log.offline) == (5, None)

@@ -13,10 +13,18 @@ from klamm.core.log.errors import InvalidRecordError, InvalidTimestampError, Mes
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.validation import ON_LOOP_PACKED, Validator
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
-from klamm.core.records.native import plain_produce
-from klamm.core.records.plain_produce import PlainProduce
 from klammtest.guarantees import guarantee
-from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
+from klammtest.logs import (
+    START_MS,
+    ManualClock,
+    append,
+    append_checked,
+    batch,
+    codec_table,
+    from_request,
+    open_log,
+    read_all,
+)
 
 CODECS = codec_table()
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -80,13 +88,6 @@ def random_bytes(seed: int) -> bytes:
 KINDS = (cut, garbled, no_records, too_few, too_many, large)
 
 
-def plain(records: bytes) -> PlainProduce:
-    around = struct.pack(">hhihhhiih", 0, 7, 1, -1, -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, len(records))
-    read = plain_produce(bytearray(around + records))
-    assert read is not None
-    return read
-
-
 def take_unopened(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Validator, "verifies", lambda *_: False)
 
@@ -97,8 +98,10 @@ def take_unopened(patch: pytest.MonkeyPatch) -> None:
 def test_what_no_reader_could_read_is_refused(tmp_path: Path, name: str, kind: Callable[[str], bytearray]) -> None:
     log = open_log(tmp_path, verify_payload="all")
     log.begin_leader_epoch(0)
-    assert log.append_plain(plain(kind(name)), 0) is None, "left to the long way"
-    with pytest.raises(InvalidRecordError, match="the records of a batch with the right CRC cannot be read"):
+    refused = "the records of a batch with the right CRC cannot be read"
+    with pytest.raises(InvalidRecordError, match=refused):
+        append_checked(log, from_request(kind(name)))
+    with pytest.raises(InvalidRecordError, match=refused):
         append(log, kind(name))
     assert log.log_end_offset == 0
 
@@ -108,7 +111,7 @@ def test_a_good_batch_is_taken_both_ways(tmp_path: Path, name: str) -> None:
     log = open_log(tmp_path, verify_payload="all")
     log.begin_leader_epoch(0)
     good = batch([b"a", b"b"], codec=CODECS.by_name(name), step_ms=5)
-    assert log.append_plain(plain(good), 0) == 0
+    assert append_checked(log, from_request(good))[:2] == (0, 1)
     assert append(log, bytearray(good)) == (2, 3)
     assert [record.value for record in read_all(log)] == [b"a", b"b"] * 2
 
@@ -144,7 +147,8 @@ def test_only_what_unpacks_in_no_time_is_opened_on_the_loop(tmp_path: Path) -> N
     grows = batch([bytes(1_000_000)], codec=zstd)
     assert not log.append_may_block(grows), "its header does not tell"
     for many in (packed, grows):
-        assert log.append_plain(plain(many), 0) is None
+        with pytest.raises(WouldBlockError):
+            append_checked(log, from_request(many), on_loop=True)
         append(log, bytearray(many))
     with pytest.raises(WouldBlockError):
         log.append(bytearray(grows), on_loop=True)
@@ -177,8 +181,7 @@ def test_a_max_timestamp_that_no_record_has_is_corrected(tmp_path: Path, verifie
     log = open_log(tmp_path, verify_payload=verified)
     log.begin_leader_epoch(0)
     data = claims(batch([b"a", b"b"], step_ms=1), said)
-    assert log.append_plain(plain(data), 0) is None
-    append(log, data)
+    append_checked(log, from_request(data))
     assert stored_max(log) == START_MS + 1
     found = log.offset_for_timestamp(START_MS + 1)
     assert found is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
@@ -9,12 +10,14 @@ from uuid import UUID
 from klamm.core.config.topic import TopicConfig
 from klamm.core.log.loader import OpenFrom
 from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.partition_log import AppendResult, PartitionLog, ReadIsolation
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
+from klamm.core.records.native import plain_produce
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.plain_produce import PlainProduce
 from klamm.core.records.record import Record
 from klamm.core.seams.codec import Codec
 from klamm.plugins.codecs import klamm_codecs
@@ -82,6 +85,21 @@ def append(log: PartitionLog, data: bytearray, *, leader_epoch: int = 0) -> tupl
     result = log.append(data, leader_epoch=leader_epoch)
     log.advance_high_watermark(log.log_end_offset)
     return result.base_offset, result.last_offset
+
+
+def from_request(data: bytes | bytearray) -> PlainProduce:
+    """The batch as it is read from a Produce request."""
+    around = struct.pack(">hhihhhiih", 0, 7, 1, -1, -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, len(data))
+    read = plain_produce(bytearray(around + data))
+    assert read is not None
+    return read
+
+
+def append_checked(
+    log: PartitionLog, checked: PlainProduce, *, leader_epoch: int = 0, on_loop: bool = False
+) -> AppendResult:
+    """As a leader without followers does with the batch of a request."""
+    return log.append(checked[5], leader_epoch=leader_epoch, on_loop=on_loop, checked=checked, commit=True)
 
 
 def records_of(data: bytes) -> Iterator[Record]:

@@ -1,0 +1,31 @@
+"""The damaged places of one log: each is logged and counted once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from klamm.core.log.reading import BrokenChainError
+from klamm.core.records.partition import TopicPartition
+
+_log = logging.getLogger(__name__)
+_MAX_PLACES: Final = 1000
+
+
+class DamagedPlaces:
+    """`count`: places found since the log was opened, at most 1,000.
+
+    Takes no lock: two readers that find one place at the same moment may log it twice.
+    """
+
+    def __init__(self, tp: TopicPartition) -> None:
+        self.count = 0
+        self._tp = tp
+        self._places: set[tuple[str, int]] = set()
+
+    def report(self, broken: BrokenChainError) -> None:
+        place = broken.path.name, broken.position
+        if place not in self._places and len(self._places) < _MAX_PLACES:
+            self._places.add(place)
+            self.count += 1
+            _log.error("%s: %s; it is not served", self._tp, broken)
