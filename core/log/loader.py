@@ -14,6 +14,7 @@ from pathlib import Path
 from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, StorageError
 from klamm.core.log.files import remove, storage
+from klamm.core.log.index_builder import Checked
 from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.log_segments import LogSegments
 from klamm.core.log.naming import (
@@ -30,7 +31,7 @@ from klamm.core.log.naming import (
 )
 from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.producer_state_manager import ProducerStateManager
-from klamm.core.log.segment import Checked, Segment
+from klamm.core.log.segment import Segment
 from klamm.core.log.snapshots import Snapshots
 from klamm.core.log.swap import recover_swaps
 

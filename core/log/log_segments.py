@@ -101,7 +101,6 @@ class LogSegments:
                 end = segment.locate(bound, cached_only=cached_only)
             if end > start:
                 found.append(segment.extent(start, end, expected))
-                segment.used()
                 size += end - start
             index += 1
             if index < len(segments) and self.dense and segment.next_offset < bases[index]:

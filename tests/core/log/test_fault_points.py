@@ -21,7 +21,7 @@ OF_MODULES = {"os", "shutil"}
 OF_PATHS = {"rename", "unlink", "rmdir", "write_text", "write_bytes"}
 ALLOWED = {("log_directory.py", "ftruncate"), ("log_directory.py", "write")}
 """The process's number in the lock file, which nothing depends on."""
-OWN_RENAMES = {"_offsets", "_times"}
+OWN_RENAMES = {"offsets", "times"}
 """Indexes, whose `rename` goes through `files`."""
 
 

@@ -87,7 +87,7 @@ def test_it_opens_again_when_descriptors_ran_out(tmp_path: Path, monkeypatch: py
             raise StorageError(f"cannot open {path}: Too many open files") from OSError(24, "Too many open files")
         return OpenFile(path)
 
-    monkeypatch.setattr("klamm.core.log.segment.OpenFile", refuse_once)
+    monkeypatch.setattr("klamm.core.log.log_file.OpenFile", refuse_once)
     assert segment.file.size() == segment.size
     assert refused == [segment.path]
     assert len(log.files) < 10
