@@ -88,9 +88,10 @@ class PartitionLog:
     The log's own state is its offsets (start, end, how far replicas have it), its configuration and whether it serves.
     Each part owns its state, knows nothing of the facade and is called under the lock unless it says otherwise.
 
-    Blocking and thread-safe. `_lock` guards all state; it is not held for an fsync, while a reader's batches are read,
-    or for `on_visible`. The offsets are read without it. `_flush_lock` is held for the whole of a flush, a truncation
-    and a compaction's swap: none of these runs while another does. It is taken before `_lock`, never after.
+    Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while a reader's
+    batches are read, or for `on_visible`. The offsets are read without it. `_flush_lock` is held for the whole of a
+    flush, a truncation and a compaction's swap: none of these runs while another does. It is taken before `_lock`,
+    never after.
     """
 
     def __init__(
