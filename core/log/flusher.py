@@ -84,7 +84,7 @@ class Flusher:
                     file.sync()
 
     def finish(self, pending: PendingFlush, end: int, now_ms: int) -> None:
-        """Moves the recovery point, never beyond `end`: the log may have been truncated meanwhile."""
+        """Moves the recovery point, never beyond `end`, the end of the log now."""
         self.recovery_point = max(self.recovery_point, min(pending.offset, end))
         self.last_flush_ms = now_ms
 

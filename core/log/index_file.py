@@ -55,14 +55,11 @@ class IndexFile:
         self._max_entries = max(1, max_bytes // entry.size)
         self._data: bytearray | None = bytearray()
         self._count = 0
+        self.full = self._max_entries <= 1
+        """Whether the segment must be rolled; one entry is kept free for the last one, made when it is."""
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def full(self) -> bool:
-        """Whether the segment must be rolled; one entry is kept free for the last one, made when it is."""
-        return self._count >= self._max_entries - 1
 
     @property
     def in_memory(self) -> bool:
@@ -79,7 +76,8 @@ class IndexFile:
                 return None
             raw = self.path.read_bytes()
         state, count = self._parse(raw)
-        self._data, self._count = None, count
+        self._data = None
+        self._set_count(count)
         return state
 
     def _parse(self, raw: bytes) -> tuple[SegmentState, int]:
@@ -149,18 +147,15 @@ class IndexFile:
 
     def append(self, key: int, value: int) -> None:
         """Keys must grow."""
-        self.grow()
+        if self._data is None:
+            self.grow()
         assert self._data is not None
         self._data += self._entry.pack(key, value)
-        self._count += 1
+        self._set_count(self._count + 1)
 
-    def last(self) -> tuple[int, int] | None:
-        """Of an index in memory."""
-        if not self._count:
-            return None
-        self.grow()
-        assert self._data is not None
-        return self._at(self._data, self._count - 1)
+    def _set_count(self, count: int) -> None:
+        self._count = count
+        self.full = count >= self._max_entries - 1
 
     def floor(self, key: int) -> tuple[int, int] | None:
         """The last entry whose key is at most `key`; from the file without its CRC: for answers that are checked."""
@@ -205,7 +200,8 @@ class IndexFile:
 
     def clear(self) -> None:
         """Forget all entries; the file, which is then stale, is replaced when the index is sealed."""
-        self._data, self._count = bytearray(), 0
+        self._data = bytearray()
+        self._set_count(0)
 
     def rename(self, target: Path) -> None:
         """Give the file, sealed before, another name; OSError as is."""

@@ -35,12 +35,8 @@ class SegmentIndexes:
         self.offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, max_bytes)
         self.times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, max_bytes)
         self.bytes_since_entry = 0
-        self.full = False
-        self._base = base_offset
-        self._note_full()
-
-    def _note_full(self) -> None:
         self.full = self.offsets.full or self.times.full
+        self._base = base_offset
 
     # -- entries -------------------------------------------------------------------------------------------------
 
@@ -49,20 +45,20 @@ class SegmentIndexes:
         self.offsets.add(last_offset, position)
         self.times.add(largest.timestamp_ms, largest.offset)
         self.bytes_since_entry = 0
-        self._note_full()
+        self.full = self.offsets.full or self.times.full
 
     def close(self, largest: LargestTimestamp) -> None:
         """Adds the last entry of the time index, the segment's largest timestamp."""
         if largest.timestamp_ms >= 0:
             self.times.add(largest.timestamp_ms, largest.offset)
-            self._note_full()
+            self.full = self.offsets.full or self.times.full
 
     def clear(self) -> None:
         """Forgets all entries; the files, which are then stale, are replaced by `seal`."""
         self.offsets.clear()
         self.times.clear()
         self.bytes_since_entry = 0
-        self._note_full()
+        self.full = self.offsets.full or self.times.full
 
     def grow(self) -> None:
         """Takes the entries into memory, to add more. `CorruptRecordError` when a file is not whole."""
@@ -78,7 +74,7 @@ class SegmentIndexes:
         state = self.offsets.load()
         if state is None or state != self.times.load() or state.next_offset < self._base:
             return None
-        self._note_full()
+        self.full = self.offsets.full or self.times.full
         return state
 
     def contents(self, state: SegmentState) -> list[bytes | None]:
@@ -117,4 +113,4 @@ class SegmentIndexes:
         """Removes the files and forgets all entries; OSError as is."""
         self.offsets.remove()
         self.times.remove()
-        self._note_full()
+        self.full = self.offsets.full or self.times.full
