@@ -16,20 +16,20 @@ from pathlib import Path
 import pyarrow as pa
 
 from klamm.core.client.cluster_client import FetchedPartition
-from klamm.core.client.range_reader import OffsetRange, RangeReader
+from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.envelope import SchemaKey
 from klamm.hadoop.columnar import chunks as chunks_module
 from klamm.hadoop.columnar.chunks import ReadRanges
 from klamm.hadoop.columnar.files import WriteFiles
 from klamm.hadoop.columnar.job import pieces_of
+from klamm.hadoop.load.reading import RECORDS
+from klamm.hadoop.load.rows import RowFormat, RowMaker
 from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.reading import RECORDS
-from klamm.hadoop.rows import RowFormat, RowMaker
 from klamm.hadoop.spark.columns import spark_batches
 from klamm.plugins.demo.flights import load_flights
 from klamm.schemas.columns.arrowtype import arrow_type

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from uuid import UUID
 
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.log.manager import LogManager
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from klamm.core.client.cluster_client import FetchedPartition
-from klamm.core.client.range_reader import OffsetRange, RangeReader, ReadBatch
+from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader, ReadBatch
 from klamm.core.errors import ErrorCode
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable

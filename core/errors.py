@@ -57,7 +57,7 @@ class StorageError(KlammError):
 
 
 class CoordinationError(KlammError):
-    """The coordination refused or is away; see `klamm.core.seams.coordination` for the precise kinds."""
+    """The coordination refused or is away; see `klamm.core.interfaces.coordination` for the precise kinds."""
 
     code = ErrorCode.coordinator_not_available
 

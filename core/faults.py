@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from klamm.core.errors import ConfigError
+from .errors import ConfigError
 
 FaultHook = Callable[[str], None]
 VARIABLE: Final = "KLAMM_FAULTS"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from klamm.core import hookspecs
-from klamm.core.hookspecs import PROJECT
-from klamm.core.seams.provider import Provider
+from . import hookspecs
+from .hookspecs import PROJECT
+from .interfaces.provider import Provider
 
 BEGIN = "<!-- The rest is made by klamm.core.hook_reference; a test compares. -->"
 

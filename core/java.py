@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from klamm.core.errors import ConfigError, KlammError
+from .errors import ConfigError, KlammError
 
 HOST: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1

@@ -16,19 +16,19 @@ from typing import Any, Generic, TypeVar, cast
 import pluggy
 from pydantic import BaseModel
 
-from klamm.core import hookspecs
-from klamm.core.errors import PluginError
-from klamm.core.seams.audit import Audit
-from klamm.core.seams.codec import Codec
-from klamm.core.seams.command import Command
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.envelope import Envelope
-from klamm.core.seams.interceptor import ConsumerInterceptor, ProducerInterceptor
-from klamm.core.seams.offsets import OffsetStore
-from klamm.core.seams.provider import Provider
-from klamm.core.seams.serde import Serde
-from klamm.core.seams.sink import Sink
-from klamm.core.seams.validator import TopicValidator
+from . import hookspecs
+from .errors import PluginError
+from .interfaces.audit import Audit
+from .interfaces.codec import Codec
+from .interfaces.command import Command
+from .interfaces.coordination import Coordination
+from .interfaces.envelope import Envelope
+from .interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+from .interfaces.offsets import OffsetStore
+from .interfaces.provider import Provider
+from .interfaces.serde import Serde
+from .interfaces.sink import Sink
+from .interfaces.validator import TopicValidator
 
 ENTRY_POINT_GROUP = "klamm"
 T = TypeVar("T")

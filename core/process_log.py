@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any, TextIO
 
-from klamm.core.config.process_log import ProcessLogConfig
-from klamm.core.records.partition import TopicPartition
+from .config.sections.process_log import ProcessLogConfig
+from .records.partition import TopicPartition
 
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _QUIET = {"kazoo": "WARNING", "py4j": "WARNING"}

@@ -13,8 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from klamm.core.errors import ConfigError
-from klamm.core.java import cache_folder, find_java
+from .errors import ConfigError
+from .java import cache_folder, find_java
 
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RECORDED: Final = "2"

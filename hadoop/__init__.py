@@ -9,13 +9,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
-from klamm.core.seams.provider import Provider
-from klamm.core.seams.sink import Sink
+from klamm.core.interfaces.command import Command
+from klamm.core.interfaces.provider import Provider
+from klamm.core.interfaces.sink import Sink
 from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig
 
 if TYPE_CHECKING:
-    from klamm.hadoop.lake.frame import read_lake
+    from .lake.frame import read_lake
 
 __all__ = ["klamm_commands", "klamm_sinks", "read_lake"]
 
@@ -23,7 +23,7 @@ __all__ = ["klamm_commands", "klamm_sinks", "read_lake"]
 def __getattr__(name: str) -> Any:
     if name != "read_lake":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from klamm.hadoop.lake.frame import read_lake
+    from .lake.frame import read_lake
 
     return read_lake
 
@@ -33,7 +33,7 @@ def klamm_commands() -> Iterable[Command]:
     return [
         Command(
             "load",
-            "klamm.hadoop.cli:load",
+            "klamm.hadoop.load.cli:load",
             "Load topics into a lake with Spark, data and offsets together.",
             "klamm[spark]",
         ),

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.spark_jvm import archive_file, recording_options
@@ -47,9 +47,9 @@ def _run_job(path: Path, options: str) -> None:
     from pyspark import SparkContext
     from pyspark.sql import functions as sf
 
-    from klamm.hadoop.lake_session import configured_session
-    from klamm.hadoop.session import SparkSettings, start_session
-    from klamm.hadoop.staged import FileFormat, count, write
+    from .lake_session import configured_session
+    from .load.spark_writer import FileFormat, count, write
+    from .session import SparkSettings, start_session
 
     settings = SparkSettings("klamm class archive", "local[2]", "1g", {"spark.driver.extraJavaOptions": options})
     spark = start_session(settings)

@@ -11,8 +11,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from klamm.hadoop.publishing.seam import Publisher
-from klamm.hadoop.session import SparkFailedError, reason_of
+from .publishing.interface import Publisher
+from .session import SparkFailedError, reason_of
 
 # What of Spark's configuration a job depends on; set on a session of its own.
 _NEEDED: Final = {

@@ -21,8 +21,9 @@ from pyspark.sql import SparkSession
 import klamm
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.spark_jvm import java_options
-from klamm.hadoop.jvm_zone import UTC_OPTION
-from klamm.hadoop.publishing.hdfs import HadoopJvm
+
+from .jvm_zone import UTC_OPTION
+from .publishing.hdfs import HadoopJvm
 
 NO_JAVA: Final = (
     "Spark needs Java 17 or newer, and there is none: install one (e.g. openjdk-17-jre-headless) or set JAVA_HOME"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from klamm.core.config.sections.sink import SinkSettings
 from klamm.core.config.settings import Settings
-from klamm.core.config.sink import SinkSettings
 from klamm.core.errors import ConfigError
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 

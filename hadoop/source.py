@@ -29,14 +29,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.options import Reading, SourceOptions, parse_options
-from klamm.hadoop.plan import capped, split
-from klamm.hadoop.spark.cluster import connect_source, planned
-from klamm.hadoop.spark.columns import source_columns
-from klamm.hadoop.spark.filters import PushedFilters
-from klamm.hadoop.spark.sink import KlammStreamWriter, KlammWriter, sink_options
-from klamm.hadoop.spark.tasks import RangePartition, read_task
-from klamm.hadoop.spark.typed import value_type
+
+from .load.planning.plan import capped, split
+from .options import Reading, SourceOptions, parse_options
+from .spark.cluster import connect_source, planned
+from .spark.columns import source_columns
+from .spark.filters import PushedFilters
+from .spark.sink import KlammStreamWriter, KlammWriter, sink_options
+from .spark.tasks import RangePartition, read_task
+from .spark.typed import value_type
 
 FILTER_WORKER: Final = "pyspark.sql.worker.data_source_pushdown_filters"
 
@@ -69,7 +70,7 @@ class KlammDataSource(DataSource):
         return KlammStreamWriter(sink_options(self.options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from klamm.hadoop.spark.stream import KlammStreamReader  # PySpark 4.2; the rest needs 4.1
+        from .spark.stream import KlammStreamReader  # PySpark 4.2; the rest needs 4.1
 
         return KlammStreamReader(parse_options(self.options, Reading.STREAM), schema)
 

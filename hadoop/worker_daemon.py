@@ -15,7 +15,7 @@ import pyspark.worker  # noqa: F401
 from pyspark.daemon import manager
 
 import klamm.hadoop.columnar.files
-import klamm.hadoop.reading  # noqa: F401
+import klamm.hadoop.load.reading  # noqa: F401
 
 if __name__ == "__main__":
     manager()

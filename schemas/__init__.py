@@ -6,15 +6,16 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.provider import Provider
-from klamm.schemas.options import AvroOptions
+from klamm.core.interfaces.provider import Provider
+
+from .options import AvroOptions
 
 if TYPE_CHECKING:
-    from klamm.core.seams.serde import Serde, SerdeContext
+    from klamm.core.interfaces.serde import Serde, SerdeContext
 
 
 def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
-    from klamm.schemas.serde import AvroSerde
+    from .serde import AvroSerde
 
     return cast("Serde", AvroSerde(options, context))
 

@@ -15,9 +15,10 @@ import logging
 from urllib.parse import quote, unquote
 
 from klamm.core.errors import SchemaError
-from klamm.core.seams.coordination import Coordination, Create, NodeExistsError, NoNodeError
-from klamm.schemas.fingerprint import fingerprint, identity_digest
-from klamm.schemas.log import SchemaEntry
+from klamm.core.interfaces.coordination import Coordination, Create, NodeExistsError, NoNodeError
+
+from .fingerprint import fingerprint, identity_digest
+from .log import SchemaEntry
 
 _log = logging.getLogger(__name__)
 ROOT = "/schemas"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from klamm.core.errors import SchemaError
 
 if TYPE_CHECKING:
-    from klamm.schemas.parsing import ParsedSchema
+    from .parsing import ParsedSchema
 
 
 class Compatibility(StrEnum):
@@ -40,7 +40,7 @@ class Compatibility(StrEnum):
 
 def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Compatibility) -> None:
     """`versions` are (number, text), the oldest first. `SchemaError` names the version, the field and the rule."""
-    from klamm.schemas.parsing import parse  # with fastavro, which who only knows the rules' names does without
+    from .parsing import parse  # with fastavro, which who only knows the rules' names does without
 
     asked = versions if rule.transitive else versions[-1:]
     for number, old in asked:

@@ -7,7 +7,8 @@ from numbers import Integral
 from typing import Any
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.parsing import ParsedSchema
+
+from .parsing import ParsedSchema
 
 Check = Callable[[Any], None]
 _BOUNDS = {"int": 2**31, "long": 2**63}

@@ -6,8 +6,9 @@ import hashlib
 
 from fastavro.schema import fingerprint as avro_fingerprint
 
-from klamm.core.seams.envelope import RegisteredSchema
-from klamm.schemas.parsing import identity, parse
+from klamm.core.interfaces.envelope import RegisteredSchema
+
+from .parsing import identity, parse
 
 
 def registered(schema_id: int, text: str) -> RegisteredSchema:

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
 from klamm.core.errors import BrokerError, ErrorCode, SchemaError
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.envelope import SchemaKey
-from klamm.schemas.fingerprint import registered
-from klamm.schemas.options import SCHEMA_TOPIC
+
+from .fingerprint import registered
+from .options import SCHEMA_TOPIC
 
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
 _FETCH_BYTES = 8 * 1024 * 1024

@@ -9,7 +9,8 @@ from pydantic import field_validator
 
 from klamm.core.config.section import Section, key
 from klamm.core.errors import ConfigError
-from klamm.schemas.compatibility import Compatibility
+
+from .compatibility import Compatibility
 
 SCHEMA_TOPIC = "_schemas"
 

@@ -13,13 +13,14 @@ import time
 from collections.abc import Callable
 
 from klamm.core.errors import CoordinationError, SchemaError
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
-from klamm.schemas.claims import Claims
-from klamm.schemas.compatibility import Compatibility, check
-from klamm.schemas.fingerprint import registered
-from klamm.schemas.log import SchemaEntry, SchemaLog
-from klamm.schemas.parsing import parse
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+
+from .claims import Claims
+from .compatibility import Compatibility, check
+from .fingerprint import registered
+from .log import SchemaEntry, SchemaLog
+from .parsing import parse
 
 _log = logging.getLogger(__name__)
 UNKNOWN_FOR_S = 5.0

@@ -13,20 +13,21 @@ from fastavro.validation import ValidationError, validate
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
+from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
-from klamm.core.seams.envelope import Envelope, RegisteredSchema
-from klamm.core.seams.serde import Deserializer, SerdeContext, Serializer
-from klamm.schemas.dataclass import field_names, from_plain, to_plain
-from klamm.schemas.exact import exactness
-from klamm.schemas.log import TopicSchemaLog
-from klamm.schemas.options import AvroOptions
-from klamm.schemas.parsing import ParsedSchema, parse, tree_for_writing
-from klamm.schemas.registry import SchemaRegistry
+
+from .dataclass import field_names, from_plain, to_plain
+from .exact import exactness
+from .log import TopicSchemaLog
+from .options import AvroOptions
+from .parsing import ParsedSchema, parse, tree_for_writing
+from .registry import SchemaRegistry
 
 if TYPE_CHECKING:  # pyarrow comes with an extra
-    from klamm.schemas.columns.reader import ColumnReader
-    from klamm.schemas.columns.writer import ColumnWriter
+    from .columns.reader import ColumnReader
+    from .columns.writer import ColumnWriter
 
 _MISFITS = (ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError, ArithmeticError)
 _BROKEN = (*_MISFITS, EOFError, StopIteration, SchemaResolutionError, RecursionError, MemoryError)
@@ -77,8 +78,8 @@ class AvroSerde:
     def arrow_serializer(self, topic: str) -> tuple[bytes, ColumnWriter] | None:
         """As `serializer`, for the columns of a table; None where a table's columns cannot have the schema's types.
         Needs pyarrow."""
-        from klamm.schemas.columns.avrotype import parse_type
-        from klamm.schemas.columns.writer import ColumnWriter
+        from .columns.avrotype import parse_type
+        from .columns.writer import ColumnWriter
 
         registered, envelope = self._registered(topic)
         try:
@@ -89,8 +90,8 @@ class AvroSerde:
 
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
         """As `deserializer`, to columns; `record.class` is left aside. Needs pyarrow."""
-        from klamm.schemas.columns.avrotype import parse_type
-        from klamm.schemas.columns.reader import ColumnReader
+        from .columns.avrotype import parse_type
+        from .columns.reader import ColumnReader
 
         said = self._context.formats(topic)
 

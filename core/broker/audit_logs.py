@@ -7,21 +7,21 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
-from klamm.core.broker.partitions import LedPartition
-from klamm.core.broker.services import Services
-from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.log.errors import OffsetOutOfRangeError
-from klamm.core.log.partition_log import ReadIsolation
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import AuditRead
-from klamm.core.seams.offsets import OffsetStore
+from ..errors import BrokerError, ErrorCode
+from ..interfaces.audit import AuditRead
+from ..interfaces.offsets import OffsetStore
+from ..log.errors import OffsetOutOfRangeError
+from ..log.partition_log import ReadIsolation
+from ..records.codecs import CodecTable
+from ..records.partition import TopicPartition
+from .partitions import LedPartition
+from .services import Services
 
 T = TypeVar("T")
 
 
 class LocalLogs:
-    """`klamm.core.seams.audit.BrokerLogs`. Blocking; for any thread but the event loop's."""
+    """`klamm.core.interfaces.audit.BrokerLogs`. Blocking; for any thread but the event loop's."""
 
     def __init__(self, services: Services, offsets: OffsetStore, address: tuple[str, int]) -> None:
         self._services = services

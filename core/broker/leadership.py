@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
-from klamm.core.broker.connection import describe
-from klamm.core.broker.partitions import LedPartition, Partitions
-from klamm.core.broker.workers import Workers
-from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import ConfigError, CoordinationError, KlammError, StorageError
-from klamm.core.log.manager import LogManager
-from klamm.core.log.partition_log import PartitionLog
-from klamm.core.records.partition import TopicPartition
+from ..cluster.cluster import Cluster
+from ..cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
+from ..config.sections.topic import TopicConfig
+from ..errors import ConfigError, CoordinationError, KlammError, StorageError
+from ..log.manager import LogManager
+from ..log.partition_log import PartitionLog
+from ..records.partition import TopicPartition
+from .network.connection import describe
+from .partitions import LedPartition, Partitions
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from time import monotonic_ns
 from typing import Final
 
-from klamm.core.broker.connection import describe
-from klamm.core.errors import KlammError
-from klamm.core.seams.coordination import SessionEvent
+from ..errors import KlammError
+from ..interfaces.coordination import SessionEvent
+from .network.connection import describe
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from klamm.core.broker.connection import describe
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.dynamic import check_dynamic, differing, overlaid, taken_up
-from klamm.core.config.section import values
-from klamm.core.errors import ConfigError
+from ..config.dynamic import check_dynamic, differing, overlaid, taken_up
+from ..config.section import values
+from ..config.sections.broker import BrokerConfig
+from ..errors import ConfigError
+from .network.connection import describe
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from klamm.core.broker.connection import describe
-from klamm.core.errors import KlammError
+from ..errors import KlammError
+from .network.connection import describe
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import asyncio
 import threading
 from collections.abc import Iterable, Iterator
 
-from klamm.core.broker.metrics import BrokerMetrics, TopicTraffic
-from klamm.core.cluster.image import PartitionImage
-from klamm.core.log.partition_log import PartitionLog
-from klamm.core.records.partition import TopicPartition
+from ..cluster.image import PartitionImage
+from ..log.partition_log import PartitionLog
+from ..records.partition import TopicPartition
+from .metrics.counters import BrokerMetrics, TopicTraffic
 
 
 class ParkedFetch:

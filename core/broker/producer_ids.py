@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 
-from klamm.core.broker.workers import Workers
+from .workers import Workers
 
 
 class ProducerIds:

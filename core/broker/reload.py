@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from klamm.core.broker.live_config import LiveConfig
-from klamm.core.broker.workers import Workers
-from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import KlammError, StorageError
-from klamm.core.log.files import write_atomically
-from klamm.core.process_log import ProcessLog
+from ..config.settings import Settings, load_settings
+from ..errors import KlammError, StorageError
+from ..log.segment.file_operations import write_atomically
+from ..process_log import ProcessLog
+from .live_config import LiveConfig
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 

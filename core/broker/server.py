@@ -17,50 +17,50 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from klamm.core.broker import descriptors
-from klamm.core.broker.addresses import advertised
-from klamm.core.broker.audit_logs import LocalLogs
-from klamm.core.broker.connections import Connections
-from klamm.core.broker.dispatch import Dispatcher
-from klamm.core.broker.group_service import GroupService
-from klamm.core.broker.handlers.produce import produce_plain
-from klamm.core.broker.handlers.table import HANDLERS
-from klamm.core.broker.leadership import Leadership
-from klamm.core.broker.lease import Lease
-from klamm.core.broker.limits import Limits
-from klamm.core.broker.listener import Listener
-from klamm.core.broker.live_config import LiveConfig
-from klamm.core.broker.maintenance import Maintenance
-from klamm.core.broker.metrics import BrokerMetrics
-from klamm.core.broker.partitions import Partitions
-from klamm.core.broker.producer_ids import ProducerIds
-from klamm.core.broker.reload import Reloader, ReloadOutcome
-from klamm.core.broker.services import Services
-from klamm.core.broker.topic_deletions import TopicDeletions
-from klamm.core.broker.validation import Validation
-from klamm.core.broker.workers import Workers
-from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.image import ClusterImage, Endpoint
-from klamm.core.cluster.image_reader import read_image
-from klamm.core.cluster.log_directory import LogDirectoryRecord
-from klamm.core.cluster.registration import DisplacedError
-from klamm.core.cluster.skeleton import make_skeleton
-from klamm.core.config.address import Listener as Address
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.settings import Settings
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import KlammError
-from klamm.core.log.cleaner import Cleaner, CleanerConfig
-from klamm.core.log.manager import LogManager, LogTuning
-from klamm.core.log.missing import KnownPast
-from klamm.core.log.scrubber import Scrubber, ScrubConfig
-from klamm.core.log.steady_clock import elapsed_ms
-from klamm.core.process_log import ProcessLog
-from klamm.core.protocol.software import THIRD_PARTY_CODECS
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import BrokerAudit
-from klamm.core.seams.coordination import Coordination, SessionEvent
-from klamm.core.seams.offsets import OffsetStore
+from ..cluster.bootstrap import make_skeleton
+from ..cluster.cluster import Cluster
+from ..cluster.image import ClusterImage, Endpoint
+from ..cluster.image_reader import read_image
+from ..cluster.log_directory import LogDirectoryRecord
+from ..cluster.registration import DisplacedError
+from ..config.address import Listener as Address
+from ..config.sections.broker import BrokerConfig
+from ..config.sections.topic import TopicConfig
+from ..config.settings import Settings
+from ..errors import KlammError
+from ..interfaces.audit import BrokerAudit
+from ..interfaces.coordination import Coordination, SessionEvent
+from ..interfaces.offsets import OffsetStore
+from ..log.cleanup.cleaner import Cleaner, CleanerConfig
+from ..log.cleanup.scrubber import Scrubber, ScrubConfig
+from ..log.manager import LogManager, LogTuning
+from ..log.recovery.missing_logs import KnownPast
+from ..log.state.steady_clock import elapsed_ms
+from ..process_log import ProcessLog
+from ..protocol.software import THIRD_PARTY_CODECS
+from ..records.partition import TopicPartition
+from .audit_logs import LocalLogs
+from .coordinator.group_service import GroupService
+from .coordinator.topic_deletions import TopicDeletions
+from .handlers.produce import produce_plain
+from .handlers.table import HANDLERS
+from .leadership import Leadership
+from .lease import Lease
+from .live_config import LiveConfig
+from .maintenance import Maintenance
+from .metrics.counters import BrokerMetrics
+from .network import file_descriptors as descriptors
+from .network.addresses import advertised
+from .network.connections import Connections
+from .network.dispatch import Dispatcher
+from .network.limits import Limits
+from .network.listener import Listener
+from .partitions import Partitions
+from .producer_ids import ProducerIds
+from .reload import Reloader, ReloadOutcome
+from .services import Services
+from .validation import Validation
+from .workers import Workers
 
 log = logging.getLogger(__name__)
 
@@ -421,8 +421,8 @@ class Broker:
         """prometheus-client is imported only where it is wanted."""
         if self._config.metrics_port < 0:
             return
-        from klamm.core.broker.metrics_collector import Watched, registry
-        from klamm.core.broker.metrics_endpoint import MetricsEndpoint, sample_loop_lag
+        from .metrics.collector import Watched, registry
+        from .metrics.endpoint import MetricsEndpoint, sample_loop_lag
 
         watched = Watched(
             services.broker_id,

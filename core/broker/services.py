@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from klamm.core.broker.group_service import GroupService
-from klamm.core.broker.leadership import Leadership
-from klamm.core.broker.lease import Lease
-from klamm.core.broker.live_config import LiveConfig
-from klamm.core.broker.memory import Memory
-from klamm.core.broker.metrics import BrokerMetrics
-from klamm.core.broker.partitions import LedPartition, Partitions
-from klamm.core.broker.producer_ids import ProducerIds
-from klamm.core.broker.topic_deletions import TopicDeletions
-from klamm.core.broker.validation import Validation
-from klamm.core.broker.workers import Workers
-from klamm.core.cluster.cluster import Cluster
-from klamm.core.cluster.image import ClusterImage
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.errors import ErrorCode
-from klamm.core.log.manager import LogManager
-from klamm.core.process_log import ProcessLog
-from klamm.core.records.codecs import CodecTable
+from ..cluster.cluster import Cluster
+from ..cluster.image import ClusterImage
+from ..config.sections.broker import BrokerConfig
+from ..errors import ErrorCode
+from ..log.manager import LogManager
+from ..process_log import ProcessLog
+from ..records.codecs import CodecTable
+from .coordinator.group_service import GroupService
+from .coordinator.topic_deletions import TopicDeletions
+from .leadership import Leadership
+from .lease import Lease
+from .live_config import LiveConfig
+from .metrics.counters import BrokerMetrics
+from .network.memory import Memory
+from .partitions import LedPartition, Partitions
+from .producer_ids import ProducerIds
+from .validation import Validation
+from .workers import Workers
 
 
 @dataclass

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import decode_batch
-from klamm.core.records.header import BatchHeader, crc_matches
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Record
-from klamm.core.seams.codec import DecompressionBombError
-from klamm.core.seams.validator import TopicValidator
+from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
+from ..interfaces.codec import DecompressionBombError
+from ..interfaces.validator import TopicValidator
+from ..records.codecs import CodecTable
+from ..records.decode import decode_batch
+from ..records.header import BatchHeader, crc_matches
+from ..records.partition import TopicPartition
+from ..records.record import Record
 
 
 class Validation:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
-from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import KlammError
-from klamm.core.process_log import ProcessLog
+from ..config.settings import Settings, load_settings
+from ..errors import KlammError
+from ..process_log import ProcessLog
+from .options import DEFAULT_CONFIG, ConfigFile
 
 if TYPE_CHECKING:
-    from klamm.core.broker.server import Broker
-    from klamm.core.broker.signals import Signals
+    from ..broker.server import Broker
+    from ..broker.signals import Signals
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +56,8 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
 
 async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept_missing_logs: bool) -> bool:
     """Whether it was Ctrl-C that ended it."""
-    from klamm.core.broker.server import Broker
-    from klamm.core.broker.signals import Signals
+    from ..broker.server import Broker
+    from ..broker.signals import Signals
 
     signals = Signals()
     server = Broker(settings, process_log, accept_missing_logs=accept_missing_logs)

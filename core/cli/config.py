@@ -9,11 +9,11 @@ import typer
 import yaml
 from pydantic import BaseModel
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
-from klamm.core.config.choice import PluginChoice
-from klamm.core.config.section import definitions
-from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import KlammError
+from ..config.choice import PluginChoice
+from ..config.section import definitions
+from ..config.settings import Settings, load_settings
+from ..errors import KlammError
+from .options import DEFAULT_CONFIG, ConfigFile
 
 app = typer.Typer(add_completion=False, help="Check, show and reload the configuration.", no_args_is_help=True)
 
@@ -32,7 +32,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
 @app.command()
 def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
     """Have the broker of this file on this host read it again; say what changed, and what needs a restart."""
-    from klamm.core.cli.reloading import reload_broker
+    from .reloading import reload_broker
 
     settings = load_settings(config)
     outcome = reload_broker(settings.broker.log_dirs)

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from klamm.core.cli.options import (
+from ..cluster import paths
+from ..config.settings import Settings
+from ..errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
+from ..groups.coordinator.group_view import read_view
+from ..groups.group_protocol_lock import Door, door_of
+from ..groups.membership.consumer_protocol import decode_assignment, decode_subscription
+from ..interfaces.coordination import Coordination, NoNodeError
+from ..protocol.apis import ApiKey
+from ..records.partition import TopicPartition
+from .options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
@@ -19,18 +28,9 @@ from klamm.core.cli.options import (
     say_offline,
     table,
 )
-from klamm.core.cluster import paths
-from klamm.core.config.settings import Settings
-from klamm.core.errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
-from klamm.core.groups.consumer_protocol import decode_assignment, decode_subscription
-from klamm.core.groups.doors import Door, door_of
-from klamm.core.groups.group_view import read_view
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination, NoNodeError
 
 if TYPE_CHECKING:
-    from klamm.core.client.cluster_client import ClusterClient
+    from ..client.cluster_client import ClusterClient
 
 app = typer.Typer(add_completion=False, help="List consumer groups, show their lag, delete them.", no_args_is_help=True)
 COORDINATION_TIMEOUT_S = 5.0
@@ -61,7 +61,7 @@ def describe(
 
     All partitions of the topics that the group reads or has offsets of; `-` where it has committed nothing.
     """
-    from klamm.core.client.cluster_client import LATEST
+    from ..client.cluster_client import LATEST
 
     with cluster_client(config, bootstrap) as (settings, client):
         committed = client.fetch_offsets(group)
@@ -132,7 +132,7 @@ def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown:
 
 
 def _unknown_group(client: ClusterClient, group: str, words: str) -> BrokerError:
-    from klamm.core.client.errors import nearest_of
+    from ..client.errors import nearest_of
 
     near = nearest_of(group, _states(client))
     return BrokerError(ErrorCode.group_id_not_found, words.format(repr(group)) + near)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from klamm.core.errors import ConfigError
+from ..errors import ConfigError
 
 Target = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.")]
 

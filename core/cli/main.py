@@ -16,9 +16,10 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command as typer_command
 
 import klamm
-from klamm.core.errors import ConfigError, KlammError, PluginError
-from klamm.core.plugins import plugin_host
-from klamm.core.seams.command import Command
+
+from ..errors import ConfigError, KlammError, PluginError
+from ..interfaces.command import Command
+from ..plugins import plugin_host
 
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
@@ -93,7 +94,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        from klamm.core.records.native import IMPLEMENTATION
+        from ..records.native import IMPLEMENTATION
 
         typer.echo(f"klamm {klamm.__version__}, {IMPLEMENTATION} record batches")
         raise typer.Exit

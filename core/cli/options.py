@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from klamm.core.config.settings import Settings, load_settings
-from klamm.core.errors import ConfigError, KlammError
-from klamm.core.records.partition import TopicPartition
+from ..config.settings import Settings, load_settings
+from ..errors import ConfigError, KlammError
+from ..records.partition import TopicPartition
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from klamm.core.client.cluster_client import ClusterClient
+    from ..client.cluster_client import ClusterClient
 
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
 Bootstrap = Annotated[
@@ -79,7 +79,7 @@ def say_offline(offline: Mapping[TopicPartition, KlammError]) -> None:
 @contextmanager
 def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
     """The settings, and a client to the cluster that they or `--bootstrap` name; with that, a file is not needed."""
-    from klamm.core.client.cluster_client import ClusterClient
+    from ..client.cluster_client import ClusterClient
 
     settings = Settings() if bootstrap and not named(config) else load_settings(config)
     where = bootstrap or bootstrap_of(settings)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, table
-from klamm.core.config.settings import load_settings
-from klamm.core.plugins import plugin_host
+from ..config.settings import load_settings
+from ..plugins import plugin_host
+from .options import DEFAULT_CONFIG, ConfigFile, console, named, table
 
 
 def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:

@@ -7,9 +7,9 @@ import signal
 import time
 from pathlib import Path
 
-from klamm.core.broker.reload import OUTCOME, ReloadOutcome, read_outcome
-from klamm.core.errors import KlammError
-from klamm.core.log.log_directory import holder
+from ..broker.reload import OUTCOME, ReloadOutcome, read_outcome
+from ..errors import KlammError
+from ..log.log_directory import holder
 
 _PATIENCE_S = 30.0
 

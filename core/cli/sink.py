@@ -11,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile
-from klamm.core.client.sink_runner import SinkProgress, SinkRunner
-from klamm.core.config.settings import load_settings
-from klamm.core.process_log import of_command
+from ..client.consumer.sink_runner import SinkProgress, SinkRunner
+from ..config.settings import load_settings
+from ..process_log import of_command
+from .options import DEFAULT_CONFIG, ConfigFile
 
 
 def sink(

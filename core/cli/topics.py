@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from klamm.core.cli.options import (
+from ..config.describe import ConfigSource
+from ..config.sections.topic import TopicConfig
+from ..config.sections.topic_settings import name_problem
+from ..config.settings import Settings
+from ..errors import BrokerError, ConfigError, ErrorCode
+from ..records.partition import TopicPartition
+from .options import (
     DEFAULT_CONFIG,
     Bootstrap,
     ConfigFile,
@@ -19,15 +25,9 @@ from klamm.core.cli.options import (
     say_offline,
     table,
 )
-from klamm.core.config.describe import ConfigSource
-from klamm.core.config.settings import Settings
-from klamm.core.config.topic import TopicConfig
-from klamm.core.config.topic_settings import name_problem
-from klamm.core.errors import BrokerError, ConfigError, ErrorCode
-from klamm.core.records.partition import TopicPartition
 
 if TYPE_CHECKING:
-    from klamm.core.client.cluster_client import ClusterClient, NewTopic
+    from ..client.cluster_client import ClusterClient, NewTopic
 
 app = typer.Typer(add_completion=False, help="List, create, describe, alter and delete topics.", no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="TOPIC")]
@@ -64,7 +64,7 @@ def create(
     bootstrap: Bootstrap = None,
 ) -> None:
     """Create one topic, as the file or the options say, or all of the file's."""
-    from klamm.core.client.cluster_client import NewTopic
+    from ..client.cluster_client import NewTopic
 
     if all_from_config == (topic is not None):
         raise ConfigError("topics create: name one topic, or use --all-from-config")
@@ -95,7 +95,7 @@ def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootst
 
     A partition that no broker serves has the leader `none`; stderr says why.
     """
-    from klamm.core.client.cluster_client import EARLIEST, LATEST
+    from ..client.cluster_client import EARLIEST, LATEST
 
     with cluster_client(config, bootstrap) as (_, client):
         partitions = client.topic(topic, all_led=False).partitions
@@ -185,7 +185,7 @@ def delete_records(
 
 def _from_file(settings: Settings, topic: str) -> NewTopic:
     """As the file has it, with the broker's defaults where it says nothing."""
-    from klamm.core.client.cluster_client import NewTopic
+    from ..client.cluster_client import NewTopic
 
     said = settings.topics.get(topic)
     if said is None:
@@ -214,7 +214,7 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
 @contextmanager
 def _nearest(client: ClusterClient, topic: str) -> Iterator[None]:
     """A topic that is not there is named with the nearest one that is."""
-    from klamm.core.client.errors import unknown_topic
+    from ..client.errors import unknown_topic
 
     try:
         yield

@@ -8,13 +8,13 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from klamm.core.client.caller import Caller
-from klamm.core.errors import BrokerError, ErrorCode, KlammError
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.client_produce import write_produce_request
-from klamm.core.protocol.messages import Buffer, Schema
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
+from ..errors import BrokerError, ErrorCode, KlammError
+from ..interfaces.offsets import CommittedOffset
+from ..protocol.apis import ApiKey
+from ..protocol.client_produce import write_produce_request
+from ..protocol.messages import Buffer, Schema
+from ..records.partition import TopicPartition
+from .network.request_router import Caller
 
 LATEST = -1
 """As a timestamp in `list_offsets`: the end of the log that consumers see (the high watermark)."""

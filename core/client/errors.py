@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
-from klamm.core.records.partition import TopicPartition
+from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
+from ..records.partition import TopicPartition
 
 __all__ = [
     "ClientClosedError",

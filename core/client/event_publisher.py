@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.partitioner import key_hash
-from klamm.core.records.encode import encode_batch
-from klamm.core.records.partition import TopicPartition
+from ..records.encode import encode_batch
+from ..records.partition import TopicPartition
+from .cluster_client import ClusterClient
+from .producer.partitioner import key_hash
 
 _MOST_BYTES: Final = 512 * 1024
 """Of one request, unless one event is larger: a topic takes batches of 1 MiB unless it is configured."""
@@ -36,8 +36,8 @@ class _Event(NamedTuple):
 
 
 class EventPublisher:
-    """`klamm.core.seams.audit.Publish`. An event is sent when somebody asks for the result of one. A retry may store an
-    event twice, which changes nothing: the last one wins. Called from one thread at a time."""
+    """Implements `klamm.core.interfaces.audit.Publish`. An event is sent when the result of any event is asked for. A
+    retry may store an event twice, which changes nothing: the last one wins. Not thread-safe."""
 
     def __init__(self, client: ClusterClient, topic: str, clock_ms: Callable[[], int]) -> None:
         self._client = client

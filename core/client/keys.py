@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from klamm.core.errors import SchemaError
+from ..errors import SchemaError
 
 
 def key_bytes(topic: str, key: Any) -> bytes | None:

@@ -6,11 +6,11 @@ import contextlib
 import threading
 from typing import Any
 
-from klamm.core.config.client import ClientConfig
-from klamm.core.config.settings import Settings
-from klamm.core.errors import KlammError, SchemaError
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.serde import Deserializer, Serde, SerdeContext, Serializer
+from ..config.sections.client import ClientConfig
+from ..config.settings import Settings
+from ..errors import KlammError, SchemaError
+from ..interfaces.coordination import Coordination
+from ..interfaces.serde import Deserializer, Serde, SerdeContext, Serializer
 
 
 def bootstrap_text(config: ClientConfig) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from klamm.core.errors import BrokerError, ErrorCode
+from ..errors import BrokerError, ErrorCode
 
 Replicas = Mapping[int, tuple[int, ...]]
 """Broker ids by partition number."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import ConfigNode
-from klamm.core.seams.coordination import (
+from ..interfaces.coordination import (
     BadVersionError,
     Coordination,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
 )
+from . import paths
+from .nodes import ConfigNode
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """From what is set to what is to be set; may raise to refuse."""

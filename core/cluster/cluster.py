@@ -24,27 +24,27 @@ from tenacity import (
     wait_exponential,
 )
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.assignment import Replicas
-from klamm.core.cluster.broker_configs import Change, alter_broker_config
-from klamm.core.cluster.clock_floors import producer_id_floor
-from klamm.core.cluster.controller import Controller
-from klamm.core.cluster.image import EMPTY_IMAGE, ClusterImage, Endpoint
-from klamm.core.cluster.image_reader import read_image
-from klamm.core.cluster.leadership import elections
-from klamm.core.cluster.producer_ids import allocate_block, pass_over_used
-from klamm.core.cluster.registration import BrokerIdentity, DisplacedError, Registration
-from klamm.core.cluster.skeleton import make_skeleton
-from klamm.core.cluster.topics import TopicChanges
-from klamm.core.errors import KlammError
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import (
+from ..errors import KlammError
+from ..interfaces.coordination import (
     Coordination,
     CoordinationUnavailableError,
     SessionEvent,
     SessionExpiredError,
     Watch,
 )
+from ..records.partition import TopicPartition
+from . import paths
+from .assignment import Replicas
+from .bootstrap import make_skeleton
+from .broker_configs import Change, alter_broker_config
+from .clock_floors import producer_id_floor
+from .controller import Controller
+from .image import EMPTY_IMAGE, ClusterImage, Endpoint
+from .image_reader import read_image
+from .leadership import elections
+from .producer_ids import allocate_block, pass_over_used
+from .registration import BrokerIdentity, DisplacedError, Registration
+from .topics import TopicChanges
 
 OnChange = Callable[[ClusterImage], None]
 OnDisplaced = Callable[[DisplacedError], None]

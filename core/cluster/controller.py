@@ -12,10 +12,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import ControllerNode, MetadataVersionNode
-from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.seams.coordination import (
+from ..errors import BrokerError, CoordinationError, ErrorCode
+from ..interfaces.coordination import (
     BadVersionError,
     Check,
     Coordination,
@@ -28,6 +26,8 @@ from klamm.core.seams.coordination import (
     Set,
     Stat,
 )
+from . import paths
+from .nodes import ControllerNode, MetadataVersionNode
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10

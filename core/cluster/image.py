@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from klamm.core.cluster.paths import ALL_BROKERS
+from .paths import ALL_BROKERS
 
 NO_LEADER = -1
 

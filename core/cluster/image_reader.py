@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.image import BrokerNode, ClusterImage, PartitionImage, TopicImage
-from klamm.core.cluster.nodes import (
+from ..interfaces.coordination import Coordination, NoNodeError
+from . import paths
+from .image import BrokerNode, ClusterImage, PartitionImage, TopicImage
+from .nodes import (
     BrokerIdNode,
     ClusterIdNode,
     ConfigNode,
@@ -15,7 +16,6 @@ from klamm.core.cluster.nodes import (
     PartitionStateNode,
     TopicNode,
 )
-from klamm.core.seams.coordination import Coordination, NoNodeError
 
 _ATTEMPTS = 5
 

@@ -5,8 +5,8 @@ Kafka's `PartitionLeaderElectionAlgorithms`, the offline case, without unclean e
 
 from __future__ import annotations
 
-from klamm.core.cluster.image import NO_LEADER, ClusterImage, PartitionImage
-from klamm.core.records.partition import TopicPartition
+from ..records.partition import TopicPartition
+from .image import NO_LEADER, ClusterImage, PartitionImage
 
 
 def elections(image: ClusterImage) -> dict[TopicPartition, PartitionImage]:

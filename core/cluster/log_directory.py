@@ -8,11 +8,11 @@ id, the one that was displaced cannot say that its directory is the one that the
 
 from __future__ import annotations
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import LogDirectoryNode
-from klamm.core.errors import CoordinationError
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
+from ..errors import CoordinationError
+from ..interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
+from ..records.partition import TopicPartition
+from . import paths
+from .nodes import LogDirectoryNode
 
 
 class LogDirectoryRecord:

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import logging
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import ProducerIdBlockNode
-from klamm.core.errors import CoordinationError
-from klamm.core.seams.coordination import (
+from ..errors import CoordinationError
+from ..interfaces.coordination import (
     BadVersionError,
     Coordination,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
 )
+from . import paths
+from .nodes import ProducerIdBlockNode
 
 BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1

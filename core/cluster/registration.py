@@ -13,11 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.image import Endpoint
-from klamm.core.cluster.nodes import BrokerIdNode
-from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.seams.coordination import (
+from ..errors import BrokerError, ErrorCode
+from ..interfaces.coordination import (
     BadVersionError,
     Coordination,
     Create,
@@ -26,6 +23,9 @@ from klamm.core.seams.coordination import (
     NoNodeError,
     Stat,
 )
+from . import paths
+from .image import Endpoint
+from .nodes import BrokerIdNode
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10

@@ -6,24 +6,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from uuid import UUID
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.assignment import Replicas, assign_replicas
-from klamm.core.cluster.clock_floors import leader_epoch_floor
-from klamm.core.cluster.controller import Controller
-from klamm.core.cluster.image import ClusterImage, PartitionImage
-from klamm.core.cluster.nodes import (
-    ConfigNode,
-    DeletedTopicNode,
-    MetadataVersionNode,
-    PartitionStateNode,
-    TopicNode,
-    encode_uuid,
-)
-from klamm.core.cluster.topic_names import check_no_collision, check_topic_name
-from klamm.core.config.topic_settings import name_problem
-from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import (
+from ..config.sections.topic_settings import name_problem
+from ..errors import BrokerError, ErrorCode
+from ..interfaces.coordination import (
     BadVersionError,
     Coordination,
     CoordinationUnavailableError,
@@ -35,6 +20,21 @@ from klamm.core.seams.coordination import (
     Set,
     Stat,
 )
+from ..records.partition import TopicPartition
+from . import paths
+from .assignment import Replicas, assign_replicas
+from .clock_floors import leader_epoch_floor
+from .controller import Controller
+from .image import ClusterImage, PartitionImage
+from .nodes import (
+    ConfigNode,
+    DeletedTopicNode,
+    MetadataVersionNode,
+    PartitionStateNode,
+    TopicNode,
+    encode_uuid,
+)
+from .topic_names import check_no_collision, check_topic_name
 
 MAX_PARTITIONS_A_CHANGE = 1000
 """New partitions in one request, so that its transaction stays under the coordination's 1 MB."""

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator
 
-from klamm.core.config.section import ConfigType
-from klamm.core.seams.provider import NoConfig
+from ..interfaces.provider import NoConfig
+from .section import ConfigType
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.dynamic import DEFINITIONS, DYNAMIC_KEYS
-from klamm.core.config.section import ConfigType, Definition, definitions, to_string, values
-from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
+from .dynamic import DEFINITIONS, DYNAMIC_KEYS
+from .section import ConfigType, Definition, definitions, to_string, values
+from .sections.broker import BrokerConfig
+from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
 
 
 class ConfigSource(IntEnum):

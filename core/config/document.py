@@ -11,9 +11,9 @@ from typing import Any
 
 import yaml
 
-from klamm.core.config.problems import Path as KeyPath
-from klamm.core.config.problems import Problem
-from klamm.core.errors import ConfigError
+from ..errors import ConfigError
+from .problems import Path as KeyPath
+from .problems import Problem
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 32

@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.problems import problems_of, unknown
-from klamm.core.config.section import definitions, dotted
-from klamm.core.config.topic import BROKER_SYNONYMS
-from klamm.core.errors import ConfigError
+from ..errors import ConfigError
+from .problems import problems_of, unknown
+from .section import definitions, dotted
+from .sections.broker import BrokerConfig
+from .sections.topic import BROKER_SYNONYMS
 
 _DEFAULTS_OF_TOPICS = frozenset(name for keys in BROKER_SYNONYMS.values() for name, _ in keys)
 _LIMITS = frozenset(

@@ -7,19 +7,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.choice import PluginChoice
-from klamm.core.config.consumer import ConsumerConfig
-from klamm.core.config.document import Document
-from klamm.core.config.problems import Path, Problem, nearest, problems_of, unknown, unknown_key
-from klamm.core.config.process_log import ProcessLogConfig
-from klamm.core.config.producer import ProducerConfig
-from klamm.core.config.section import BASE_DIR, definitions
-from klamm.core.config.sink import SinkSettings, own_keys
-from klamm.core.config.topic import TOPIC_DEFINITIONS, topic_model
-from klamm.core.config.topic_settings import TopicSettings, name_problem
-from klamm.core.errors import ConfigError, PluginError
-from klamm.core.plugins import PluginHost, Providers, plugin_host
+from ..errors import ConfigError, PluginError
+from ..plugins import PluginHost, Providers, plugin_host
+from .choice import PluginChoice
+from .document import Document
+from .problems import Path, Problem, nearest, problems_of, unknown, unknown_key
+from .section import BASE_DIR, definitions
+from .sections.broker import BrokerConfig
+from .sections.consumer import ConsumerConfig
+from .sections.process_log import ProcessLogConfig
+from .sections.producer import ProducerConfig
+from .sections.sink import SinkSettings, own_keys
+from .sections.topic import TOPIC_DEFINITIONS, topic_model
+from .sections.topic_settings import TopicSettings, name_problem
 
 SECTIONS = (
     "broker",

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from klamm.core.config.section import KEY_PROBLEM, MISSING, definitions
+from .section import KEY_PROBLEM, MISSING, definitions
 
 Path = tuple[str | int, ...]
 

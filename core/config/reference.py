@@ -8,16 +8,16 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.consumer import ConsumerConfig
-from klamm.core.config.ignored_topic import IgnoredTopicConfig
-from klamm.core.config.process_log import ProcessLogConfig
-from klamm.core.config.producer import ProducerConfig
-from klamm.core.config.section import LONG_MAX, Definition, definitions, to_string
-from klamm.core.config.sink import SinkSettings
-from klamm.core.config.topic import BROKER_SYNONYMS, TopicConfig
-from klamm.core.config.topic_settings import TopicSettings
-from klamm.core.plugins import PluginHost, Providers, plugin_host
+from ..plugins import PluginHost, Providers, plugin_host
+from .section import LONG_MAX, Definition, definitions, to_string
+from .sections.broker import BrokerConfig
+from .sections.consumer import ConsumerConfig
+from .sections.ignored_topic import IgnoredTopicConfig
+from .sections.process_log import ProcessLogConfig
+from .sections.producer import ProducerConfig
+from .sections.sink import SinkSettings
+from .sections.topic import BROKER_SYNONYMS, TopicConfig
+from .sections.topic_settings import TopicSettings
 
 BEGIN = "<!-- The tables from here on are made by klamm.core.config.reference; a test compares. -->"
 

@@ -8,26 +8,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.choice import PluginChoice
-from klamm.core.config.consumer import ConsumerConfig
-from klamm.core.config.document import read
-from klamm.core.config.loader import SettingsLoader
-from klamm.core.config.problems import told_once
-from klamm.core.config.process_log import ProcessLogConfig
-from klamm.core.config.producer import ProducerConfig
-from klamm.core.config.sink import SinkSettings
-from klamm.core.config.topic_settings import TopicSettings
-from klamm.core.errors import ConfigError, SchemaError
-from klamm.core.plugins import PluginHost, plugin_host
-from klamm.core.records.codecs import CodecTable
-from klamm.core.seams.audit import Audit
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.interceptor import ConsumerInterceptor, ProducerInterceptor
-from klamm.core.seams.offsets import OffsetStore
-from klamm.core.seams.serde import Serde, SerdeContext, TopicFormat
-from klamm.core.seams.sink import CheckedSink, QuarantineSink, Sink
-from klamm.core.seams.validator import TopicValidator
+from ..errors import ConfigError, SchemaError
+from ..interfaces.audit import Audit
+from ..interfaces.coordination import Coordination
+from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+from ..interfaces.offsets import OffsetStore
+from ..interfaces.serde import Serde, SerdeContext, TopicFormat
+from ..interfaces.sink import CheckedSink, QuarantineSink, Sink
+from ..interfaces.validator import TopicValidator
+from ..plugins import PluginHost, plugin_host
+from ..records.codecs import CodecTable
+from .choice import PluginChoice
+from .document import read
+from .loader import SettingsLoader
+from .problems import told_once
+from .sections.broker import BrokerConfig
+from .sections.consumer import ConsumerConfig
+from .sections.process_log import ProcessLogConfig
+from .sections.producer import ProducerConfig
+from .sections.sink import SinkSettings
+from .sections.topic_settings import TopicSettings
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from klamm.core.log.reading import BrokenChainError
-from klamm.core.records.partition import TopicPartition
+from ..records.partition import TopicPartition
+from .segment.reading import BrokenChainError
 
 _log = logging.getLogger(__name__)
 _MAX_PLACES: Final = 1000

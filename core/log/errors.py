@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from klamm.core.errors import ErrorCode, KlammError, StorageError
+from ..errors import ErrorCode, KlammError, StorageError
 
 __all__ = [
     "FencedLeaderEpochError",

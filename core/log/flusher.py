@@ -13,15 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from klamm.core.config.section import LONG_MAX
-from klamm.core.errors import StorageError
-from klamm.core.faults import fault_point
-from klamm.core.log.files import OpenFile, storage, sync_directory
-from klamm.core.log.log_segments import LogSegments
-from klamm.core.log.producer_state import ProducerState
-from klamm.core.log.producer_state_manager import ProducerStateManager
-from klamm.core.log.segment import Segment
-from klamm.core.records.partition import TopicPartition
+from ..config.section import LONG_MAX
+from ..errors import StorageError
+from ..faults import fault_point
+from ..records.partition import TopicPartition
+from .segment.file_operations import OpenFile, storage, sync_directory
+from .segment.log_segments import LogSegments
+from .segment.segment import Segment
+from .state.producer_state import ProducerState
+from .state.producer_state_manager import ProducerStateManager
 
 _log = logging.getLogger(__name__)
 

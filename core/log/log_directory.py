@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid4
 
-from klamm.core.errors import StorageError
-from klamm.core.log.checksummed import properties, seal, unseal
-from klamm.core.log.files import remove, storage, sync_directory, write_atomically
-from klamm.core.log.topic_id import parse_uuid, uuid_text
+from ..errors import StorageError
+from .segment.file_operations import remove, storage, sync_directory, write_atomically
+from .state.checksummed import properties, seal, unseal
+from .state.topic_id import parse_uuid, uuid_text
 
 LOCK: Final = ".lock"
 META: Final = "meta.properties"

@@ -19,9 +19,20 @@ from threading import Lock
 from typing import Final
 from uuid import UUID, uuid4
 
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import KlammError, StorageError
-from klamm.core.log.checkpoints import (
+from ..config.sections.topic import TopicConfig
+from ..errors import KlammError, StorageError
+from ..records.codecs import CodecTable
+from ..records.decode import MAX_DECOMPRESSED
+from ..records.partition import TopicPartition
+from .log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
+from .partition_log import PartitionLog
+from .recovery.loader import OpenFrom
+from .recovery.missing_logs import KnownPast, MissingLogs
+from .recovery.parallel_opening import Opening, open_all
+from .segment.file_operations import remove_tree, rename, storage, sync_directory, sync_file_system
+from .segment.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
+from .segment.open_files import DEFAULT_LIMIT, OpenFiles
+from .state.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -29,22 +40,11 @@ from klamm.core.log.checkpoints import (
     SCRUB_OFFSETS,
     OffsetCheckpoint,
 )
-from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.files import remove_tree, rename, storage, sync_directory, sync_file_system
-from klamm.core.log.given_producer_ids import GivenProducerIds
-from klamm.core.log.last_start import write_last_start
-from klamm.core.log.loader import OpenFrom
-from klamm.core.log.log_directory import DirectoryLock, claim_meta, leave_clean_marker, take_clean_marker
-from klamm.core.log.missing import KnownPast, MissingLogs
-from klamm.core.log.naming import is_deleted, is_stray, parse_directory, partition_directory, suffixed
-from klamm.core.log.open_files import DEFAULT_LIMIT, OpenFiles
-from klamm.core.log.opening import Opening, open_all
-from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.steady_clock import SteadyClock
-from klamm.core.log.topic_id import read_topic_id
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import MAX_DECOMPRESSED
-from klamm.core.records.partition import TopicPartition
+from .state.clock import Clock, system_clock
+from .state.given_producer_ids import GivenProducerIds
+from .state.last_start import write_last_start
+from .state.steady_clock import SteadyClock
+from .state.topic_id import read_topic_id
 
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000

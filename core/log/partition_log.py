@@ -17,35 +17,35 @@ from threading import Lock, RLock
 from typing import Final, NamedTuple, cast
 from uuid import UUID
 
-from klamm.core.config.section import LONG_MAX
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import CorruptRecordError, StorageError
-from klamm.core.log.clock import Clock, system_clock
-from klamm.core.log.damage import DamagedPlaces
-from klamm.core.log.errors import (
+from ..config.section import LONG_MAX
+from ..config.sections.topic import TopicConfig
+from ..errors import CorruptRecordError, StorageError
+from ..records.codecs import CodecTable
+from ..records.decode import MAX_DECOMPRESSED
+from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
+from ..records.partition import TopicPartition
+from ..records.plain_produce import PlainProduce
+from .cleanup.retention import expired
+from .cleanup.swap import commit_swap
+from .damage import DamagedPlaces
+from .errors import (
     FencedLeaderEpochError,
     InvalidRecordError,
     LogClosedError,
     OffsetOutOfRangeError,
     WouldBlockError,
 )
-from klamm.core.log.files import OpenFile, is_short, remove, storage
-from klamm.core.log.flusher import Flusher, PendingFlush
-from klamm.core.log.loader import LoadedLog, OpenFrom, load
-from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.reading import BrokenChainError, ChainRules, Extent, read_extents
-from klamm.core.log.retention import expired
-from klamm.core.log.scan import NotCachedError
-from klamm.core.log.segment import Segment
-from klamm.core.log.swap import commit_swap
-from klamm.core.log.timestamps import TimestampedOffset, batches_since, first_record_since
-from klamm.core.log.topic_id import claim_directory
-from klamm.core.log.validation import AppendOrigin, Validator
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import MAX_DECOMPRESSED
-from klamm.core.records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.plain_produce import PlainProduce
+from .flusher import Flusher, PendingFlush
+from .recovery.loader import LoadedLog, OpenFrom, load
+from .segment.file_operations import OpenFile, is_short, remove, storage
+from .segment.open_files import OpenFiles
+from .segment.reading import BrokenChainError, ChainRules, Extent, read_extents
+from .segment.scan import NotCachedError
+from .segment.segment import Segment
+from .segment.time_search import TimestampedOffset, batches_since, first_record_since
+from .state.clock import Clock, system_clock
+from .state.topic_id import claim_directory
+from .validation import AppendOrigin, Validator
 
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)

@@ -7,20 +7,13 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import CorruptRecordError
-from klamm.core.log.errors import (
-    InvalidRecordError,
-    InvalidTimestampError,
-    MessageTooLargeError,
-    RecordError,
-    RecordListTooLargeError,
-    WouldBlockError,
-)
-from klamm.core.records import native
-from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
-from klamm.core.records.decode import decode_columns
-from klamm.core.records.header import (
+from ..config.sections.topic import TopicConfig
+from ..errors import CorruptRecordError
+from ..interfaces.codec import DecompressionBombError
+from ..records import native
+from ..records.codecs import CodecTable, UnsupportedCodecError
+from ..records.decode import decode_columns
+from ..records.header import (
     CRC_FROM,
     HEADER,
     HEADER_SIZE,
@@ -36,9 +29,16 @@ from klamm.core.records.header import (
     rewrite_log_append_time,
     rewrite_max_timestamp,
 )
-from klamm.core.records.plain_produce import PlainProduce
-from klamm.core.records.recompress import recompress
-from klamm.core.seams.codec import DecompressionBombError
+from ..records.plain_produce import PlainProduce
+from ..records.recompress import recompress
+from .errors import (
+    InvalidRecordError,
+    InvalidTimestampError,
+    MessageTooLargeError,
+    RecordError,
+    RecordListTooLargeError,
+    WouldBlockError,
+)
 
 FIRST_THIRD_PARTY_CODEC: Final = 5
 

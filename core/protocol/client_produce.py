@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.primitives import INT32, array, string
-from klamm.core.protocol.walk import write_uvarint
+from .bounds_check import write_uvarint
+from .messages import Buffer
+from .primitives import INT32, array, string
 
 _FLEXIBLE_FROM = 9
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")

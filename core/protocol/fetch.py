@@ -9,10 +9,10 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from klamm.core.errors import ErrorCode
-from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.primitives import INT32, array, string
-from klamm.core.protocol.walk import write_uvarint
+from ..errors import ErrorCode
+from .bounds_check import write_uvarint
+from .messages import Buffer
+from .primitives import INT32, array, string
 
 _FLEXIBLE_FROM = 12
 _TOP = struct.Struct(">ihi")

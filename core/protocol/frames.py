@@ -12,7 +12,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from klamm.core.errors import ProtocolError
+from ..errors import ProtocolError
 
 READ_SIZE = 64 * 1024
 """Bytes of one network read; larger ones let a bulk producer starve the others (measured, design D4)."""

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from klamm.core.errors import ProtocolError
-from klamm.core.protocol import messages
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.walk import read_uvarint
+from ..errors import ProtocolError
+from . import messages
+from .apis import ApiKey
+from .bounds_check import read_uvarint
+from .messages import Buffer
 
 _FIXED = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")

@@ -26,9 +26,9 @@ from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
 
-from klamm.core.errors import ProtocolError
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.walk import walk
+from ..errors import ProtocolError
+from .apis import ApiKey
+from .bounds_check import walk
 
 __all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
 

@@ -13,8 +13,8 @@ import struct
 from functools import cache
 from typing import NamedTuple
 
-from klamm.core.errors import ProtocolError
-from klamm.core.protocol.walk import read_uvarint
+from ..errors import ProtocolError
+from .bounds_check import read_uvarint
 
 _PRODUCE = 0
 _FIRST, _FLEXIBLE = 3, 9

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from klamm.core.errors import ProtocolError
-from klamm.core.protocol.walk import MAX_ELEMENTS, read_uvarint, write_uvarint
+from ..errors import ProtocolError
+from .bounds_check import MAX_ELEMENTS, read_uvarint, write_uvarint
 
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")

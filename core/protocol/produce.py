@@ -10,8 +10,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from klamm.core.errors import ErrorCode
-from klamm.core.protocol.primitives import INT32, Reader, array, string
+from ..errors import ErrorCode
+from .primitives import INT32, Reader, array, string
 
 _FLEXIBLE_FROM = 9
 _PARTITION = struct.Struct(">ihqq")

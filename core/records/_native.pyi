@@ -1,7 +1,7 @@
 # The compiled module; `pure` is its twin and says what each function does.
 
-from klamm.core.records.plain_produce import PlainProduce
-from klamm.core.records.pure import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple, WindowCounts
+from .fallback import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple, WindowCounts
+from .plain_produce import PlainProduce
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
 def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple: ...

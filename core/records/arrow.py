@@ -9,14 +9,14 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.records import native
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import MAX_DECOMPRESSED, Columns, RecordArea, decode_columns, read_area
-from klamm.core.records.header import Buffer, iter_headers
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.pure import Column
-from klamm.core.records.record import Headers
+from ..errors import CorruptRecordError
+from . import native
+from .codecs import CodecTable
+from .decode import MAX_DECOMPRESSED, Columns, RecordArea, decode_columns, read_area
+from .fallback import Column
+from .header import Buffer, iter_headers
+from .partition import TopicPartition
+from .record import Headers
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from klamm.core.records import native
-from klamm.core.records.header import Buffer
+from . import native
+from .header import Buffer
 
 
 class Chain(NamedTuple):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from klamm.core.errors import ConfigError, ErrorCode, KlammError
-from klamm.core.seams.codec import Buffer, Codec, DecompressionBombError
+from ..errors import ConfigError, ErrorCode, KlammError
+from ..interfaces.codec import Buffer, Codec, DecompressionBombError
 
 __all__ = ["NONE", "CodecTable", "NoCompression", "UnsupportedCodecError"]
 

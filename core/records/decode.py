@@ -11,13 +11,13 @@ from itertools import starmap
 from operator import add
 from typing import Final, NamedTuple, Protocol, cast
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.records import native
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.header import HEADER_SIZE, BatchHeader, Buffer, crc_matches
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers, Record
-from klamm.core.seams.codec import DecompressionBombError
+from ..errors import CorruptRecordError
+from ..interfaces.codec import DecompressionBombError
+from . import native
+from .codecs import CodecTable
+from .header import HEADER_SIZE, BatchHeader, Buffer, crc_matches
+from .partition import TopicPartition
+from .record import Headers, Record
 
 MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 """Bytes that one batch may grow to unless the caller says otherwise."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from klamm.core.records import native
-from klamm.core.records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL
-from klamm.core.records.pure import RecordTuple, encode_headers, encode_record
-from klamm.core.records.record import Headers
-from klamm.core.records.varint import VARINT
-from klamm.core.seams.codec import Codec
+from ..interfaces.codec import Codec
+from . import native
+from .fallback import RecordTuple, encode_headers, encode_record
+from .header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE, TRANSACTIONAL
+from .record import Headers
+from .varint import VARINT
 
 __all__ = [
     "MAX_RECORD_OVERHEAD",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.records.header import HEADER_SIZE, Buffer
-from klamm.core.records.pure import encode_headers
-from klamm.core.records.record import Headers
-from klamm.core.records.varint import encode_varint, read_varint, read_varlong
+from ..errors import CorruptRecordError
+from .fallback import encode_headers
+from .header import HEADER_SIZE, Buffer
+from .record import Headers
+from .varint import encode_varint, read_varint, read_varlong
 
 _encoded_headers: Final = lru_cache(256)(encode_headers)
 

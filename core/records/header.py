@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from klamm.core.errors import CorruptRecordError
+from ..errors import CorruptRecordError
 
 Buffer = bytes | bytearray | memoryview
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from klamm.core.records import pure
+from . import fallback as pure
 
 __all__ = [
     "IMPLEMENTATION",
@@ -48,7 +48,7 @@ plain_produce, produced, validate = pure.plain_produce, pure.produced, pure.vali
 tally, window_counts = pure.tally, pure.window_counts
 
 if IMPLEMENTATION == "native":
-    from klamm.core.records import _native
+    from . import _native
 
     crc32c, chain, lists, columns = _native.crc32c, _native.chain, _native.lists, _native.columns
     encode_records, encode_columns = _native.encode_records, _native.encode_columns

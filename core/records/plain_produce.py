@@ -10,8 +10,8 @@ from __future__ import annotations
 import struct
 from typing import Final, cast
 
-from klamm.core.protocol.one_batch import OneBatch, read_one_batch, write_one_produced
-from klamm.core.records.header import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, NO_PRODUCER_ID, Buffer, crc_of
+from ..protocol.one_batch import OneBatch, read_one_batch, write_one_produced
+from .header import HEADER, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, NO_PRODUCER_ID, Buffer, crc_of
 
 PlainProduce = tuple[int, int, int, str, int, memoryview, int, int, int, int, int, int]
 """`OneBatch`'s fields (version, correlation id, acks, topic, partition, batch); number of records, base timestamp, max

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from klamm.core.records.header import (
+from ..interfaces.codec import Codec
+from .header import (
     CODEC_MASK,
     HEADER,
     HEADER_SIZE,
@@ -12,7 +13,6 @@ from klamm.core.records.header import (
     crc_of,
     set_crc,
 )
-from klamm.core.seams.codec import Codec
 
 
 def recompress(header: BatchHeader, records: Buffer, target: Codec) -> tuple[bytearray, BatchHeader]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.decode import RecordColumns
-from klamm.core.records.encode import encode_headers, encode_record
-from klamm.core.records.header import (
+from .codecs import CodecTable
+from .decode import RecordColumns
+from .encode import encode_headers, encode_record
+from .header import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER,

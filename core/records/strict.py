@@ -6,7 +6,7 @@ come here when they stumble, to say what it was over.
 
 from __future__ import annotations
 
-from klamm.core.errors import CorruptRecordError
+from ..errors import CorruptRecordError
 
 _PAST = "its fields run past its length"
 _INT64_MAX = 2**63 - 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.core.errors import CorruptRecordError
+from ..errors import CorruptRecordError
 
 SMALL: Final = 8192
 """Non-negative values below this fit two bytes and are kept in `VARINT`."""

@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.maven import MavenJars
+
+from ..maven import MavenJars
 
 AVRO: Final = "avro"
 VARIABLE: Final = "KLAMM_AVRO_JARS"

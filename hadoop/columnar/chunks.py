@@ -15,13 +15,14 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
 from klamm.core.errors import CorruptRecordError
-from klamm.hadoop.columnar.tally import Tallies, Tally, add
-from klamm.hadoop.layout import INVALID
-from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.reading import read_records
-from klamm.hadoop.rows import RowFormat, RowMaker
+
+from ..lake.layout import INVALID
+from ..load.reading import read_records
+from ..load.rows import RowFormat, RowMaker
+from ..options import ReadOptions
+from .tally import Tallies, Tally, add
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 _FEW_ROWS: Final = 1_000

@@ -20,9 +20,10 @@ import pyspark
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.errors import KlammError
-from klamm.core.seams.audit import NO_WINDOW
-from klamm.hadoop.columnar.chunks import Chunk
-from klamm.hadoop.columnar.tally import Offsets, Tallies, Tally, add
+from klamm.core.interfaces.audit import NO_WINDOW
+
+from .chunks import Chunk
+from .tally import Offsets, Tallies, Tally, add
 
 GROUP_ROWS: Final = 262_144
 _SCHEMA: Final = "org.apache.spark.sql.parquet.row.metadata"

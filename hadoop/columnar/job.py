@@ -16,16 +16,17 @@ import pyarrow as pa
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
-from klamm.core.client.range_reader import OffsetRange
-from klamm.hadoop.columnar.chunks import Chunk, ReadRanges
-from klamm.hadoop.columnar.files import WriteFiles, Written, spark_metadata
-from klamm.hadoop.columnar.tally import Tallies, add
-from klamm.hadoop.layout import TEMPORARY, is_data
-from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.progress import Progress
-from klamm.hadoop.publishing.seam import LakeError, Publisher
-from klamm.hadoop.rows import RowFormat
-from klamm.hadoop.staged import Counts, FileFormat, by_range
+from klamm.core.client.consumer.range_reader import OffsetRange
+
+from ..lake.layout import TEMPORARY, is_data
+from ..load.progress import Progress
+from ..load.rows import RowFormat
+from ..load.spark_writer import Counts, FileFormat, by_range
+from ..options import ReadOptions
+from ..publishing.interface import LakeError, Publisher
+from .chunks import Chunk, ReadRanges
+from .files import WriteFiles, Written, spark_metadata
+from .tally import Tallies, add
 
 TASK_OFFSETS: Final = 50_000
 """A task of reading has at least so many, so that a small load does not start a worker for each partition."""

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
-from klamm.hadoop.hdfs.jars import have_jars, jars_folder
-from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
+
+from .jars import have_jars, jars_folder
+from .server import HdfsPorts, HdfsServer
 
 _DEFAULT = HdfsPorts()
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.maven import MavenJars
+
+from ..maven import MavenJars
 
 VARIABLE: Final = "KLAMM_HDFS_JARS"
 _JARS: Final = MavenJars("HDFS's jars", "klamm.hadoop.hdfs", "hdfs-jars", VARIABLE)

@@ -19,7 +19,8 @@ from xml.sax.saxutils import escape
 
 from klamm.core.errors import KlammError
 from klamm.core.java import HOST, JavaProcess, check_port
-from klamm.hadoop.hdfs.jars import find_class_path
+
+from .jars import find_class_path
 
 NAME_NODE: Final = "org.apache.hadoop.hdfs.server.namenode.NameNode"
 DATA_NODE: Final = "org.apache.hadoop.hdfs.server.datanode.DataNode"

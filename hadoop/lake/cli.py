@@ -20,19 +20,20 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, t
 from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
-from klamm.hadoop.audit import read_audit
-from klamm.hadoop.generations import Generation, generation_numbers, generation_of, generations_of
-from klamm.hadoop.lake.files import LakeFiles, lake_files
-from klamm.hadoop.lake.findings import Bounds, TopicProof, window_text
-from klamm.hadoop.lake.listing import LoadEntry, load_of, loads_of, spans
-from klamm.hadoop.lake.verify import topics_of, verify_topic
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.publishing.seam import LakeError, LakeReader, LakeUnavailableError, check_root
-from klamm.hadoop.sinks import choose
 from klamm.plugins.sinks.hadoop import HDFS_SCHEME, HadoopSinkConfig, size_in_bytes
 
+from ..load.audit import read_audit
+from ..publishing.interface import LakeError, LakeReader, LakeUnavailableError, check_root
+from ..sinks import choose
+from .files import LakeFiles, lake_files
+from .generations.generation import Generation, generation_numbers, generation_of, generations_of
+from .layout import TopicLayout
+from .listing import LoadEntry, load_of, loads_of, spans
+from .verification.findings import Bounds, TopicProof, window_text
+from .verification.verify import topics_of, verify_topic
+
 if TYPE_CHECKING:
-    from klamm.hadoop.compact import CompactResult
+    from .generations.compact import CompactResult
 
 DAMAGED = 3
 """The exit status of `verify` when it found damage; 1 when it could not read the lake."""
@@ -160,8 +161,8 @@ def compact(
     The loads stay as they are. Needs Spark, and Java 17. A topic that fails does not keep the others from being
     compacted; the exit status is 1 then.
     """
-    from klamm.hadoop.lake.maintenance import Maintenance
-    from klamm.hadoop.session import require_java
+    from ..session import require_java
+    from .generations.maintenance import Maintenance
 
     opened = open_lake(config, lake, None)
     size = None if target_file_size is None else _parsed("--target-file-size", target_file_size, _file_size)
@@ -196,7 +197,7 @@ def collect_garbage(
 
     On hdfs: it needs Java 17.
     """
-    from klamm.hadoop.lake.maintenance import Maintenance
+    from .generations.maintenance import Maintenance
 
     opened = open_lake(config, lake, None)
     seconds = _parsed("--older-than", older_than, _age)

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import orc, parquet
 
-from klamm.hadoop.lake.files import LakeFiles
-from klamm.hadoop.publishing.seam import LakeError
+from ..publishing.interface import LakeError
+from .files import LakeFiles
 
 Longs = npt.NDArray[np.int64]
 NONE: Final = np.iinfo(np.int64).min

@@ -10,11 +10,11 @@ from typing import Final
 
 import numpy as np
 
-from klamm.hadoop.lake.contents import NONE, Longs, Rows, read_rows
-from klamm.hadoop.lake.files import LakeFiles
-from klamm.hadoop.lake.findings import Bounds
-from klamm.hadoop.layout import BAD, INVALID, OWNER, SUCCESS, is_data
-from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
+from ..publishing.interface import LakeError, LakeUnavailableError
+from .contents import NONE, Longs, Rows, read_rows
+from .files import LakeFiles
+from .layout import BAD, INVALID, OWNER, SUCCESS, is_data
+from .verification.findings import Bounds
 
 _HOUR_US: Final = 3_600_000_000
 _DAY_US: Final = 24 * _HOUR_US

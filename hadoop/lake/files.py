@@ -9,8 +9,9 @@ from typing import BinaryIO, Protocol
 from urllib.parse import urlsplit
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.publishing.local import LocalPublisher, local_path
-from klamm.hadoop.publishing.seam import LakeError, LakeReader
+
+from ..publishing.interface import LakeError, LakeReader
+from ..publishing.local import LocalPublisher, local_path
 
 
 class LakeFiles(LakeReader, Protocol):
@@ -54,7 +55,7 @@ def lake_files(root: str, webhdfs_url: str | None = None) -> LakeFiles:
         local_path(root)
         return LocalFiles()
     if scheme == "hdfs":
-        from klamm.hadoop.lake.webhdfs import connect  # the package `hdfs` is of the extra
+        from .webhdfs import connect  # the package `hdfs` is of the extra
 
         return connect(root, webhdfs_url)
     if scheme == "webhdfs":

@@ -15,13 +15,14 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.generations import Generation, digest, generation_of, generations_of
-from klamm.hadoop.jvm_zone import check_zone
-from klamm.hadoop.lake.columns import aligned, merged, quoted
-from klamm.hadoop.lake.files import lake_files
-from klamm.hadoop.lake.listing import LoadEntry, loads_of
-from klamm.hadoop.layout import OFFSETS, TopicLayout
-from klamm.hadoop.publishing.seam import LakeError, LakeReader
+
+from ..jvm_zone import check_zone
+from ..publishing.interface import LakeError, LakeReader
+from .columns import aligned, merged, quoted
+from .files import lake_files
+from .generations.generation import Generation, digest, generation_of, generations_of
+from .layout import OFFSETS, TopicLayout
+from .listing import LoadEntry, loads_of
 
 LATEST: Final = "latest"
 LOAD: Final = "load"

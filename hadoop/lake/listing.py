@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.generations import digest
-from klamm.hadoop.layout import BAD, OFFSETS, TopicLayout, is_data
-from klamm.hadoop.manifest import Manifest, load_numbers, parse_manifest
-from klamm.hadoop.publishing.seam import LakeError, LakeReader
+
+from ..publishing.interface import LakeError, LakeReader
+from .generations.generation import digest
+from .layout import BAD, OFFSETS, TopicLayout, is_data
+from .manifest import Manifest, load_numbers, parse_manifest
 
 
 @dataclass(frozen=True, slots=True)

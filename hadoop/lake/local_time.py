@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.hadoop.lake.contents import Longs
+from .contents import Longs
 
 _LAST_US: Final = 253_402_300_799_999_999
 """The end of the year 9999 UTC; later ones are shown as this."""

@@ -12,7 +12,8 @@ from typing import Final
 from xml.etree import ElementTree
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.layout import HDFS, hdfs_authority
+
+from .layout import HDFS, hdfs_authority
 
 VARIABLE: Final = "HADOOP_CONF_DIR"
 _FILES: Final = ("core-site.xml", "hdfs-site.xml")

@@ -21,10 +21,11 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.lake.site import web_addresses
-from klamm.hadoop.layout import HALF, hdfs_authority, hdfs_path
-from klamm.hadoop.publishing.seam import LakeError, LakeUnavailableError
 from klamm.plugins.sinks.hadoop import webhdfs_urls
+
+from ..publishing.interface import LakeError, LakeUnavailableError
+from .layout import HALF, hdfs_authority, hdfs_path
+from .site import web_addresses
 
 DEFAULT_PORT: Final = 9870
 TIMEOUT_S: Final = (10.0, 60.0)

@@ -25,8 +25,8 @@ from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from klamm.hadoop.layout import HALF, hdfs_path
-from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
+from ..lake.layout import HALF, hdfs_path
+from .interface import LakeError, TargetExistsError
 
 REPLICATION_TIMEOUT_S: Final = 60.0
 """How long a load waits until its blocks have their replicas."""

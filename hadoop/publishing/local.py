@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from klamm.hadoop.layout import HALF
-from klamm.hadoop.publishing.seam import LakeError, TargetExistsError
 from klamm.plugins.sinks.hadoop import file_path, is_local_file
+
+from ..lake.layout import HALF
+from .interface import LakeError, TargetExistsError
 
 _SYNC_THREADS = 8
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})

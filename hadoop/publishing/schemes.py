@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop.publishing.hdfs import HadoopJvm, HdfsPublisher
-from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.publishing.seam import Publisher
 from klamm.plugins.sinks.hadoop import HDFS_SCHEME, lake_scheme
+
+from .hdfs import HadoopJvm, HdfsPublisher
+from .interface import Publisher
+from .local import LocalPublisher
 
 
 def publisher_for(path: str, hadoop: Callable[[], HadoopJvm]) -> Publisher:

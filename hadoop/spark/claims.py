@@ -14,11 +14,12 @@ from typing import Any, Final
 from uuid import UUID
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
-from klamm.core.client.partition_queue import MAX_EPOCH
+from klamm.core.client.producer.partition_queue import MAX_EPOCH
 from klamm.core.errors import KlammError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.hadoop.spark.cluster import edges
+
+from .cluster import edges
 
 GROUP_PREFIX: Final = "klamm-spark-sink-"
 

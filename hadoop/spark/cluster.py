@@ -9,12 +9,13 @@ from typing import Final
 from uuid import UUID
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
-from klamm.core.client.range_reader import DataLossError, OffsetRange
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
 from klamm.core.errors import ConfigError, ErrorCode
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.options import CLIENT_ID, Offsets, SourceOptions, Times
+
+from ..options import CLIENT_ID, Offsets, SourceOptions, Times
 
 _NONE_THERE: Final = -1
 """What ListOffsets answers where no record is at or after the time."""

@@ -24,8 +24,9 @@ from pyspark.sql.datasource import (
 )
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.range_reader import OffsetRange
-from klamm.hadoop.spark.cluster import first_at
+from klamm.core.client.consumer.range_reader import OffsetRange
+
+from .cluster import first_at
 
 _MAX_OFFSET: Final = 2**63 - 1
 _Compared = EqualTo | EqualNullSafe | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual

@@ -11,15 +11,16 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from klamm.core.client.cluster_client import ClusterClient, FetchedPartition
-from klamm.core.client.range_reader import FETCH_BYTES, OffsetRange, RangeReader
+from klamm.core.client.consumer.range_reader import FETCH_BYTES, OffsetRange, RangeReader
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.spark.cluster import connect
-from klamm.hadoop.spark.columns import Values, spark_batches
+
+from ..options import ReadOptions
+from .cluster import connect
+from .columns import Values, spark_batches
 
 
 class TaskClient:
-    """`klamm.core.client.range_reader.FetchClient` over a cluster client."""
+    """`klamm.core.client.consumer.range_reader.FetchClient` over a cluster client."""
 
     def __init__(self, client: ClusterClient) -> None:
         self._client = client

@@ -26,13 +26,14 @@ from pyspark.sql.types import (
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.faults import fault_point
+from klamm.core.interfaces.codec import Codec
 from klamm.core.records.codecs import UnsupportedCodecError
-from klamm.core.seams.codec import Codec
-from klamm.hadoop.options import CLIENT_ID, Typing, bootstrap_of, known_options, names_of, typing_of
-from klamm.hadoop.spark.claims import TaskIdentity
-from klamm.hadoop.spark.cluster import connect
-from klamm.hadoop.spark.typed import RegisteredSchemas, TypedValues
-from klamm.hadoop.spark.writing import PlainValues, Sending, TaskSink, Values
+
+from ..options import CLIENT_ID, Typing, bootstrap_of, known_options, names_of, typing_of
+from .claims import TaskIdentity
+from .cluster import connect
+from .typed import RegisteredSchemas, TypedValues
+from .writing import PlainValues, Sending, TaskSink, Values
 
 OPTIONS: Final = (
     "kafka.bootstrap.servers",

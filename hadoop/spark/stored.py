@@ -17,14 +17,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
-from klamm.core.client.range_reader import OffsetRange, RangeReader
+from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
+from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.records.pure import RecordTuple
-from klamm.hadoop.spark.claims import Claim, ClaimError
-from klamm.hadoop.spark.cluster import edges
-from klamm.hadoop.spark.ranges import TaskClient
+
+from .claims import Claim, ClaimError
+from .cluster import edges
+from .ranges import TaskClient
 
 SCAN_TIMEOUT_S: Final = 120.0
 Digest = bytes

@@ -7,9 +7,9 @@ Rules:
       {"flights": {"id": "<topic id>", "offsets": {"0": 23, "1": 0},
                    "batches": {"0": {"leader_epoch": 4, "base_offset": 20, "crc": 2774891}}}}
 
-  Before it goes on, a query compares both with the topic that is there (`klamm.hadoop.history`). Another topic, or a
-  log that was cut below the offset and written again, is data loss. With failOnDataLoss=false the new topic is read
-  from its beginning, and the log from the offset below which it is as it was, where leader epochs tell.
+  Before it goes on, a query compares both with the topic that is there (`klamm.hadoop.load.planning.history`). Another
+  topic, or a log that was cut below the offset and written again, is data loss. With failOnDataLoss=false the new topic
+  is read from its beginning, and the log from the offset below which it is as it was, where leader epochs tell.
 - Offsets that earlier versions wrote have no batches: they are checked by the topic's id alone, once.
 - Spark asks for the initial offset again when a query is restarted before its first micro-batch is done. By then it may
   be another (the end of the log). So the offsets at the end of that micro-batch say where it began (`begin`).
@@ -41,16 +41,17 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
 from klamm.core.client.errors import UnknownTopicError
-from klamm.core.client.range_reader import DataLossError, OffsetRange
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.cluster_history import ClusterHistory
-from klamm.hadoop.history import Change, changes
-from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.options import SourceOptions
-from klamm.hadoop.plan import capped, split
-from klamm.hadoop.spark.cluster import (
+
+from ..lake.manifest import BatchMark
+from ..load.planning.cluster_history import ClusterHistory
+from ..load.planning.history import Change, changes
+from ..load.planning.plan import capped, split
+from ..options import SourceOptions
+from .cluster import (
     Ends,
     connect_source,
     edges,
@@ -58,7 +59,7 @@ from klamm.hadoop.spark.cluster import (
     find_those_there,
     starting_offsets,
 )
-from klamm.hadoop.spark.tasks import RangePartition, read_task, replaced
+from .tasks import RangePartition, read_task, replaced
 
 _log = logging.getLogger(__name__)
 

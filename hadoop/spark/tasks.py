@@ -11,11 +11,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.range_reader import DataLossError, OffsetRange
-from klamm.hadoop.options import SourceOptions
-from klamm.hadoop.spark.cluster import connect_source
-from klamm.hadoop.spark.ranges import read_batches
-from klamm.hadoop.spark.typed import RegisteredSchemas, ValueReader
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+
+from ..options import SourceOptions
+from .cluster import connect_source
+from .ranges import read_batches
+from .typed import RegisteredSchemas, ValueReader
 
 _log = logging.getLogger(__name__)
 

@@ -12,14 +12,12 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.producer_arrow import ArrowSerializer, Rows, read_rows
+from klamm.core.client.producer.arrow import ArrowSerializer, Rows, read_rows
 from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import Envelope, SchemaKey
+from klamm.core.interfaces.serde import Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.envelope import Envelope, SchemaKey
-from klamm.core.seams.serde import Serializer
-from klamm.hadoop.options import SourceOptions, Typing
-from klamm.hadoop.spark.cluster import connect_source, find_partitions
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import AvroType, parse_type
 from klamm.schemas.columns.reader import ColumnReader
@@ -28,6 +26,9 @@ from klamm.schemas.fingerprint import registered
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
 from klamm.schemas.parsing import parse
 from klamm.schemas.serde import row_writer
+
+from ..options import SourceOptions, Typing
+from .cluster import connect_source, find_partitions
 
 
 class RegisteredSchemas:

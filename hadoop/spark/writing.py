@@ -15,16 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.producer_arrow import Making, Rows, buffers, read_rows
-from klamm.core.client.producer_batch import EncodedRows
+from klamm.core.client.producer.arrow import Making, Rows, buffers, read_rows
+from klamm.core.client.producer.batch import EncodedRows
 from klamm.core.errors import BrokerError, ErrorCode, SchemaError
 from klamm.core.faults import fault_point
+from klamm.core.interfaces.codec import Codec
 from klamm.core.records import native
 from klamm.core.records.encode import assemble
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.codec import Codec
-from klamm.hadoop.spark.claims import Claim, Claims, TaskIdentity
-from klamm.hadoop.spark.stored import StoredRows, check_stored
+
+from .claims import Claim, Claims, TaskIdentity
+from .stored import StoredRows, check_stored
 
 BATCH_BYTES: Final = 512 * 1024
 """Bytes of a record batch before compression; less where the topic takes less."""

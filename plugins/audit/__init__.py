@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.audit import Audit
-from klamm.core.seams.command import Command
-from klamm.core.seams.provider import Provider
-from klamm.plugins.audit.config import AuditConfig
+from klamm.core.interfaces.audit import Audit
+from klamm.core.interfaces.command import Command
+from klamm.core.interfaces.provider import Provider
+
+from .config import AuditConfig
 
 
 def _create(config: AuditConfig) -> Audit:
-    from klamm.plugins.audit.system import KlammAudit  # the client is loaded only by who audits
+    from .system import KlammAudit  # the client is loaded only by who audits
 
     return KlammAudit(config)
 

@@ -32,19 +32,20 @@ from uuid import UUID
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.errors import CoordinationError, CorruptRecordError, KlammError
+from klamm.core.interfaces.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
+from klamm.core.records.fallback import WindowCounts
 from klamm.core.records.first_record import first_headers
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, Buffer, iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.records.pure import WindowCounts
-from klamm.core.seams.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.event import BROKER, FOREIGN
-from klamm.plugins.audit.origins import Mark, batch_name, mark_of
-from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.windows import clock_ms
+
+from .config import AuditConfig
+from .event import BROKER, FOREIGN
+from .origins import Mark, batch_name, mark_of
+from .ranges import KlammRangeAudit
+from .windows import clock_ms
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +64,7 @@ Connect = Callable[[BrokerLogs], AbstractContextManager[Publish]]
 
 
 class BrokerTier:
-    """`klamm.core.seams.audit.BackgroundService`; see the module's rules."""
+    """`klamm.core.interfaces.audit.BackgroundService`; see the module's rules."""
 
     def __init__(
         self,

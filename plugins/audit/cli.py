@@ -15,10 +15,11 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, PluginError
 from klamm.core.process_log import of_command
-from klamm.plugins.audit.config import AuditConfig, expected_tier
-from klamm.plugins.audit.event import CONSUMER, HADOOP, TIERS
-from klamm.plugins.audit.gate import Gate, wait_complete
-from klamm.plugins.audit.question import (
+
+from .config import AuditConfig, expected_tier
+from .event import CONSUMER, HADOOP, TIERS
+from .gate import Gate, wait_complete
+from .query import (
     Answer,
     AuditQuestions,
     Question,
@@ -27,9 +28,9 @@ from klamm.plugins.audit.question import (
     settle,
     silent_tiers,
 )
-from klamm.plugins.audit.report import as_json, print_report
-from klamm.plugins.audit.tiling import TierKey
-from klamm.plugins.audit.windows import Span, parse_span
+from .range_coverage import TierKey
+from .report import as_json, print_report
+from .windows import Span, parse_span
 
 WAIT_STEP_S = 0.5
 DEFAULT_TIMEOUT = "1h"
@@ -113,8 +114,8 @@ def audit_command(
     for line in silent_tiers(tiers, answer):
         typer.echo(f"klamm: {line}", err=True)
     if html is not None:
-        from klamm.plugins.audit.web.document import audit_document, write_document
-        from klamm.plugins.audit.web.views import Filters
+        from .web.document import audit_document, write_document
+        from .web.views import Filters
 
         filters = Filters(by, question.since_ms, question.until_ms)
         write_document(html, audit_document(answer, filters))
@@ -168,8 +169,8 @@ def serve_command(
 ) -> None:
     """Show the audit as web pages, and as JSON below /api; until Ctrl-C or SIGTERM."""
     try:
-        from klamm.plugins.audit.web.server import serve
-        from klamm.plugins.audit.web.source import ClusterSource
+        from .web.server import serve
+        from .web.source import ClusterSource
     except ImportError as error:
         if error.name is None or error.name.startswith("klamm"):
             raise

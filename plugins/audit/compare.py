@@ -5,7 +5,7 @@ Which count is measured against which:
     broker      / producers' acknowledged     (producer by producer; attempted is shown, and measured against nothing:
                                                who was not acknowledged has an error in his hands)
     consumer/g  / broker                      (with the records of clients that do not audit; by topic id)
-    hadoop/job  / broker
+    hadoop/load/job  / broker
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
 never complete, when its tier or the one it is measured against has told nothing, or in the windows that a problem of
@@ -23,9 +23,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from klamm.core.seams.audit import NO_WINDOW
-from klamm.plugins.audit.event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
-from klamm.plugins.audit.tiling import (
+from klamm.core.interfaces.audit import NO_WINDOW
+
+from .event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
+from .range_coverage import (
     DEFAULT_LATENESS_MS,
     PATIENCE,
     PRODUCERS,

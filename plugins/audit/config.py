@@ -7,8 +7,9 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from klamm.core.config.section import Int, Long, Names, Section, key
-from klamm.core.config.topic_settings import name_problem
-from klamm.plugins.audit.event import CONSUMER, HADOOP
+from klamm.core.config.sections.topic_settings import name_problem
+
+from .event import CONSUMER, HADOOP
 
 
 def _topic(name: str) -> str:

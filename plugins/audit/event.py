@@ -22,7 +22,7 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from klamm.core.errors import SchemaError
-from klamm.core.seams.audit import AuditIdentity
+from klamm.core.interfaces.audit import AuditIdentity
 
 PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
 SETTLEMENT = "settlement"

@@ -22,12 +22,13 @@ from typing import Final
 
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.errors import ConfigError, KlammError
-from klamm.core.seams.audit import NO_WINDOW
-from klamm.plugins.audit.compare import Cell, State, TopicAudit, WindowAudit
-from klamm.plugins.audit.event import BROKER, PRODUCER
-from klamm.plugins.audit.question import Answer
-from klamm.plugins.audit.tiling import Problem, TierKey
-from klamm.plugins.audit.windows import iso
+from klamm.core.interfaces.audit import NO_WINDOW
+
+from .compare import Cell, State, TopicAudit, WindowAudit
+from .event import BROKER, PRODUCER
+from .query import Answer
+from .range_coverage import Problem, TierKey
+from .windows import iso
 
 POLL_S: Final = 0.5
 MAX_POLL_S: Final = 15.0

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from klamm.core.interfaces.audit import AuditIdentity, Counted
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.core.records.varint import read_varint
-from klamm.core.seams.audit import AuditIdentity, Counted
-from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED
+
+from .event import FOREIGN, UNATTRIBUTED
 
 HOST_HEADER: Final = "klamm.host"
 APPLICATION_HEADER: Final = "klamm.application"

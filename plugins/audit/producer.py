@@ -27,8 +27,9 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 
 from klamm.core.errors import DeliveryError
-from klamm.core.seams.audit import NO_WINDOW, AuditIdentity, Publish
-from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow
+from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity, Publish
+
+from .event import AuditEvent, EventSource, EventWindow
 
 log = logging.getLogger(__name__)
 

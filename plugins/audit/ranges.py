@@ -23,10 +23,11 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from klamm.core.errors import DeliveryError
+from klamm.core.interfaces.audit import AuditIdentity, Publish, RangeCount
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import AuditIdentity, Publish, RangeCount
-from klamm.plugins.audit.event import AuditEvent, EventSource, EventWindow, load_note
-from klamm.plugins.audit.windows import tally
+
+from .event import AuditEvent, EventSource, EventWindow, load_note
+from .windows import tally
 
 MAX_RECORDS: Final = 2_000_000
 """Records of one auditor that wait for a commit: 48 MB."""

@@ -10,8 +10,9 @@ from klamm.core.errors import BrokerError, ErrorCode, KlammError, SchemaError
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.event import AuditEvent, decode_event
-from klamm.plugins.audit.tiling import LogEnd, Place
+
+from .event import AuditEvent, decode_event
+from .range_coverage import LogEnd, Place
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers
-from klamm.core.seams.audit import (
+from klamm.core.interfaces.audit import (
     AuditIdentity,
     BrokerAudit,
     BrokerLogs,
@@ -15,17 +13,20 @@ from klamm.core.seams.audit import (
     Publish,
     RangeAudit,
 )
-from klamm.plugins.audit.broker_tier import BrokerTier, connect_to_self
-from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.origins import mark
-from klamm.plugins.audit.producer import KlammProducerAudit
-from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.watermarks import WatermarkWatch, client_of_self
-from klamm.plugins.audit.windows import clock_ms
+from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers
+
+from .broker_tier import BrokerTier, connect_to_self
+from .config import AuditConfig
+from .origins import mark
+from .producer import KlammProducerAudit
+from .ranges import KlammRangeAudit
+from .watermarks import WatermarkWatch, client_of_self
+from .windows import clock_ms
 
 
 class KlammAudit:
-    """`klamm.core.seams.audit.Audit`, as configured."""
+    """`klamm.core.interfaces.audit.Audit`, as configured."""
 
     def __init__(self, config: AuditConfig) -> None:
         self._config = config
@@ -58,7 +59,7 @@ class KlammAudit:
 
 
 class _BrokerAudit:
-    """`klamm.core.seams.audit.BrokerAudit`: what counts, and what computes the watermarks."""
+    """`klamm.core.interfaces.audit.BrokerAudit`: what counts, and what computes the watermarks."""
 
     def __init__(self, tier: BrokerTier, watch: WatermarkWatch) -> None:
         self._tier = tier

@@ -16,10 +16,11 @@ from typing import Final
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import KlammError
+from klamm.core.interfaces.audit import BrokerLogs
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import BrokerLogs
-from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.question import AuditQuestions, Question
+
+from .config import AuditConfig
+from .query import AuditQuestions, Question
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,7 @@ STOP_S: Final = 10.0
 
 
 class WatermarkWatch:
-    """`klamm.core.seams.audit.BackgroundService`; `watermarks_ms` may be asked from any thread."""
+    """`klamm.core.interfaces.audit.BackgroundService`; `watermarks_ms` may be asked from any thread."""
 
     def __init__(
         self,

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 from klamm.core.errors import ConfigError
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records import native
-from klamm.core.records.pure import Buffer
-from klamm.core.seams.audit import NO_WINDOW
+from klamm.core.records.fallback import Buffer
 
 
 def clock_ms() -> int:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.codec import Codec
-from klamm.core.seams.provider import NoConfig, Provider
-from klamm.plugins.codecs.gzip import GzipCodec, GzipConfig
-from klamm.plugins.codecs.lz4 import Lz4Codec, Lz4Config
-from klamm.plugins.codecs.snappy import SnappyCodec
-from klamm.plugins.codecs.zstd import ZstdCodec, ZstdConfig
+from klamm.core.interfaces.codec import Codec
+from klamm.core.interfaces.provider import NoConfig, Provider
+
+from .gzip import GzipCodec, GzipConfig
+from .lz4 import Lz4Codec, Lz4Config
+from .snappy import SnappyCodec
+from .zstd import ZstdCodec, ZstdConfig
 
 
 def _snappy(_: NoConfig) -> SnappyCodec:

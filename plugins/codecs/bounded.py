@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.codec import Buffer, DecompressionBombError
+from klamm.core.interfaces.codec import Buffer, DecompressionBombError
 
 
 class MemberDecoder(Protocol):

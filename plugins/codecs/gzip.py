@@ -7,8 +7,9 @@ import zlib
 from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.codec import Buffer
-from klamm.plugins.codecs.bounded import drain_members
+from klamm.core.interfaces.codec import Buffer
+
+from .bounded import drain_members
 
 _GZIP_FRAME = 16 + zlib.MAX_WBITS
 

@@ -11,8 +11,9 @@ from struct import Struct
 from typing import Final
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.codec import Buffer
-from klamm.plugins.codecs.bounded import bomb
+from klamm.core.interfaces.codec import Buffer
+
+from .bounded import bomb
 
 _MAGIC: Final = b"\x82SNAPPY\x00"
 _VERSIONS: Final = Struct(">ii")

@@ -12,8 +12,9 @@ from typing import cast
 from pydantic import BaseModel, ConfigDict, Field
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.codec import Buffer
-from klamm.plugins.codecs.bounded import drain_members
+from klamm.core.interfaces.codec import Buffer
+
+from .bounded import drain_members
 
 
 def _zstd() -> ModuleType:

@@ -8,21 +8,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.provider import Provider
-from klamm.plugins.coordination.embedded_config import EmbeddedConfig
-from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
+from klamm.core.interfaces.command import Command
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.provider import Provider
+
+from .embedded_config import EmbeddedConfig
+from .zookeeper_config import ZooKeeperConfig
 
 
 def _zookeeper(config: ZooKeeperConfig) -> Coordination:
-    from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
+    from .zookeeper import ZooKeeperCoordination
 
     return ZooKeeperCoordination(config)
 
 
 def _embedded(config: EmbeddedConfig) -> Coordination:
-    from klamm.plugins.coordination.embedded import EmbeddedCoordination
+    from .embedded import EmbeddedCoordination
 
     return EmbeddedCoordination(config)
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from klamm.core.errors import CoordinationError
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     CoordinationUnavailableError,
     NoNodeError,
@@ -24,10 +24,11 @@ from klamm.core.seams.coordination import (
     Stat,
     Watch,
 )
-from klamm.plugins.coordination.embedded_config import EmbeddedConfig
-from klamm.plugins.coordination.embedded_tree import EmbeddedTree, WriteTransaction
-from klamm.plugins.coordination.embedded_watches import ChangeFollower, wake_followers
-from klamm.plugins.coordination.tree_paths import check_operations, check_path, check_size
+
+from .embedded_config import EmbeddedConfig
+from .embedded_tree import EmbeddedTree, WriteTransaction
+from .embedded_watches import ChangeFollower, wake_followers
+from .tree_paths import check_operations, check_path, check_size
 
 __all__ = ["EmbeddedConfig", "EmbeddedCoordination"]
 
@@ -42,7 +43,7 @@ class _State(Enum):
 
 
 class EmbeddedCoordination:
-    """See the seam, `klamm.core.seams.coordination.Coordination`. `clock` gives seconds since the epoch, the same for
+    """See `klamm.core.interfaces.coordination.Coordination`. `clock` gives seconds since the epoch, the same for
     all who share the file."""
 
     def __init__(self, config: EmbeddedConfig, clock: Callable[[], float] = time.time) -> None:

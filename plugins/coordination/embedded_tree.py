@@ -17,7 +17,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_rand
 
 from klamm.core.errors import CoordinationError
 from klamm.core.faults import fault_point
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     BadVersionError,
     Check,
@@ -31,8 +31,9 @@ from klamm.core.seams.coordination import (
     Set,
     Stat,
 )
-from klamm.plugins.coordination.lock_holder import write_lock_holder
-from klamm.plugins.coordination.tree_paths import ancestors, parent_of
+
+from .lock_holder import write_lock_holder
+from .tree_paths import ancestors, parent_of
 
 KEPT_CHANGES = 10_000
 BUSY_TIMEOUT_S = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from sqlite3 import Error as SqliteError
 
-from klamm.plugins.coordination.embedded_tree import connect
+from .embedded_tree import connect
 
 POLL_S = 0.05
 _log = logging.getLogger(__name__)

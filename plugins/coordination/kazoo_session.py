@@ -21,7 +21,7 @@ from kazoo.retry import KazooRetry
 
 from klamm.core.errors import CoordinationError
 from klamm.core.faults import fault_point
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     BadVersionError,
     CoordinationUnavailableError,
     NodeExistsError,

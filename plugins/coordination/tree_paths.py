@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.errors import CoordinationError
-from klamm.core.seams.coordination import Check, Create, Delete, Operation, Set
+from klamm.core.interfaces.coordination import Check, Create, Delete, Operation, Set
 
 MAX_DATA_BYTES = 1_000_000
 """Of one node, and of all nodes of one transaction (ZooKeeper drops the connection past 1,048,575 bytes a request)."""

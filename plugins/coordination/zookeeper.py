@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import ZnodeStat
 
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     Check,
     CoordinationUnavailableError,
@@ -30,17 +30,18 @@ from klamm.core.seams.coordination import (
     Stat,
     Watch,
 )
-from klamm.plugins.coordination.kazoo_session import KazooSession, PendingResult, UnknownOutcomeError, translate
-from klamm.plugins.coordination.tree_paths import ancestors, check_operations, check_path, check_size
-from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
-from klamm.plugins.coordination.zookeeper_watches import ZooKeeperWatches
+
+from .kazoo_session import KazooSession, PendingResult, UnknownOutcomeError, translate
+from .tree_paths import ancestors, check_operations, check_path, check_size
+from .zookeeper_config import ZooKeeperConfig
+from .zookeeper_watches import ZooKeeperWatches
 
 _log = logging.getLogger(__name__)
 _DELETE_ROUNDS = 10
 
 
 class ZooKeeperCoordination:
-    """See the seam, `klamm.core.seams.coordination.Coordination`."""
+    """See the seam, `klamm.core.interfaces.coordination.Coordination`."""
 
     def __init__(self, config: ZooKeeperConfig) -> None:
         self._config = config

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+
+from .zookeeper_server import ZooKeeperServer
 
 
 def zookeeper(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from klamm.core.errors import CoordinationError
-from klamm.plugins.coordination.tree_paths import check_path
+
+from .tree_paths import check_path
 
 
 class ZooKeeperConfig(BaseModel):

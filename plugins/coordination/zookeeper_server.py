@@ -12,7 +12,8 @@ from typing import Self
 
 from klamm.core.errors import CoordinationError
 from klamm.core.java import HOST, JavaProcess, check_port
-from klamm.plugins.coordination.zookeeper_jars import find_class_path
+
+from .zookeeper_jars import find_class_path
 
 TICK_MS = 500
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"

@@ -11,8 +11,9 @@ import logging
 import threading
 from collections.abc import Callable
 
-from klamm.core.seams.coordination import CoordinationUnavailableError, NoNodeError, SessionExpiredError
-from klamm.plugins.coordination.kazoo_session import KazooSession
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, NoNodeError, SessionExpiredError
+
+from .kazoo_session import KazooSession
 
 _log = logging.getLogger(__name__)
 Callback = Callable[[], None]

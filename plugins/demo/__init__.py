@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
+from klamm.core.interfaces.command import Command
 
 
 @hookimpl

@@ -11,11 +11,12 @@ import typer
 from rich.console import Console
 
 from klamm.core.errors import ConfigError
-from klamm.plugins.demo.show import Show
-from klamm.plugins.demo.steps.hdfs import Lake
-from klamm.plugins.demo.steps.plant import Plant
-from klamm.plugins.demo.story import Size, Story
-from klamm.plugins.demo.workspace import Workspace
+
+from .show import Show
+from .steps.hdfs import Lake
+from .steps.plant import Plant
+from .story import Size, Story
+from .workspace import Workspace
 
 
 def demo(

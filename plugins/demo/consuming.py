@@ -17,14 +17,15 @@ from pathlib import Path
 
 from klamm import Consumer
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.demo.flights import TOPIC
-from klamm.plugins.demo.workspace import POSITION
+
+from .flights import TOPIC
+from .workspace import POSITION
 
 POLL_S = 0.5
 
 
 class _Taken:
-    """`klamm.core.client.consumer_commits.RebalanceListener`."""
+    """`klamm.core.client.consumer.commits.RebalanceListener`."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

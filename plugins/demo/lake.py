@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol
 from urllib.error import HTTPError
 
-from klamm.plugins.demo.processes import DemoError
-from klamm.plugins.demo.workspace import Workspace
+from .processes import DemoError
+from .workspace import Workspace
 
 TIMEOUT_S = 60.0
 

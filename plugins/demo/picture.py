@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.plugins.audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
-from klamm.plugins.demo.timeline import Kind, Mark, Phase, Sample
+from ..audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
+from .timeline import Kind, Mark, Phase, Sample
 
 RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
 """Pixels: of the margins, of the height of the plot, of the axis below it, and of a phase."""

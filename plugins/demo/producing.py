@@ -17,7 +17,8 @@ from typing import TextIO
 import pyarrow as pa
 
 from klamm import Producer
-from klamm.plugins.demo.flights import TOPIC, flight_keys, load_flights, months, share, split_late
+
+from .flights import TOPIC, flight_keys, load_flights, months, share, split_late
 
 TABLE_ROWS = 5000
 

@@ -14,7 +14,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
 from klamm.core.spark_jvm import java_options
-from klamm.plugins.demo.flights import TOPIC
+
+from .flights import TOPIC
 
 QUIET = {
     "spark.ui.enabled": "false",

@@ -8,15 +8,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from klamm.plugins.audit.question import Answer
-from klamm.plugins.audit.web.document import Section, audit_sections, document, section, write_document
-from klamm.plugins.audit.web.templates import environment
-from klamm.plugins.audit.web.views import Filters
-from klamm.plugins.audit.windows import Span
-from klamm.plugins.demo.picture import draw, rates
-from klamm.plugins.demo.steps.load import Published
-from klamm.plugins.demo.timeline import Timeline
-from klamm.plugins.demo.verdict import Verdict
+from ..audit.query import Answer
+from ..audit.web.document import Section, audit_sections, document, section, write_document
+from ..audit.web.templates import environment
+from ..audit.web.views import Filters
+from ..audit.windows import Span
+from .picture import draw, rates
+from .steps.load import Published
+from .timeline import Timeline
+from .verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -17,22 +17,22 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-from klamm.plugins.audit.question import Answer
-from klamm.plugins.demo.flights import load_flights, split_late
-from klamm.plugins.demo.processes import DemoError, Processes
-from klamm.plugins.demo.report import Report
-from klamm.plugins.demo.show import Show
-from klamm.plugins.demo.steps.audit import ask_audit, lowest, table
-from klamm.plugins.demo.steps.cluster import create_topics, running_broker
-from klamm.plugins.demo.steps.consume import GROUP, MEMBERS, Group
-from klamm.plugins.demo.steps.hdfs import Lake, StartingHdfs, await_hdfs, served_by, start_hdfs
-from klamm.plugins.demo.steps.load import LoadJob, Loads
-from klamm.plugins.demo.steps.plant import Plant, double_one, lose_one
-from klamm.plugins.demo.steps.produce import MONTHS, PRODUCERS, Producers
-from klamm.plugins.demo.steps.readback import Readback
-from klamm.plugins.demo.timeline import Kind, Timeline
-from klamm.plugins.demo.verdict import Verdict, acknowledged_keys, differences
-from klamm.plugins.demo.workspace import Workspace
+from ..audit.query import Answer
+from .flights import load_flights, split_late
+from .processes import DemoError, Processes
+from .report import Report
+from .show import Show
+from .steps.audit import ask_audit, lowest, table
+from .steps.cluster import create_topics, running_broker
+from .steps.consume import GROUP, MEMBERS, Group
+from .steps.hdfs import Lake, StartingHdfs, await_hdfs, served_by, start_hdfs
+from .steps.load import LoadJob, Loads
+from .steps.plant import Plant, double_one, lose_one
+from .steps.produce import MONTHS, PRODUCERS, Producers
+from .steps.readback import Readback
+from .timeline import Kind, Timeline
+from .verdict import Verdict, acknowledged_keys, differences
+from .workspace import Workspace
 
 STEP_S = 0.2
 MONTH_S = 1.5

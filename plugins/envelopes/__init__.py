@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.envelope import Envelope
-from klamm.core.seams.provider import Provider
-from klamm.plugins.envelopes.confluent import ConfluentEnvelope
-from klamm.plugins.envelopes.linkedin import LinkedInEnvelope
-from klamm.plugins.envelopes.single_object import SingleObjectEnvelope
+from klamm.core.interfaces.envelope import Envelope
+from klamm.core.interfaces.provider import Provider
+
+from .confluent import ConfluentEnvelope
+from .linkedin import LinkedInEnvelope
+from .single_object import SingleObjectEnvelope
 
 
 @hookimpl

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 
 from klamm.core.errors import SchemaError
-from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
-from klamm.plugins.envelopes.magic import key_after
+from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+
+from .magic import key_after
 
 _PREFIX = struct.Struct(">bi")
 

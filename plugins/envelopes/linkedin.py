@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
-from klamm.plugins.envelopes.magic import key_after
+from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+
+from .magic import key_after
 
 _MAGIC = b"\0"
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import OffsetStore
-from klamm.core.seams.provider import Provider
-from klamm.plugins.offsets.coordination import CoordinationOffsetStore
-from klamm.plugins.offsets.topic_config import TopicOffsetStoreConfig
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import OffsetStore
+from klamm.core.interfaces.provider import Provider
+
+from .coordination import CoordinationOffsetStore
+from .topic_config import TopicOffsetStoreConfig
 
 
 @hookimpl
@@ -30,6 +31,6 @@ def klamm_offset_stores() -> Iterable[Provider[OffsetStore]]:
 
 
 def _topic_store(config: TopicOffsetStoreConfig, coordination: Coordination) -> OffsetStore:
-    from klamm.plugins.offsets.topic import TopicOffsetStore  # the client, only where it is used
+    from .topic import TopicOffsetStore  # the client, only where it is used
 
     return TopicOffsetStore(config, coordination)

@@ -16,8 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.core.cluster import paths
 from klamm.core.errors import CoordinationError
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     BadVersionError,
     Check,
@@ -31,8 +30,9 @@ from klamm.core.seams.coordination import (
     Operation,
     Set,
 )
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.core.seams.provider import NoConfig
+from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.interfaces.provider import NoConfig
+from klamm.core.records.partition import TopicPartition
 
 _ATTEMPTS = 5
 _REMEMBERED_PATHS = 100_000
@@ -54,7 +54,7 @@ class _StoredOffset(BaseModel):
 
 
 class CoordinationOffsetStore:
-    """See the seam, `klamm.core.seams.offsets.OffsetStore`."""
+    """See the seam, `klamm.core.interfaces.offsets.OffsetStore`."""
 
     needs_coordination = True
 

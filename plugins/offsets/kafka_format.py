@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from klamm.core.errors import CorruptRecordError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
-from klamm.plugins.offsets.kafka_strings import (
+
+from .kafka_strings import (
     INT16,
     INT32,
     INT64,

@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Final
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.offsets import StoredGroup, StoredMember
-from klamm.plugins.offsets.kafka_strings import INT16, INT32, INT64, Reader, blob, reading, string
+from klamm.core.interfaces.offsets import StoredGroup, StoredMember
+
+from .kafka_strings import INT16, INT32, INT64, Reader, blob, reading, string
 
 VALUE_VERSION: Final = 3
 NEWEST_VALUE: Final = 4

@@ -22,23 +22,24 @@ from typing import Final
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster.image_reader import read_image
 from klamm.core.errors import CoordinationError, ErrorCode, KlammError
+from klamm.core.interfaces.coordination import Check, Coordination, CoordinationUnavailableError
+from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Check, Coordination, CoordinationUnavailableError
-from klamm.core.seams.offsets import CommittedOffset, StoredGroup
-from klamm.plugins.codecs import klamm_codecs
-from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
-from klamm.plugins.offsets.kafka_groups import encode_group
-from klamm.plugins.offsets.topic_config import TopicOffsetStoreConfig
-from klamm.plugins.offsets.topic_view import TopicView
+
+from ..codecs import klamm_codecs
+from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
+from .kafka_groups import encode_group
+from .topic_config import TopicOffsetStoreConfig
+from .topic_view import TopicView
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
 
 
 class TopicOffsetStore:
-    """See the seam, `klamm.core.seams.offsets.OffsetStore`, `GroupStore` and `PartitionedStore`."""
+    """See the seam, `klamm.core.interfaces.offsets.OffsetStore`, `GroupStore` and `PartitionedStore`."""
 
     needs_coordination = False  # but for the brokers' addresses, once
     topic = OFFSETS_TOPIC

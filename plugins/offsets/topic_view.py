@@ -17,12 +17,13 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode
+from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset, StoredGroup
-from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, decode_key, decode_value
-from klamm.plugins.offsets.kafka_groups import decode_group
+
+from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
+from .kafka_groups import decode_group
 
 EARLIEST: Final = -2
 _FRESH_S: Final = 3600.0

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.provider import Provider
-from klamm.core.seams.sink import Sink
-from klamm.plugins.sinks.files import FilesConfig, FilesSink
+from klamm.core.interfaces.provider import Provider
+from klamm.core.interfaces.sink import Sink
+
+from .files import FilesConfig, FilesSink
 
 
 @hookimpl

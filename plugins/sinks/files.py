@@ -38,9 +38,9 @@ from uuid import UUID
 
 from klamm.core.config.section import ConfigPath, Section, key
 from klamm.core.errors import StorageError
+from klamm.core.interfaces.sink import BadRecords, LogCut
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import BadRecords, LogCut
 
 _NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?(?:\.cut(\d+))?\.jsonl(\.gz)?")
 _TOPIC_ID = ".topic_id"
@@ -55,7 +55,7 @@ class FilesConfig(Section):
 
 
 class FilesSink:
-    """See the seam, `klamm.core.seams.sink`. `StorageError` in one line when the disk refuses."""
+    """See the seam, `klamm.core.interfaces.sink`. `StorageError` in one line when the disk refuses."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config

@@ -14,7 +14,8 @@ from typing import Final
 import pyarrow as pa
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.avrotype import MAX_PRECISION, AvroType
+
+from .avrotype import MAX_PRECISION, AvroType
 
 _PRIMITIVE: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),

@@ -12,11 +12,12 @@ import pyarrow.compute as pc
 from fastavro import parse_schema, schemaless_reader
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns import native
-from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import AvroType, parse_type
-from klamm.schemas.columns.pyvalue import converter
-from klamm.schemas.columns.resolve import resolve
+
+from . import native
+from .arrowtype import arrow_type
+from .avrotype import AvroType, parse_type
+from .pyvalue import converter
+from .resolve import resolve
 
 Read = Callable[[pa.Array], pa.Array]
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.arrowtype import TIMESTAMP, arrow_type
-from klamm.schemas.columns.avrotype import MISSING, AvroField, AvroType
-from klamm.schemas.columns.resolve import field_default, list_offsets
+
+from .arrowtype import TIMESTAMP, arrow_type
+from .avrotype import MISSING, AvroField, AvroType
+from .resolve import field_default, list_offsets
 
 DAYS: Final = (-719_162, 2_932_896)
 """Of `date`: the years 1 to 9999, as Python has them."""

@@ -11,7 +11,8 @@ from typing import Final
 import pyarrow as pa
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.avrotype import AvroType
+
+from .avrotype import AvroType
 
 try:
     import pyruhvro

@@ -7,8 +7,9 @@ from decimal import Context, Decimal
 from typing import Any, Final
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.arrowtype import is_decimal
-from klamm.schemas.columns.avrotype import MAX_PRECISION, MISSING, AvroType
+
+from .arrowtype import is_decimal
+from .avrotype import MAX_PRECISION, MISSING, AvroType
 
 Convert = Callable[[Any], Any]
 

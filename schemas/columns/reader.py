@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.arrowtype import arrow_type
-from klamm.schemas.columns.avrotype import AvroType, parse_type
-from klamm.schemas.columns.decode import PayloadDecoder, without_prefix
+
+from .arrowtype import arrow_type
+from .avrotype import AvroType, parse_type
+from .decode import PayloadDecoder, without_prefix
 
 Decoded = tuple[pa.Array, SchemaError | None]
 """The values before the first that cannot be decoded, and why that one cannot; None: because its type contradicts that

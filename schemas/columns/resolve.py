@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from klamm.core.errors import SchemaError
-from klamm.schemas.columns.arrowtype import arrow_type, is_decimal, physical_type
-from klamm.schemas.columns.avrotype import MISSING, AvroField, AvroType
-from klamm.schemas.columns.pyvalue import converter, default_value
+
+from .arrowtype import arrow_type, is_decimal, physical_type
+from .avrotype import MISSING, AvroField, AvroType
+from .pyvalue import converter, default_value
 
 PROMOTIONS: Final = frozenset(
     {

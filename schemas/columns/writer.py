@@ -7,9 +7,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from klamm.schemas.columns import native
-from klamm.schemas.columns.avrotype import AvroType
-from klamm.schemas.columns.fit import Misfit, check_zones, fit
+from . import native
+from .avrotype import AvroType
+from .fit import Misfit, check_zones, fit
 
 ROWS: Final = 65_536
 """That are written at a time: what becomes of them stays below the 2 GiB of one Arrow array."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from klamm.core.client.consumer import Consumer
-    from klamm.core.client.producer import Producer
+    from klamm.core.client.consumer.consumer import Consumer
+    from klamm.core.client.producer.producer import Producer
 
 __all__ = ["Consumer", "Producer", "__version__"]
 __version__ = "0.1.0"
 
-_LAZY = {"Producer": "klamm.core.client.producer", "Consumer": "klamm.core.client.consumer"}
+_LAZY = {"Producer": "klamm.core.client.producer.producer", "Consumer": "klamm.core.client.consumer.consumer"}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""The contract of an audit system (`klamm.core.seams.audit`), run on every one that is shipped."""
+"""The contract of an audit system (`klamm.core.interfaces.audit`), run on every one that is shipped."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from klamm.core.interfaces.audit import Audit, AuditIdentity, RangeCount, WindowCount
 from klamm.core.plugins import plugin_host
-from klamm.core.seams.audit import Audit, AuditIdentity, RangeCount, WindowCount
-from klamm.plugins.audit.tiling import Place, tier_counts
+from klamm.plugins.audit.range_coverage import Place, tier_counts
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
 
 Make = Callable[..., Audit]

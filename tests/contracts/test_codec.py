@@ -18,8 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError, KlammError
+from klamm.core.interfaces.codec import Codec, DecompressionBombError
 from klamm.core.plugins import plugin_host
-from klamm.core.seams.codec import Codec, DecompressionBombError
 
 NAMES = plugin_host().codecs.names()
 KAFKAS_IDS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}

@@ -1,4 +1,4 @@
-"""The contract of `klamm.core.seams.coordination`, on every coordination that ships."""
+"""The contract of `klamm.core.interfaces.coordination`, on every coordination that ships."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from klamm.core.errors import CoordinationError
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     ANY_VERSION,
     BadVersionError,
     Check,

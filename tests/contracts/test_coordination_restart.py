@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.seams.coordination import (
+from klamm.core.interfaces.coordination import (
     CoordinationUnavailableError,
     Create,
     NodeExistsError,

@@ -1,4 +1,4 @@
-"""Sessions and their end, as `klamm.core.seams.coordination` promises them, on every coordination that ships."""
+"""Sessions and their end, as `klamm.core.interfaces.coordination` promises them, on every coordination that ships."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import methodcaller
 
 import pytest
 
-from klamm.core.seams.coordination import Coordination, Create, SessionEvent, SessionExpiredError
+from klamm.core.interfaces.coordination import Coordination, Create, SessionEvent, SessionExpiredError
 from klammtest.zookeeper import CoordinationCase, Events, eventually
 
 OPERATIONS: list[Callable[[Coordination], object]] = [

@@ -1,4 +1,4 @@
-"""Watches, as `klamm.core.seams.coordination` promises them, on every coordination that ships."""
+"""Watches, as `klamm.core.interfaces.coordination` promises them, on every coordination that ships."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from klamm.core.seams.coordination import Coordination, Create, Delete, SessionExpiredError, Set
+from klamm.core.interfaces.coordination import Coordination, Create, Delete, SessionExpiredError, Set
 from klammtest.zookeeper import CoordinationCase, Signal, eventually
 
 

@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
 from klamm.core.plugins import plugin_host
-from klamm.core.seams.envelope import Envelope, RegisteredSchema, SchemaKey
 
 TEXT = '{"type": "string"}'
 SCHEMAS = [

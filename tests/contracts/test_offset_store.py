@@ -1,4 +1,4 @@
-"""The contract of `klamm.core.seams.offsets`, on every offset store that ships and every coordination."""
+"""The contract of `klamm.core.interfaces.offsets`, on every offset store that ships and every coordination."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 
 from klamm.core.cluster import paths
 from klamm.core.errors import CoordinationError
+from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination, NoNodeError
+from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import BadVersionError, Check, Coordination, NoNodeError
-from klamm.core.seams.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember
 from klammtest.inprocess import broker_thread
 from klammtest.zookeeper import CoordinationCase
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 import pytest
 
 from klamm.core.errors import ConfigError
+from klamm.hadoop.publishing.interface import LakeError, NoLakeError, Publisher, TargetExistsError, check_root
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for
-from klamm.hadoop.publishing.seam import LakeError, NoLakeError, Publisher, TargetExistsError, check_root
 from klammtest.hdfs_client import Administration, new_publisher
 
 RACES = 300

@@ -14,10 +14,10 @@ import pytest
 from pydantic import ValidationError
 
 from klamm.core.errors import KlammError
+from klamm.core.interfaces.sink import BadRecords, QuarantineSink, Sink, TopicIdSink
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
-from klamm.core.seams.sink import BadRecords, QuarantineSink, Sink, TopicIdSink
 
 EXTRAS = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"
 Row = tuple[str, int, int, Any]

@@ -19,7 +19,7 @@ from uuid import UUID
 
 from harness import heard
 from klamm.core import faults
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.manager import LogManager
 from klamm.core.records.header import BatchHeader, rewrite_base

@@ -25,7 +25,7 @@ import load_plants
 from klamm.core import faults
 from klamm.core.config.settings import load_settings
 from klamm.core.faults import ScriptedFaults
-from klamm.hadoop.run import Loader
+from klamm.hadoop.load.loader import Loader
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
-from klamm.hadoop import job, staging
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.manifest import Manifest, load_numbers, read_manifest
+from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.manifest import Manifest, load_numbers, read_manifest
+from klamm.hadoop.load import job, staging
 from klamm.hadoop.publishing import hdfs
-from klamm.hadoop.publishing.seam import LakeReader, Publisher
+from klamm.hadoop.publishing.interface import LakeReader, Publisher
 
 
 def plant(what: str) -> None:

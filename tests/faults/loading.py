@@ -33,8 +33,8 @@ from hdfs import HdfsError, InsecureClient
 from harness import Result, Run, within
 from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klamm.hadoop.lake.files import LakeFiles, lake_files
-from klamm.hadoop.lake.verify import verify_topic
-from klamm.hadoop.layout import OFFSETS, TopicLayout, is_data, load_number
+from klamm.hadoop.lake.layout import OFFSETS, TopicLayout, is_data, load_number
+from klamm.hadoop.lake.verification.verify import verify_topic
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
 from klammtest.lost_answers import AnswerLostProxy

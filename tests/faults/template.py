@@ -16,12 +16,12 @@ from pathlib import Path
 from uuid import UUID
 
 from harness import Result
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.manager import LogManager
-from klamm.core.log.naming import parse_directory
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.segment.naming import parse_directory
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, crc_matches, rewrite_base

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import RangeCount, WindowCount
-from klamm.hadoop.audit import LoadAudit, LoadAuditor
-from klamm.hadoop.layout import AUDIT, TopicLayout
+from klamm.hadoop.lake.layout import AUDIT, TopicLayout
+from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
 from klamm.hadoop.publishing.local import LocalPublisher
 from klammtest.guarantees import guarantee
 
 
 class Told:
-    """As much of `klamm.core.seams.audit.Audit` as an auditor of loads uses; `spans` are those told."""
+    """As much of `klamm.core.interfaces.audit.Audit` as an auditor of loads uses; `spans` are those told."""
 
     topic = "__audit"
 

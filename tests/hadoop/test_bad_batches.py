@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.core.errors import ConfigError
-from klamm.hadoop import topics
+from klamm.hadoop.load import topics
 from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.session import SparkFailedError
 from klammtest.batches import unopenable

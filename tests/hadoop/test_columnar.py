@@ -18,21 +18,21 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
 from klamm.core.errors import CorruptRecordError, KlammError
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import NO_WINDOW
 from klamm.hadoop.columnar import chunks as chunks_module
 from klamm.hadoop.columnar.chunks import Chunk, Read, ReadRanges
 from klamm.hadoop.columnar.files import GROUP_ROWS, WriteFiles, Written, spark_metadata
 from klamm.hadoop.columnar.job import ColumnarJob, ReadTasks, packed, pieces_of
 from klamm.hadoop.columnar.tally import Tally
+from klamm.hadoop.load.progress import Progress
+from klamm.hadoop.load.rows import TIMESTAMP, RowFormat
+from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.options import ReadOptions
-from klamm.hadoop.progress import Progress
+from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.publishing.seam import LakeError
-from klamm.hadoop.rows import TIMESTAMP, RowFormat
-from klamm.hadoop.staged import FileFormat
 
 HOUR_US = 3_600_000_000
 WINDOW_MS = 600_000

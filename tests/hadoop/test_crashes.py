@@ -15,11 +15,11 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from klamm.core.seams.audit import AuditIdentity, RangeCount
-from klamm.hadoop.audit import LoadAuditor
-from klamm.hadoop.job import LoadResult
+from klamm.core.interfaces.audit import AuditIdentity, RangeCount
+from klamm.hadoop.load.audit import LoadAuditor
+from klamm.hadoop.load.job import LoadResult
+from klamm.hadoop.load.staging import LoadConflictError
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.staging import LoadConflictError
 from klammtest.faulty import fault_hook
 from klammtest.lake import (
     DAY_MS,
@@ -82,7 +82,7 @@ def test_of_two_jobs_at_once_one_publishes_and_the_other_leaves_nothing(spark: S
 
 
 class RecordedAudit:
-    """As much of `klamm.core.seams.audit.Audit` as a load uses."""
+    """As much of `klamm.core.interfaces.audit.Audit` as a load uses."""
 
     topic = "__audit"
     window_ms = 600_000

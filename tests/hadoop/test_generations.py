@@ -24,23 +24,23 @@ from pyspark.sql import DataFrame, SparkSession
 from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, SchemaError
-from klamm.core.seams.envelope import SchemaKey
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
-from klamm.hadoop.compact import CompactJob
-from klamm.hadoop.generations import generation_numbers, generations_of
 from klamm.hadoop.lake.cli import app
 from klamm.hadoop.lake.contents import Rows
 from klamm.hadoop.lake.files import lake_files
-from klamm.hadoop.lake.findings import TopicProof
-from klamm.hadoop.lake.garbage import collect, plan
+from klamm.hadoop.lake.generations.compact import CompactJob
+from klamm.hadoop.lake.generations.garbage import collect, plan
+from klamm.hadoop.lake.generations.generation import generation_numbers, generations_of
+from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.listing import loads_of
-from klamm.hadoop.lake.verify import verify_topic
-from klamm.hadoop.lake.verify_generation import RowSums
-from klamm.hadoop.layout import TopicLayout
+from klamm.hadoop.lake.verification.findings import TopicProof
+from klamm.hadoop.lake.verification.verify import verify_topic
+from klamm.hadoop.lake.verification.verify_generation import RowSums
+from klamm.hadoop.load.spark_writer import FileFormat
+from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
+from klamm.hadoop.publishing.interface import LakeError, Publisher
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.publishing.seam import LakeError, Publisher
-from klamm.hadoop.staged import FileFormat
-from klamm.hadoop.staging import LoadConflictError, Staging, sweep
 from klammtest.faulty import fault_hook
 from klammtest.hdfs_client import new_publisher
 from klammtest.lake import (

@@ -15,14 +15,14 @@ from pyspark.sql import SparkSession
 from klamm.core import faults
 from klamm.core.errors import KlammError
 from klamm.hadoop.hdfs.server import HdfsServer
-from klamm.hadoop.job import LoadJob, LoadResult, LoadSpec
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.manifest import last_manifest
+from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.manifest import last_manifest
+from klamm.hadoop.load.job import LoadJob, LoadResult, LoadSpec
+from klamm.hadoop.load.spark_writer import FileFormat
+from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.hdfs import HadoopJvm, HdfsPublisher
-from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import hadoop_jvm
-from klamm.hadoop.staged import FileFormat
-from klamm.hadoop.staging import LoadConflictError, Staging, sweep
 from klammtest.faulty import fault_hook
 from klammtest.hdfs_client import SPARK, Administration, new_publisher
 from klammtest.lake import (

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from klamm.core.client.range_reader import DataLossError, OffsetRange
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.history import HistoryCheck
-from klamm.hadoop.job import LoadJob, _Planned
-from klamm.hadoop.manifest import BatchMark
+from klamm.hadoop.lake.manifest import BatchMark
+from klamm.hadoop.load.job import LoadJob, _Planned
+from klamm.hadoop.load.planning.history import HistoryCheck
 from klammtest.guarantees import guarantee
 from klammtest.lake import TOPIC, MemoryTopics, coordinates, flight, job
 from klammtest.served import KEPT, T0, served

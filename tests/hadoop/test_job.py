@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from klamm.core.client.range_reader import DataLossError
+from klamm.core.client.consumer.range_reader import DataLossError
 from klamm.core.errors import SchemaError
-from klamm.core.seams.envelope import SchemaKey
-from klamm.hadoop.job import TooManyBadError
-from klamm.hadoop.plan import Limits
-from klamm.hadoop.publishing.seam import LakeError
+from klamm.core.interfaces.envelope import SchemaKey
+from klamm.hadoop.load.job import TooManyBadError
+from klamm.hadoop.load.planning.plan import Limits
+from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkFailedError
 from klammtest.lake import (
     DAY_MS,

@@ -24,17 +24,17 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, KlammError
-from klamm.core.seams.envelope import SchemaKey
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
 from klamm.hadoop.avro.jar import have_avro_jar
 from klamm.hadoop.lake.cli import DAMAGED, app
 from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
-from klamm.hadoop.lake.findings import Bounds, TopicProof
+from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.listing import loads_of
-from klamm.hadoop.lake.verify import topics_of, verify_topic
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.publishing.seam import LakeUnavailableError
-from klamm.hadoop.staged import FileFormat
+from klamm.hadoop.lake.verification.findings import Bounds, TopicProof
+from klamm.hadoop.lake.verification.verify import topics_of, verify_topic
+from klamm.hadoop.load.spark_writer import FileFormat
+from klamm.hadoop.publishing.interface import LakeUnavailableError
 from klammtest.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
 from klammtest.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 

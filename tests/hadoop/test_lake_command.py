@@ -18,13 +18,13 @@ from typer.testing import CliRunner, Result
 
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
-from klamm.core.seams.audit import NO_WINDOW
-from klamm.hadoop.audit import LoadAudit
-from klamm.hadoop.generations import DataFile, Generation, MergedLoad
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.hadoop.lake.cli import ENDS, app
-from klamm.hadoop.layout import AUDIT, GENERATION, OFFSETS, TopicLayout
-from klamm.hadoop.manifest import Manifest, PartitionRange
-from klamm.hadoop.publishing.seam import LakeUnavailableError
+from klamm.hadoop.lake.generations.generation import DataFile, Generation, MergedLoad
+from klamm.hadoop.lake.layout import AUDIT, GENERATION, OFFSETS, TopicLayout
+from klamm.hadoop.lake.manifest import Manifest, PartitionRange
+from klamm.hadoop.load.audit import LoadAudit
+from klamm.hadoop.publishing.interface import LakeUnavailableError
 
 WINDOW_MS = 600_000
 DAY_MS = 1_356_998_400_000
@@ -84,7 +84,7 @@ def test_a_sink_whose_lake_lies_below_a_file_is_refused_as_it_was_written(here: 
 
 def test_a_lake_that_becomes_a_file_ends_a_run_as_a_mistake_of_the_configuration(here: Path) -> None:
     """Also where only the file system can tell, as on `hdfs:`."""
-    from klamm.hadoop.run import Loader
+    from klamm.hadoop.load.loader import Loader
 
     sink = {"plugin": "hadoop", "topics": ["t"], "path": "lake"}
     with Loader(load_settings({"sinks": {"lake": sink}}), "lake", Console()) as loader:

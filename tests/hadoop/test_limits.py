@@ -8,8 +8,8 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from klamm.core.config.settings import load_settings
-from klamm.hadoop.report import Status, TopicReport
-from klamm.hadoop.run import Loader
+from klamm.hadoop.load.loader import Loader
+from klamm.hadoop.load.report import Status, TopicReport
 from klammtest.lake import coordinates
 from klammtest.served import KEPT, served
 

@@ -17,11 +17,11 @@ import yaml
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from klamm.core.client.producer import Producer
+from klamm.core.client.producer.producer import Producer
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import KlammError
-from klamm.hadoop.cli import load
-from klamm.hadoop.run import Loader
+from klamm.hadoop.load.cli import load
+from klamm.hadoop.load.loader import Loader
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.hdfs_client import Administration
 from klammtest.ports import free_port
@@ -168,8 +168,8 @@ def test_spark_submit_runs_the_wheel(broker: RunningBroker, spark: SparkSession,
         "    assert not end.code, end.code\n"
         "context = SparkSession.builder.getOrCreate().sparkContext\n"
         "def where(_):\n"
-        "    import klamm.hadoop.rows\n"
-        "    return klamm.hadoop.rows.__file__\n"
+        "    import klamm.hadoop.load.rows\n"
+        "    return klamm.hadoop.load.rows.__file__\n"
         "print('WHERE', klamm.__file__, context.parallelize([0], 1).map(where).collect()[0])\n"
     )
     done = subprocess.run(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.pace import Pace
-from klamm.hadoop.plan import Limits, capped, capped_bytes, split
+from klamm.hadoop.load.planning.pace import Pace
+from klamm.hadoop.load.planning.plan import Limits, capped, capped_bytes, split
 
 RANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(-5, 1000)), max_size=8).map(
     lambda spans: [OffsetRange(TopicPartition("t", n), start, start + size) for n, (start, size) in enumerate(spans)]

@@ -12,12 +12,12 @@ import typer
 import yaml
 from pyspark.sql import SparkSession
 
-from klamm.core.client.sink_runner import SinkRunner
+from klamm.core.client.consumer.sink_runner import SinkRunner
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.cli import EMPTY, load
+from klamm.hadoop.load.cli import EMPTY, load
 from klammtest.batches import unopenable
 from klammtest.served import KEPT, T0, Served, served
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from klamm.hadoop.rows import RowDecoder, RowFormat
+from klamm.hadoop.load.rows import RowDecoder, RowFormat
 
 AUTUMN = datetime(2024, 10, 27, tzinfo=UTC)
 HOUR_US = 3_600_000_000

@@ -16,8 +16,8 @@ import yaml
 
 from klamm.core.cli.options import interval_s
 from klamm.core.errors import ConfigError, KlammError
-from klamm.hadoop.cli import load
-from klamm.hadoop.schedule import Schedule
+from klamm.hadoop.load.cli import load
+from klamm.hadoop.load.schedule import Schedule
 from klammtest.served import Served, served
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.manifest import Manifest, PartitionRange, last_manifest
+from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.manifest import Manifest, PartitionRange, last_manifest
+from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
+from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.publishing.seam import LakeError
-from klamm.hadoop.staging import LoadConflictError, Staging, sweep
 
 HOUR = 3600.0
 

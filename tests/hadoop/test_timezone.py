@@ -15,11 +15,11 @@ from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.frame import read_lake
-from klamm.hadoop.lake.verify import verify_topic
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.publishing.seam import LakeError
+from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.verification.verify import verify_topic
+from klamm.hadoop.load.spark_writer import FileFormat
+from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkSettings
-from klamm.hadoop.staged import FileFormat
 from klammtest.lake import TOPIC, MemoryTopics, flight, job
 
 HOURS = {

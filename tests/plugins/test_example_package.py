@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.client.consumer import Consumer
+from klamm.core.client.consumer.consumer import Consumer
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import CorruptRecordError, ErrorCode, KlammError
+from klamm.core.interfaces.codec import Codec, DecompressionBombError
 from klamm.core.plugins import plugin_host
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.codec import Codec, DecompressionBombError
 from klammtest.broker import ENVIRONMENT, KLAMM, SPAWNED, RunningBroker, running_broker
 
 PACKAGE = Path(__file__).resolve().parents[2] / "examples" / "plugins" / "klamm-extras"

@@ -12,8 +12,8 @@ import pytest
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError, PluginError
 from klamm.core.hook_reference import hooks
+from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.plugins import PluginHost, plugin_host
-from klamm.core.seams.serde import SerdeContext
 from klammtest.everything import Thing
 
 MODULE = "klammtest.everything"
@@ -120,7 +120,8 @@ def test_loaded_names_each_hook_and_where_it_is_from() -> None:
 def module(monkeypatch: pytest.MonkeyPatch, name: str, text: str) -> str:
     made = ModuleType(name)
     exec(
-        f"from klamm.core.hookspecs import hookimpl\nfrom klamm.core.seams.provider import Provider\n{text}", vars(made)
+        f"from klamm.core.hookspecs import hookimpl\nfrom klamm.core.interfaces.provider import Provider\n{text}",
+        vars(made),
     )
     monkeypatch.setitem(sys.modules, name, made)
     return name

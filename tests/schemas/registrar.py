@@ -13,7 +13,7 @@ from pathlib import Path
 
 from klamm.core.client.typed import SharedCoordination
 from klamm.core.config.settings import load_settings
-from klamm.core.seams.serde import SerdeContext
+from klamm.core.interfaces.serde import SerdeContext
 from klamm.schemas.registry import SchemaRegistry
 from klamm.schemas.serde import open_registry
 

@@ -15,9 +15,9 @@ import pytest
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.typed import SharedCoordination
 from klamm.core.config.settings import load_settings
+from klamm.core.interfaces.envelope import SchemaKey
+from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.envelope import SchemaKey
-from klamm.core.seams.serde import SerdeContext
 from klamm.schemas.log import TopicSchemaLog
 from klamm.schemas.serde import open_registry
 from klammtest.broker import RunningBroker, running_broker

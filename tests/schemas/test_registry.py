@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from klamm.core.errors import CoordinationError, SchemaError
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.envelope import SchemaKey
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.claims import Claims
 from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.log import SchemaEntry, read_entry

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import SchemaError
-from klamm.core.seams.envelope import SchemaKey
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.schemas.claims import Claims
 from klamm.schemas.registry import SchemaRegistry
 from klammtest.guarantees import guarantee

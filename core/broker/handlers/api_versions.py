@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode
-from klamm.core.protocol.apis import ADVERTISED
+from ...errors import ErrorCode
+from ...protocol.apis import ADVERTISED
+from ..network.context import Request
+from ..services import Services
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's form of a client's software name and version."""

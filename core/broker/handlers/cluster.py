@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.handlers.authorized import on_the_cluster
-from klamm.core.broker.handlers.metadata import nodes
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode
+from ...errors import ErrorCode
+from ..network.context import Request
+from ..services import Services
+from .authorized import on_the_cluster
+from .metadata import nodes
 
 _BROKERS, _CONTROLLERS = 1, 2
 

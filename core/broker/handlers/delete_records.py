@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.partitions import LedPartition
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.records.partition import TopicPartition
+from ...errors import ErrorCode, KlammError
+from ...records.partition import TopicPartition
+from ..network.context import Request
+from ..partitions import LedPartition
+from ..services import Services
 
 log = logging.getLogger(__name__)
 _NO_OFFSET = -1

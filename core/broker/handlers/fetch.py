@@ -14,15 +14,15 @@ from functools import partial
 from time import monotonic_ns
 from typing import Any
 
-from klamm.core.broker.context import FIRST_ALLOWANCE, ConnectionContext, Request
-from klamm.core.broker.partitions import LedPartition, ParkedFetch
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.log.files import MOST_CACHED
-from klamm.core.log.partition_log import LogRead, ReadIsolation
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.fetch import Fetched, write_fetch_response
-from klamm.core.records.header import iter_headers
+from ...errors import ErrorCode, KlammError
+from ...log.partition_log import LogRead, ReadIsolation
+from ...log.segment.file_operations import MOST_CACHED
+from ...protocol.apis import ApiKey
+from ...protocol.fetch import Fetched, write_fetch_response
+from ...records.header import iter_headers
+from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
+from ..partitions import LedPartition, ParkedFetch
+from ..services import Services
 
 _READ_COMMITTED = 1
 _WHOLE_REQUEST_EPOCHS = (0, -1)

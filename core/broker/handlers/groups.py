@@ -5,12 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.handlers.authorized import on_a_group
-from klamm.core.broker.handlers.metadata import nodes
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.groups.requests import DescribedGroup, JoinRequest, JoinResult, MemberIdentity, SyncRequest, SyncResult
+from ...errors import ErrorCode, KlammError
+from ...groups.coordinator.requests import (
+    DescribedGroup,
+    JoinRequest,
+    JoinResult,
+    MemberIdentity,
+    SyncRequest,
+    SyncResult,
+)
+from ..network.context import Request
+from ..services import Services
+from .authorized import on_a_group
+from .metadata import nodes
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 

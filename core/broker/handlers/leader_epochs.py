@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.partitions import LedPartition
-from klamm.core.broker.services import Services
-from klamm.core.errors import ErrorCode
+from ...errors import ErrorCode
+from ..network.context import Request
+from ..partitions import LedPartition
+from ..services import Services
 
 _UNKNOWN = (-1, -1)
 

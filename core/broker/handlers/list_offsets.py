@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.partitions import LedPartition
-from klamm.core.broker.services import Services
-from klamm.core.errors import BrokerError, ErrorCode, KlammError
-from klamm.core.log.partition_log import ReadIsolation
+from ...errors import BrokerError, ErrorCode, KlammError
+from ...log.partition_log import ReadIsolation
+from ..network.context import Request
+from ..partitions import LedPartition
+from ..services import Services
 
 LATEST = -1
 EARLIEST = -2

@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.handlers.authorized import on_a_topic, on_the_cluster
-from klamm.core.broker.services import Services
-from klamm.core.cluster.image import TopicImage
-from klamm.core.config.topic_settings import name_problem
-from klamm.core.errors import ErrorCode, KlammError, ProtocolError
+from ...cluster.image import TopicImage
+from ...config.sections.topic_settings import name_problem
+from ...errors import ErrorCode, KlammError, ProtocolError
+from ..network.context import Request
+from ..services import Services
+from .authorized import on_a_topic, on_the_cluster
 
 log = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.group_service import Committer
-from klamm.core.broker.services import Services
-from klamm.core.cluster.image import TopicImage
-from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
+from ...cluster.image import TopicImage
+from ...errors import ErrorCode, KlammError
+from ...interfaces.offsets import CommittedOffset
+from ...records.partition import TopicPartition
+from ..coordinator.group_service import Committer
+from ..network.context import Request
+from ..services import Services
 
 BY_TOPIC_ID = 10
 """From this version on, OffsetCommit names topics by id (KIP-848)."""

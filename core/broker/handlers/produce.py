@@ -10,21 +10,21 @@ import logging
 from dataclasses import replace
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.partitions import LedPartition
-from klamm.core.broker.services import Services
-from klamm.core.errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from klamm.core.log.errors import RecordValidationError, WouldBlockError
-from klamm.core.log.partition_log import AppendResult
-from klamm.core.log.validation import AppendOrigin
-from klamm.core.protocol.apis import ApiKey
-from klamm.core.protocol.headers import response_frame
-from klamm.core.protocol.messages import Buffer
-from klamm.core.protocol.one_batch import OneBatch
-from klamm.core.protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
-from klamm.core.records.header import HEADER_SIZE
-from klamm.core.records.native import produced
-from klamm.core.records.plain_produce import PlainProduce
+from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
+from ...log.errors import RecordValidationError, WouldBlockError
+from ...log.partition_log import AppendResult
+from ...log.validation import AppendOrigin
+from ...protocol.apis import ApiKey
+from ...protocol.headers import response_frame
+from ...protocol.messages import Buffer
+from ...protocol.one_batch import OneBatch
+from ...protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
+from ...records.header import HEADER_SIZE
+from ...records.native import produced
+from ...records.plain_produce import PlainProduce
+from ..network.context import Request
+from ..partitions import LedPartition
+from ..services import Services
 
 log = logging.getLogger(__name__)
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.services import Services
-from klamm.core.errors import CoordinationError, ErrorCode, KlammError
+from ...errors import CoordinationError, ErrorCode, KlammError
+from ..network.context import Request
+from ..services import Services
 
 log = logging.getLogger(__name__)
 

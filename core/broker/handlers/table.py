@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from klamm.core.broker.dispatch import Handler
-from klamm.core.broker.handlers import (
+from ...protocol.apis import ApiKey
+from ..network.dispatch import Handler
+from . import (
     api_versions,
     cluster,
-    configs,
     delete_records,
     fetch,
     groups,
@@ -18,7 +18,7 @@ from klamm.core.broker.handlers import (
     producer_ids,
     topics,
 )
-from klamm.core.protocol.apis import ApiKey
+from .configs import describe_configs as configs
 
 HANDLERS: dict[ApiKey, Handler] = {
     ApiKey.PRODUCE: produce.produce,

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from klamm.core.broker.context import Request
-from klamm.core.broker.services import Services
-from klamm.core.cluster.assignment import Replicas, checked_assignment
-from klamm.core.cluster.image import TopicImage
-from klamm.core.config.describe import describe_topic
-from klamm.core.config.topic import TopicConfig
-from klamm.core.errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
-from klamm.core.faults import fault_point
+from ...cluster.assignment import Replicas, checked_assignment
+from ...cluster.image import TopicImage
+from ...config.describe import describe_topic
+from ...config.sections.topic import TopicConfig
+from ...errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
+from ...faults import fault_point
+from ..network.context import Request
+from ..services import Services
 
 log = logging.getLogger(__name__)
 

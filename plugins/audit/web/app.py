@@ -19,11 +19,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.audit.web import views
-from klamm.plugins.audit.web.chart import draw
-from klamm.plugins.audit.web.source import Source
-from klamm.plugins.audit.web.templates import MAX_ROWS, file_text, instant, render
-from klamm.plugins.audit.web.views import Filters, Json, NotFoundError
+
+from . import views
+from .chart import draw
+from .source import Source
+from .templates import MAX_ROWS, file_text, instant, render
+from .views import Filters, Json, NotFoundError
 
 _FILTERS: Final = ("by", "since", "until", "tier", "host", "application")
 _HEADERS: Final = {

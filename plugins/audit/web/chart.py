@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.plugins.audit.compare import State, TopicAudit
-from klamm.plugins.audit.report import Row
-from klamm.plugins.audit.tiling import TierKey
-from klamm.plugins.audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
+from ..compare import State, TopicAudit
+from ..range_coverage import TierKey
+from ..report import Row
+from .axis import LEFT, WIDTH, Label, below, nice, px, ticks
 
 HEIGHT: Final = 280
 RIGHT, TOP, BOTTOM = 8, 22, 34

@@ -18,12 +18,13 @@ from jinja2 import Template
 from markupsafe import Markup
 
 from klamm.core.errors import ConfigError
-from klamm.plugins.audit.event import PRODUCER
-from klamm.plugins.audit.question import Answer
-from klamm.plugins.audit.web import views
-from klamm.plugins.audit.web.chart import draw
-from klamm.plugins.audit.web.templates import MAX_ROWS, environment, file_text, part, render
-from klamm.plugins.audit.web.views import Filters, Json
+
+from ..event import PRODUCER
+from ..query import Answer
+from . import views
+from .chart import draw
+from .templates import MAX_ROWS, environment, file_text, part, render
+from .views import Filters, Json
 
 _LEVEL: Final = 3
 """Of the headings within a section, which itself has one of level 2."""

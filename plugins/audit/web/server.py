@@ -10,8 +10,9 @@ import uvicorn
 
 from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
 from klamm.core.errors import ConfigError
-from klamm.plugins.audit.web.app import make_app
-from klamm.plugins.audit.web.source import Source
+
+from .app import make_app
+from .source import Source
 
 GRACE_S: Final = 5
 """How long requests may take to end once the server was told to stop."""

@@ -15,10 +15,11 @@ from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import KlammError
-from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.question import Answer, Question, ask
-from klamm.plugins.audit.reader import AuditReader
+
+from ..config import AuditConfig
+from ..event import AuditEvent
+from ..query import Answer, Question, ask
+from ..reader import AuditReader
 
 MAX_AGE_S: Final = 1.0
 MAX_EVENTS: Final = 1_000_000

@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 from jinja2 import Environment, FunctionLoader
 
-from klamm.plugins.audit.web.views import Json
-from klamm.plugins.audit.windows import Span, iso, utc
+from ..windows import Span, iso, utc
+from .views import Json
 
 MAX_ROWS: Final = 500
 """Of a table or a chart on a page, the newest; the REST endpoint gives all."""

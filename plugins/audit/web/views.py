@@ -10,13 +10,23 @@ from typing import Any, Final
 
 from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.audit.compare import State, TopicAudit, told_now
-from klamm.plugins.audit.event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
-from klamm.plugins.audit.question import Answer, Question, narrow
-from klamm.plugins.audit.report import Row, as_json, rows
-from klamm.plugins.audit.tiling import PRODUCERS, LogEnd, Place, ProducerLife, TierCounts, TierKey, tier_counts, wide
-from klamm.plugins.audit.web.chart import missing_records
-from klamm.plugins.audit.windows import Span, parse_span
+
+from ..compare import State, TopicAudit, told_now
+from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
+from ..query import Answer, Question, narrow
+from ..range_coverage import (
+    PRODUCERS,
+    LogEnd,
+    Place,
+    ProducerLife,
+    TierCounts,
+    TierKey,
+    tier_counts,
+    wide,
+)
+from ..report import Row, as_json, rows
+from ..windows import Span, parse_span
+from .chart import missing_records
 
 Json = dict[str, Any]
 FEW_ROWS: Final = 60

@@ -9,11 +9,12 @@ from rich.console import Console
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
-from klamm.plugins.audit.question import Answer, AuditQuestions, Question, audit_config
-from klamm.plugins.audit.report import print_report
-from klamm.plugins.audit.windows import Span
-from klamm.plugins.demo.processes import DemoError
-from klamm.plugins.demo.workspace import Workspace
+
+from ...audit.query import Answer, AuditQuestions, Question, audit_config
+from ...audit.report import print_report
+from ...audit.windows import Span
+from ..processes import DemoError
+from ..workspace import Workspace
 
 STEP_S = 0.5
 WIDTH = 200

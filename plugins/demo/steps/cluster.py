@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klamm.plugins.demo.processes import KLAMM, Child, Processes, wait_for
-from klamm.plugins.demo.timeline import Timeline
-from klamm.plugins.demo.workspace import Workspace
+from ...coordination.zookeeper_server import ZooKeeperServer
+from ..processes import KLAMM, Child, Processes, wait_for
+from ..timeline import Timeline
+from ..workspace import Workspace
 
 START_S = 180.0
 

@@ -7,8 +7,8 @@ import sys
 import time
 from typing import NamedTuple
 
-from klamm.plugins.demo.processes import Child, Processes
-from klamm.plugins.demo.workspace import POSITION, Workspace
+from ..processes import Child, Processes
+from ..workspace import POSITION, Workspace
 
 MEMBERS = 3
 GROUP = "departures"

@@ -6,9 +6,9 @@ import time
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 
-from klamm.plugins.demo.processes import KLAMM, Child, DemoError, Processes
-from klamm.plugins.demo.show import Show
-from klamm.plugins.demo.workspace import HdfsAddress, Workspace, free_ports
+from ..processes import KLAMM, Child, DemoError, Processes
+from ..show import Show
+from ..workspace import HdfsAddress, Workspace, free_ports
 
 START_S = 1200.0
 """The jars are fetched where they are not here yet."""

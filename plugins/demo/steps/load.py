@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from klamm.plugins.demo.flights import TOPIC
-from klamm.plugins.demo.lake import lake_files
-from klamm.plugins.demo.processes import KLAMM, Child, DemoError, Processes
-from klamm.plugins.demo.workspace import Workspace
+from ..flights import TOPIC
+from ..lake import lake_files
+from ..processes import KLAMM, Child, DemoError, Processes
+from ..workspace import Workspace
 
 SINK = "lake"
 EVERY = "2s"

@@ -11,9 +11,10 @@ from crc32c import crc32c
 from klamm import Producer
 from klamm.core.config.settings import load_settings
 from klamm.core.records.header import CONTROL, CRC_AT, CRC_FROM, iter_headers
-from klamm.plugins.demo.flights import TOPIC, flight_key, load_flights, planted, timestamp_ms
-from klamm.plugins.demo.processes import DemoError
-from klamm.plugins.demo.workspace import Workspace
+
+from ..flights import TOPIC, flight_key, load_flights, planted, timestamp_ms
+from ..processes import DemoError
+from ..workspace import Workspace
 
 _ATTRIBUTES_AT = 21
 

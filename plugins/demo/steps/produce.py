@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from klamm.plugins.demo.processes import Child, DemoError, Processes
-from klamm.plugins.demo.workspace import Workspace
+from ..processes import Child, DemoError, Processes
+from ..workspace import Workspace
 
 PRODUCERS = 2
 MONTHS = 12

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections import Counter
 
-from klamm.plugins.demo.processes import Child, Processes
-from klamm.plugins.demo.workspace import Workspace
+from ..processes import Child, Processes
+from ..workspace import Workspace
 
 READ_S = 600.0
 

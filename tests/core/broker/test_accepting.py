@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from klamm.core.broker import descriptors
-from klamm.core.broker.acceptor import Acceptor
-from klamm.core.broker.connections import Connections
-from klamm.core.broker.creation_rate import CreationRate
-from klamm.core.broker.limits import Limits
+from klamm.core.broker.network import file_descriptors as descriptors
+from klamm.core.broker.network.acceptor import Acceptor
+from klamm.core.broker.network.connection_quota import CreationRate
+from klamm.core.broker.network.connections import Connections
+from klamm.core.broker.network.limits import Limits
 
 PATIENCE_S = 60.0
 

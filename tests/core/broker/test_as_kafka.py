@@ -14,14 +14,15 @@ import confluent_kafka
 import pytest
 
 from klamm.core.broker import handlers
-from klamm.core.broker.context import Request
-from klamm.core.broker.handlers import authorized, configs, fetch, topics
+from klamm.core.broker.handlers import authorized, fetch, topics
+from klamm.core.broker.handlers.configs import describe_configs as configs
 from klamm.core.broker.handlers.table import HANDLERS
+from klamm.core.broker.network.context import Request
 from klamm.core.broker.server import Broker
 from klamm.core.broker.services import Services
 from klamm.core.cluster.image import ClusterImage
 from klamm.core.cluster.topics import TopicChanges
-from klamm.core.config.topic import TOPIC_DEFINITIONS
+from klamm.core.config.sections.topic import TOPIC_DEFINITIONS
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.protocol import apis
 from klamm.core.protocol.apis import ApiKey
@@ -402,7 +403,9 @@ def own(wire: WireClient, topic: str) -> dict[str, str]:
 
 def alter_configs_adds(patch: pytest.MonkeyPatch) -> None:
     """Leaves the keys that a request does not name."""
-    patch.setattr("klamm.core.broker.handlers.config_changes.Alteration.changes", lambda self, stored: self.configs)
+    patch.setattr(
+        "klamm.core.broker.handlers.configs.alter_configs.Alteration.changes", lambda self, stored: self.configs
+    )
 
 
 @guarantee("E26", "AlterConfigs replaces all that a topic or a broker sets", plant=alter_configs_adds)

@@ -81,7 +81,7 @@ def test_what_cannot_be_read_closes_that_connection_with_one_line(
     said = broker.log().splitlines()[before:]
     assert len(said) == 1
     assert reason in said[0]
-    assert "WARNING klamm.core.broker.connection: closed connection" in said[0]
+    assert "WARNING klamm.core.broker.network.connection: closed connection" in said[0]
 
 
 def test_requests_ahead_of_a_bad_length_are_answered(wire: WireClient) -> None:

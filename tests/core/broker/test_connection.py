@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.connection import PIPELINED, WRITE_BUFFER_HIGH, Connection
-from klamm.core.broker.connections import Connections
-from klamm.core.broker.context import ConnectionContext
-from klamm.core.broker.limits import Limits
+from klamm.core.broker.network.connection import PIPELINED, WRITE_BUFFER_HIGH, Connection
+from klamm.core.broker.network.connections import Connections
+from klamm.core.broker.network.context import ConnectionContext
+from klamm.core.broker.network.limits import Limits
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker import allocator
-from klamm.core.broker.connection import Connection
-from klamm.core.broker.connections import Connections
-from klamm.core.broker.context import ConnectionContext
-from klamm.core.broker.limits import Limits
-from klamm.core.broker.memory import LEAST_ROOM
+from klamm.core.broker.network import allocator
+from klamm.core.broker.network.connection import Connection
+from klamm.core.broker.network.connections import Connections
+from klamm.core.broker.network.context import ConnectionContext
+from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.network.memory import LEAST_ROOM
 from klamm.core.protocol.frames import FrameSplitter
 
 KIB = 1024

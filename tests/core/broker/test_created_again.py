@@ -15,8 +15,8 @@ import pytest
 from klamm.core.broker import leadership
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster import paths
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.config.settings import load_settings
-from klamm.core.config.topic import TopicConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog

@@ -12,10 +12,10 @@ import pytest
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
-from klamm.core.seams.coordination import Coordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.guarantees import guarantee
 from klammtest.requests import batch, produce, produce_fields

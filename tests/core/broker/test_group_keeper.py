@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from klamm.core.broker.group_keeper import GroupKeeper
+from klamm.core.broker.coordinator.group_store import GroupKeeper
 from klamm.core.broker.workers import Workers
 from klamm.core.errors import CorruptRecordError, ErrorCode
-from klamm.core.seams.coordination import CoordinationUnavailableError
-from klamm.core.seams.offsets import StoredGroup
+from klamm.core.interfaces.coordination import CoordinationUnavailableError
+from klamm.core.interfaces.offsets import StoredGroup
 
 
 class Store:

@@ -14,20 +14,21 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.broker import group_service, turns_by_key
-from klamm.core.broker.group_service import Committer, GroupService
+from klamm.core.broker.coordinator import group_service
+from klamm.core.broker.coordinator import key_sequencer as turns_by_key
+from klamm.core.broker.coordinator.group_service import Committer, GroupService
 from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
 from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.nodes import BrokerIdNode, TopicNode
-from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.requests import JoinRequest, SyncRequest
+from klamm.core.groups.coordinator.requests import JoinRequest, SyncRequest
+from klamm.core.interfaces.coordination import Check, Coordination, SessionEvent
+from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Check, Coordination, SessionEvent
-from klamm.core.seams.offsets import CommittedOffset, GroupStore, OffsetStore
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
 from klamm.plugins.offsets.topic import TopicOffsetStore

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.doors import Door, enter
+from klamm.core.groups.group_protocol_lock import Door, enter
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker

@@ -11,7 +11,7 @@ import pytest
 
 from klamm.core.broker import lease as module
 from klamm.core.broker.lease import Lease
-from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, SessionEvent
 
 SECOND = 1_000_000_000
 P = ParamSpec("P")

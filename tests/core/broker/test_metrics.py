@@ -13,10 +13,10 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from klamm.core.broker.metric_definitions import DEFINITIONS, PROCESS, Kind
-from klamm.core.broker.metrics import RequestTimes, _lists_of
-from klamm.core.broker.metrics_reference import BEGIN, reference
-from klamm.core.broker.recent_times import WINDOW_S, RecentTimes
+from klamm.core.broker.metrics.counters import RequestTimes, _lists_of
+from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, Kind
+from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
+from klamm.core.broker.metrics.reference import BEGIN, reference
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.messages import response
@@ -65,7 +65,7 @@ def value(found: dict[str, list[Sample]], name: str, **labels: str) -> float:
 def test_the_endpoint_prints_what_the_page_lists(watched: tuple[RunningBroker, str]) -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == page.partition(BEGIN)[0] + reference(), (
-        "run: python -m klamm.core.broker.metrics_reference docs/metrics.md"
+        "run: python -m klamm.core.broker.metrics.reference docs/metrics.md"
     )
     broker, url = watched
     with WireClient(broker.bootstrap) as wire:

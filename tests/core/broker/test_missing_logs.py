@@ -11,11 +11,11 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.log.log_directory import META
 from klamm.core.log.manager import LogManager
-from klamm.core.log.missing import MissingLogs
+from klamm.core.log.recovery.missing_logs import MissingLogs
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.guarantees import guarantee

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.broker.group_service import GroupService
+from klamm.core.broker.coordinator.group_service import GroupService
 from klamm.core.broker.server import Broker
 from klamm.core.cluster import paths
 from klamm.core.errors import CoordinationError, ErrorCode
-from klamm.core.groups.consumer_protocol import encode_subscription
+from klamm.core.groups.membership.consumer_protocol import encode_subscription
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.offsets import coordination as in_coordination
 from klamm.plugins.offsets import topic as in_topic
 from klamm.plugins.offsets.kafka_format import encode_value

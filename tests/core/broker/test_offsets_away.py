@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.group_service import Committer, GroupService
+from klamm.core.broker.coordinator.group_service import Committer, GroupService
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
 from klamm.core.cluster.image import EMPTY_IMAGE
-from klamm.core.config.broker import BrokerConfig
+from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, NoNodeError, SessionEvent, Stat
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import CoordinationUnavailableError, NoNodeError, SessionEvent, Stat
-from klamm.core.seams.offsets import CommittedOffset
 
 OFFSETS = {TopicPartition("t", 0): CommittedOffset(1)}
 

@@ -18,12 +18,12 @@ from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.cluster.nodes import PartitionStateNode
 from klamm.core.cluster.topics import TopicChanges
 from klamm.core.errors import ErrorCode, StorageError
+from klamm.core.interfaces.coordination import Coordination, Create, Delete
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination, Create, Delete
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
 from klammtest.readers import read

@@ -9,9 +9,9 @@ import sys
 import pytest
 import uvloop
 
-from klamm.core.broker.connections import Connections
-from klamm.core.broker.limits import Limits
-from klamm.core.broker.listener import Listener
+from klamm.core.broker.network.connections import Connections
+from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.network.listener import Listener
 
 LARGE = 8 * 1024 * 1024
 LOCK, SEND_LOCKED = 72, 1

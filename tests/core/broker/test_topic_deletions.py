@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.broker.topic_deletions import TopicDeletions
+from klamm.core.broker.coordinator.topic_deletions import TopicDeletions
 from klamm.core.errors import ErrorCode
 from klammtest.broker import running_broker
 from klammtest.deletions import PATIENT, delete_topic, stored_in, unfinished

@@ -12,8 +12,8 @@ import pytest
 from klamm import Consumer, Producer
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klammtest.broker import RunningBroker, running_broker
 
 Klamm = Callable[..., Any]

@@ -50,7 +50,9 @@ def test_help_lists_the_cores_and_the_plugins_commands(klamm: Klamm) -> None:
 def test_help_imports_no_command(here: Path) -> None:
     """A command's module is imported when it is run, so `klamm --help` is quick and needs no extras."""
     program = "import sys; sys.argv = ['klamm', '--help']; from klamm.core.cli.main import main\ntry: main()\nfinally: "
-    program += "print({'pyspark', 'klamm.core.broker.server', 'klamm.core.client.consumer'} & set(sys.modules))"
+    program += (
+        "print({'pyspark', 'klamm.core.broker.server', 'klamm.core.client.consumer.consumer'} & set(sys.modules))"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert done.stdout.splitlines()[-1] == "set()"
 

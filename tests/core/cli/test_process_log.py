@@ -16,7 +16,7 @@ CHATTY = """
 import logging
 from klamm.core.errors import KlammError
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.provider import Provider
+from klamm.core.interfaces.provider import Provider
 
 
 def made(_):

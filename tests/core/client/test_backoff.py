@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.backoff import Backoff, Retries
+from klamm.core.client.network.backoff import Backoff, Retries
 
 
 def test_delays_double_up_to_the_maximum() -> None:

@@ -7,16 +7,16 @@ from collections import deque
 import pyarrow as pa
 import pytest
 
-from klamm.core.client.partition_queue import PartitionQueue
-from klamm.core.client.producer_arrow import Making, Rows
-from klamm.core.client.producer_batch import BatchAudit, ProducerBatch
+from klamm.core.client.producer.arrow import Making, Rows
+from klamm.core.client.producer.batch import BatchAudit, ProducerBatch
+from klamm.core.client.producer.partition_queue import PartitionQueue
+from klamm.core.interfaces.audit import Counted
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch, encode_headers
 from klamm.core.records.first_record import add_to_first, first_headers
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, Record
-from klamm.core.seams.audit import Counted
 from klammtest.audits import CODECS
 
 OWN: Headers = (("own", b"1"), ("null", None))

@@ -12,24 +12,24 @@ from typing import Any
 
 import pytest
 
-from klamm.core.client.backoff import Backoff
-from klamm.core.client.caller import Network
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
-from klamm.core.client.connection import ClientConnection
 from klamm.core.client.errors import (
     ClientClosedError,
     ConnectionFailedError,
     RequestTimeoutError,
     UnknownTopicError,
 )
+from klamm.core.client.network.backoff import Backoff
+from klamm.core.client.network.connection import ClientConnection
+from klamm.core.client.network.request_router import Network
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, ProtocolError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.scripted import HangUpError, ScriptedBroker, scripted_broker
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from klamm.core.client.connection import ClientConnection, ConnectionState
+from klamm.core.client.network.connection import ClientConnection, ConnectionState
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ADVERTISED, ApiKey

@@ -9,12 +9,12 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from klamm.core.client.consumer_audit import ConsumerAudit
-from klamm.core.client.consumer_commits import CommitPolicy, Commits
-from klamm.core.client.positions import Positions
-from klamm.core.groups.member import Owned
+from klamm.core.client.consumer.audit import ConsumerAudit
+from klamm.core.client.consumer.commits import CommitPolicy, Commits
+from klamm.core.client.consumer.positions import Positions
+from klamm.core.groups.membership.member import Owned
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klammtest.guarantees import guarantee
 from klammtest.readers import WAIT_S
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.consumer_delivery import Built, Converted, Decoding, Delivery
-from klamm.core.client.fetcher import chunk_of
-from klamm.core.client.positions import Positions
-from klamm.core.groups.member import Owned
+from klamm.core.client.consumer.delivery import Built, Converted, Decoding, Delivery
+from klamm.core.client.consumer.fetcher import chunk_of
+from klamm.core.client.consumer.positions import Positions
+from klamm.core.groups.membership.member import Owned
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import RecordColumns
 from klamm.core.records.encode import encode_batch

@@ -19,10 +19,10 @@ import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import RequestTimeoutError, UnknownTopicError
 from klamm.core.errors import BrokerError, ErrorCode, KlammError
-from klamm.core.groups.member import LostOwnershipError
-from klamm.core.groups.topic_watch import ATTEMPT_S, TopicWatch
+from klamm.core.groups.membership.member import LostOwnershipError
+from klamm.core.groups.membership.topic_watch import ATTEMPT_S, TopicWatch
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest import readers
 from klammtest.broker import RunningBroker, running_broker

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 import klamm
-from klamm.core.client import fetcher
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.consumer import fetcher
+from klamm.core.client.consumer.fetcher import Fetcher
+from klamm.core.client.consumer.positions import Positions
 from klamm.core.client.errors import NoOffsetError
-from klamm.core.client.fetcher import Fetcher
-from klamm.core.client.metadata import TopicView
-from klamm.core.client.positions import Positions
+from klamm.core.client.network.metadata import TopicView
 from klamm.core.errors import BrokerError, KlammError
-from klamm.core.groups.member import LostOwnershipError
+from klamm.core.groups.membership.member import LostOwnershipError
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from klamm.core.client.consumer_values import Interception
+from klamm.core.client.consumer.values import Interception
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import ConsumerRecord
 

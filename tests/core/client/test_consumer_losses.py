@@ -13,9 +13,9 @@ import pytest
 
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.client.consumer_arrow import ArrowConverter
-from klamm.core.client.consumer_delivery import Delivery
-from klamm.core.client.consumer_values import Interception
+from klamm.core.client.consumer.arrow import ArrowConverter
+from klamm.core.client.consumer.delivery import Delivery
+from klamm.core.client.consumer.values import Interception
 from klamm.core.errors import SchemaError
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.reader import read_audit_log

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from klamm.core.client.partition_queue import MAX_EPOCH, PartitionQueue, Verdict
-from klamm.core.client.producer_batch import ProducerBatch, ProducerIdentity
+from klamm.core.client.producer.batch import ProducerBatch, ProducerIdentity
+from klamm.core.client.producer.partition_queue import MAX_EPOCH, PartitionQueue, Verdict
 from klamm.core.errors import ErrorCode
 from klamm.core.records.partition import TopicPartition
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.partitioner import key_hash, load_partitioner
+from klamm.core.client.producer.partitioner import key_hash, load_partitioner
 from klamm.core.errors import ConfigError
 from klamm.core.records.murmur2 import murmur2
 
@@ -29,7 +29,7 @@ def test_the_built_in_one_needs_no_import() -> None:
 
 
 def test_a_callable_is_loaded_by_name() -> None:
-    assert load_partitioner("klamm.core.client.partitioner:murmur2") is murmur2
+    assert load_partitioner("klamm.core.client.producer.partitioner:murmur2") is murmur2
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_callable_is_loaded_by_name() -> None:
     [
         ("random", "'random' is neither murmur2 nor module:callable"),
         ("no.such.module:f", "cannot load 'no.such.module:f'"),
-        ("klamm.core.client.partitioner:nothing", "cannot load"),
+        ("klamm.core.client.producer.partitioner:nothing", "cannot load"),
         ("klamm.core.records.murmur2:_M", "is not callable"),
     ],
 )

@@ -17,14 +17,14 @@ import pytest
 import klamm
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import UnknownTopicError
-from klamm.core.client.producer import Producer
-from klamm.core.client.record_accumulator import BufferFullError, ProducerClosedError
+from klamm.core.client.producer.producer import Producer
+from klamm.core.client.producer.record_accumulator import BufferFullError, ProducerClosedError
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
+from klamm.core.interfaces.audit import AuditIdentity, Counted, Publish
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
-from klamm.core.seams.audit import AuditIdentity, Counted, Publish
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.producing import producer_settings, stored
 

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from klamm.core.client.caller import Network
-from klamm.core.client.producer import Producer
+from klamm.core.client.network.request_router import Network
+from klamm.core.client.producer.producer import Producer
 from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable

@@ -3,8 +3,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import definitions, to_string
+from klamm.core.config.sections.producer import ProducerConfig
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "producer.md"
 

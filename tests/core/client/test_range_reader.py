@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from klamm.core.client.cluster_client import FetchedPartition
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange, RangeReader, ReadBatch
 from klamm.core.client.errors import ConnectionFailedError
-from klamm.core.client.range_reader import DataLossError, OffsetRange, RangeReader, ReadBatch
 from klamm.core.errors import BrokerError, CorruptRecordError, ErrorCode, KlammError
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable

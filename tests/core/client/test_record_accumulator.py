@@ -5,11 +5,16 @@ from collections import deque
 
 import pytest
 
-from klamm.core.client.partition_queue import PartitionQueue
-from klamm.core.client.producer_batch import EncodedRows
-from klamm.core.client.record_accumulator import BufferFullError, Buffering, ProducerClosedError, RecordAccumulator
-from klamm.core.client.record_future import RecordFuture
-from klamm.core.client.table_future import TableFuture
+from klamm.core.client.producer.batch import EncodedRows
+from klamm.core.client.producer.partition_queue import PartitionQueue
+from klamm.core.client.producer.record_accumulator import (
+    BufferFullError,
+    Buffering,
+    ProducerClosedError,
+    RecordAccumulator,
+)
+from klamm.core.client.producer.record_future import RecordFuture
+from klamm.core.client.producer.table_future import TableFuture
 from klamm.core.records.partition import TopicPartition
 
 

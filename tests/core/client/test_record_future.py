@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from klamm.core.client.record_future import BatchOutcome, RecordFuture, failed_future
+from klamm.core.client.producer.record_future import BatchOutcome, RecordFuture, failed_future
 from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata

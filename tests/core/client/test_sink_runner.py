@@ -18,7 +18,7 @@ import yaml
 
 from klamm import Producer
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.client.sink_runner import SinkRunner
+from klamm.core.client.consumer.sink_runner import SinkRunner
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import ConfigError, CorruptRecordError, StorageError
 from klamm.core.records.codecs import CodecTable

@@ -15,7 +15,7 @@ from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
 from klamm.core.cluster.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.seams.coordination import Coordination
+from klamm.core.interfaces.coordination import Coordination
 from klammtest.zookeeper import CoordinationCase, eventually
 
 Join = Callable[[int], Cluster]

@@ -7,11 +7,11 @@ from uuid import UUID
 import pytest
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.bootstrap import make_skeleton
 from klamm.core.cluster.controller import Controller
 from klamm.core.cluster.nodes import MetadataVersionNode
-from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.seams.coordination import BadVersionError, Coordination, Create, Set
+from klamm.core.interfaces.coordination import BadVersionError, Coordination, Create, Set
 from klammtest.zookeeper import CoordinationCase
 
 

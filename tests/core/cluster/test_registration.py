@@ -9,12 +9,12 @@ from uuid import UUID
 import pytest
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.bootstrap import make_skeleton
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.cluster.registration import BrokerIdentity, Registration
-from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.seams.coordination import Coordination
+from klamm.core.interfaces.coordination import Coordination
 from klammtest.zookeeper import CoordinationCase, eventually
 
 

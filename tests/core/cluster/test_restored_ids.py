@@ -13,16 +13,16 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.cluster import cluster, paths, producer_ids
+from klamm.core.cluster.bootstrap import make_skeleton
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.nodes import ProducerIdBlockNode
 from klamm.core.cluster.producer_ids import SKIPPED, allocate_block
-from klamm.core.cluster.skeleton import make_skeleton
 from klamm.core.errors import ErrorCode
-from klamm.core.log.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.log.state.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
-from klamm.core.seams.coordination import Coordination
 from klammtest.guarantees import guarantee
 from klammtest.inprocess import broker_thread
 from klammtest.requests import create_topic, produce

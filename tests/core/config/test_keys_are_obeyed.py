@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from klamm.core.config.broker import BrokerConfig
-from klamm.core.config.consumer import ConsumerConfig
-from klamm.core.config.producer import ProducerConfig
 from klamm.core.config.section import dotted
-from klamm.core.config.sink import SinkSettings
-from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
+from klamm.core.config.sections.broker import BrokerConfig
+from klamm.core.config.sections.consumer import ConsumerConfig
+from klamm.core.config.sections.producer import ProducerConfig
+from klamm.core.config.sections.sink import SinkSettings
+from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIG = ROOT / "core" / "config"

@@ -10,8 +10,8 @@ import yaml
 
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import OffsetStore
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import OffsetStore
 
 FULL = """
 broker: {broker.id: 3, listeners: "PLAINTEXT://127.0.0.1:19092", log.dirs: ./data, log.retention.hours: 24}

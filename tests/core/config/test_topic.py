@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.config.broker import BrokerConfig
 from klamm.core.config.describe import ConfigSource, describe_broker, describe_topic
 from klamm.core.config.dynamic import DYNAMIC_KEYS
 from klamm.core.config.section import ConfigType, values
-from klamm.core.config.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig, topic_values
+from klamm.core.config.sections.broker import BrokerConfig
+from klamm.core.config.sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS, TopicConfig, topic_values
 from klamm.core.errors import ConfigError
 
 KAFKA = {  # Apache Kafka 4.0's documentation of topic configs

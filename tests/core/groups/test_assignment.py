@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.core.groups.assignment import Stream, assign, ranges
+from klamm.core.groups.membership.assignment import Stream, assign, ranges
 from klamm.core.records.partition import TopicPartition
 
 NAMES = st.text("abcdef", min_size=1, max_size=3)

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.classic import GroupCoordinator
-from klamm.core.groups.classic_group import ClassicGroup
-from klamm.core.groups.requests import (
+from klamm.core.groups.coordinator.classic_group import ClassicGroup
+from klamm.core.groups.coordinator.coordinator import GroupCoordinator
+from klamm.core.groups.coordinator.requests import (
     GroupLimits,
     GroupState,
     JoinRequest,
@@ -19,7 +19,7 @@ from klamm.core.groups.requests import (
     SyncRequest,
     SyncResult,
 )
-from klamm.core.seams.offsets import StoredGroup
+from klamm.core.interfaces.offsets import StoredGroup
 from klammtest.guarantees import guarantee
 
 LIMITS = GroupLimits(initial_rebalance_delay_ms=3_000, empty_retention_ms=60_000, max_size=4)

@@ -7,8 +7,8 @@ import struct
 import pytest
 
 from klamm.core.errors import ProtocolError
-from klamm.core.groups.assignors import range_assignor, roundrobin_assignor
-from klamm.core.groups.consumer_protocol import (
+from klamm.core.groups.membership.assignors import range_assignor, roundrobin_assignor
+from klamm.core.groups.membership.consumer_protocol import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

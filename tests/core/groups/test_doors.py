@@ -8,9 +8,9 @@ import pytest
 
 from klamm.core.cluster import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.groups import doors
-from klamm.core.groups.doors import ClassicDoors, Door
-from klamm.core.seams.coordination import Coordination, NodeExistsError
+from klamm.core.groups import group_protocol_lock as doors
+from klamm.core.groups.group_protocol_lock import ClassicDoors, Door
+from klamm.core.interfaces.coordination import Coordination, NodeExistsError
 from klammtest.zookeeper import CoordinationCase
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import pytest
 
 from klamm.core.cluster import paths
-from klamm.core.groups.member import LostOwnershipError
-from klamm.core.groups.registry import RegistrySettings
+from klamm.core.groups.membership.member import LostOwnershipError
+from klamm.core.groups.membership.registry import RegistrySettings
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import CommittedOffset
 from klammtest.members import CoordinationSpec, Group, delete_topic, open_coordination, wait_until, write_topic
 
 PARTITIONS = [TopicPartition("t", n) for n in range(8)]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from klamm.core.cluster import paths
-from klamm.core.groups.member import LostOwnershipError, Owned
-from klamm.core.groups.registry import RegistryMember, RegistrySettings
+from klamm.core.groups.membership.member import LostOwnershipError, Owned
+from klamm.core.groups.membership.registry import RegistryMember, RegistrySettings
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.members import (
     CoordinationSpec,

@@ -13,13 +13,13 @@ import pytest
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import TopicNode
 from klamm.core.errors import ErrorCode, KlammError
-from klamm.core.groups import registry, topic_ids
-from klamm.core.groups.member import LostOwnershipError, Owned
-from klamm.core.groups.registry import RegistryMember, RegistrySettings
-from klamm.core.groups.topic_ids import TopicIds, commit_current
+from klamm.core.groups.membership import registry, topic_ids
+from klamm.core.groups.membership.member import LostOwnershipError, Owned
+from klamm.core.groups.membership.registry import RegistryMember, RegistrySettings
+from klamm.core.groups.membership.topic_ids import TopicIds, commit_current
+from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination
+from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import BadVersionError, Check, Coordination
-from klamm.core.seams.offsets import CommittedOffset, OffsetStore
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.guarantees import guarantee
 from klammtest.members import WAIT_S, delete_topic, offset_store, wait_until, write_topic

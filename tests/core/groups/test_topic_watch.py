@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from klamm.core.errors import BrokerError, ErrorCode
-from klamm.core.groups.topic_watch import TopicPartitions, TopicWatch
+from klamm.core.groups.membership.topic_watch import TopicPartitions, TopicWatch
 
 MAX_AGE_S = 300.0
 OLD, NEW = UUID(int=1), UUID(int=2)

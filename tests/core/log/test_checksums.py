@@ -8,8 +8,6 @@ from uuid import UUID
 import pytest
 
 from klamm.core.errors import CorruptRecordError, StorageError
-from klamm.core.log.checkpoints import OffsetCheckpoint
-from klamm.core.log.leader_epochs import LeaderEpochs
 from klamm.core.log.log_directory import (
     CLEAN_SHUTDOWN,
     META,
@@ -19,8 +17,10 @@ from klamm.core.log.log_directory import (
     read_meta,
     take_clean_marker,
 )
-from klamm.core.log.producer_state import ProducerState
-from klamm.core.log.topic_id import claim_directory, read_topic_id
+from klamm.core.log.state.checkpoints import OffsetCheckpoint
+from klamm.core.log.state.leader_epochs import LeaderEpochs
+from klamm.core.log.state.producer_state import ProducerState
+from klamm.core.log.state.topic_id import claim_directory, read_topic_id
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import batch

@@ -13,11 +13,11 @@ from confluent_kafka import Consumer as ForeignConsumer
 from confluent_kafka import Producer as ForeignProducer
 from confluent_kafka import TopicPartition as ForeignPartition
 
-from klamm.core.config.topic import TopicConfig
-from klamm.core.log.checkpoints import CLEANER_OFFSETS
-from klamm.core.log.cleaner import Cleaner, CleanerConfig
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.log.cleanup.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.state.checkpoints import CLEANER_OFFSETS
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import running_broker
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from klamm.core import faults
 from klamm.core.errors import CorruptRecordError, StorageError
-from klamm.core.log.compaction import Compacted, CompactionCancelledError, Compactor, compact
+from klamm.core.log.cleanup.compaction import Compacted, CompactionCancelledError, Compactor, compact
+from klamm.core.log.cleanup.offset_map import ENTRY_BYTES
+from klamm.core.log.cleanup.throttle import Throttle
 from klamm.core.log.errors import InvalidRecordError
-from klamm.core.log.offset_map import ENTRY_BYTES
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
-from klamm.core.log.throttle import Throttle
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.core.records.record import Record

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.log.loader import OpenFrom
 from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.salvage import find_whole
+from klamm.core.log.recovery.loader import OpenFrom
+from klamm.core.log.recovery.resync import find_whole
 from klamm.core.records.header import iter_headers
 from klammtest.logs import START_MS, append, batch, clean_start, open_log, records_of
 

@@ -10,7 +10,7 @@ import pytest
 import klamm.core.log
 from klamm.core import faults
 from klamm.core.faults import ScriptedFaults
-from klamm.core.log import files
+from klamm.core.log.segment import file_operations as files
 
 FOLDER = Path(klamm.core.log.__path__[0])
 CHANGES = {

@@ -113,7 +113,7 @@ def test_a_write_that_cannot_be_undone_takes_the_log_offline(
         raise OSError(errno.EIO, "Input/output error")
 
     script("log.append.after_write=EIO")  # type: ignore[operator]
-    monkeypatch.setattr("klamm.core.log.files.os.ftruncate", refuse)
+    monkeypatch.setattr("klamm.core.log.segment.file_operations.os.ftruncate", refuse)
     with pytest.raises(StorageError):
         log.append(batch([b"b"]))
     assert log.offline is not None

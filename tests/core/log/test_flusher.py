@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from klamm.core.config.section import LONG_MAX
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import StorageError
-from klamm.core.log.files import OpenFile
 from klamm.core.log.flusher import Flusher, PendingFlush
-from klamm.core.log.log_segments import LogSegments
-from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.producer_state_manager import ProducerStateManager
-from klamm.core.log.segment import Segment
-from klamm.core.log.snapshots import Snapshots
+from klamm.core.log.segment.file_operations import OpenFile
+from klamm.core.log.segment.log_segments import LogSegments
+from klamm.core.log.segment.open_files import OpenFiles
+from klamm.core.log.segment.segment import Segment
+from klamm.core.log.state.producer_snapshots import Snapshots
+from klamm.core.log.state.producer_state_manager import ProducerStateManager
 from klamm.core.records.header import BatchHeader, rewrite_base
 from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, TP, batch

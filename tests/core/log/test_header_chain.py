@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.reading import ChainRules
+from klamm.core.log.segment.reading import ChainRules
 from klamm.core.records.header import CRC_FROM, BatchHeader, crc_matches, iter_headers
 from klammtest.logs import START_MS, append, batch, open_log
 

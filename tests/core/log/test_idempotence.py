@@ -9,7 +9,7 @@ import pytest
 from klamm.core.errors import CorruptRecordError, ErrorCode, KlammError
 from klamm.core.log.errors import InvalidProducerEpochError, OutOfOrderSequenceError
 from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.producer_state import BATCHES_KEPT, MAX_PRODUCERS, ProducerState
+from klamm.core.log.state.producer_state import BATCHES_KEPT, MAX_PRODUCERS, ProducerState
 from klamm.core.records.header import BatchHeader
 from klammtest.logs import START_MS, ManualClock, append, batch, clean_start, open_log, read_all
 

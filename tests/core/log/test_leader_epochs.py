@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import StorageError
-from klamm.core.log.leader_epochs import LeaderEpochs
+from klamm.core.log.state.leader_epochs import LeaderEpochs
 
 
 @pytest.fixture

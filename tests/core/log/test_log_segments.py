@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.config.topic import TopicConfig
-from klamm.core.log.log_segments import LogSegments
-from klamm.core.log.naming import HOLES
-from klamm.core.log.open_files import OpenFiles
-from klamm.core.log.reading import BrokenChainError
-from klamm.core.log.segment import Segment
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.log.segment.log_segments import LogSegments
+from klamm.core.log.segment.naming import HOLES
+from klamm.core.log.segment.open_files import OpenFiles
+from klamm.core.log.segment.reading import BrokenChainError
+from klamm.core.log.segment.segment import Segment
 from klamm.core.records.header import BatchHeader, iter_headers, rewrite_base
 from klammtest.logs import START_MS, batch
 

@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm.core import faults
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import StorageError
 from klamm.core.log.errors import InvalidTopicNameError, LogClosedError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
@@ -82,7 +82,7 @@ def test_the_directory_is_locked(manager: LogManager) -> None:
 def test_the_lock_goes_with_its_process(tmp_path: Path) -> None:
     script = """
         import sys, time, uuid
-        from klamm.core.config.topic import TopicConfig
+        from klamm.core.config.sections.topic import TopicConfig
         from klamm.core.log.manager import LogManager
         from klamm.core.records.codecs import CodecTable
         LogManager(sys.argv[1], broker_id=3, cluster_id="c1", codecs=CodecTable())
@@ -318,7 +318,7 @@ def test_configurations_of_found_topics(manager: LogManager) -> None:
 
 KILLED = """
     import sys, uuid
-    from klamm.core.config.topic import TopicConfig
+    from klamm.core.config.sections.topic import TopicConfig
     from klamm.core.log.manager import LogManager
     from klamm.core.records.codecs import CodecTable
     from klamm.core.records.encode import encode_batch

@@ -8,9 +8,8 @@ from uuid import UUID
 import pytest
 
 from klamm.core.errors import StorageError
-from klamm.core.log.checkpoints import OffsetCheckpoint
 from klamm.core.log.errors import InvalidTopicNameError
-from klamm.core.log.naming import (
+from klamm.core.log.segment.naming import (
     check_topic_name,
     is_deleted,
     is_stray,
@@ -19,7 +18,8 @@ from klamm.core.log.naming import (
     partition_directory,
     suffixed,
 )
-from klamm.core.log.topic_id import parse_uuid, uuid_text
+from klamm.core.log.state.checkpoints import OffsetCheckpoint
+from klamm.core.log.state.topic_id import parse_uuid, uuid_text
 from klamm.core.records.partition import TopicPartition
 
 

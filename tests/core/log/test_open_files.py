@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import StorageError
-from klamm.core.log.files import OpenFile
-from klamm.core.log.open_files import OpenFiles
+from klamm.core.log.segment.file_operations import OpenFile
+from klamm.core.log.segment.open_files import OpenFiles
 from klammtest.logs import append, batch, open_log, read_all
 
 
@@ -87,7 +87,7 @@ def test_it_opens_again_when_descriptors_ran_out(tmp_path: Path, monkeypatch: py
             raise StorageError(f"cannot open {path}: Too many open files") from OSError(24, "Too many open files")
         return OpenFile(path)
 
-    monkeypatch.setattr("klamm.core.log.log_file.OpenFile", refuse_once)
+    monkeypatch.setattr("klamm.core.log.segment.log_file.OpenFile", refuse_once)
     assert segment.file.size() == segment.size
     assert refused == [segment.path]
     assert len(log.files) < 10
@@ -98,7 +98,7 @@ def test_many_partitions_under_a_low_limit(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import resource, sys
         from uuid import UUID
-        from klamm.core.config.topic import TopicConfig
+        from klamm.core.config.sections.topic import TopicConfig
         from klamm.core.log.manager import LogManager, LogTuning
         from klamm.core.records.codecs import CodecTable
         from klamm.core.records.encode import encode_batch

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import OffsetOutOfRangeError
-from klamm.core.log.open_files import OpenFiles
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.log.errors import OffsetOutOfRangeError
-from klamm.core.log.loader import OpenFrom
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.records.header import iter_headers
 from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all, records_of
 

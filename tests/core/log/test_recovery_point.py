@@ -11,13 +11,13 @@ from uuid import UUID
 import pytest
 
 from klamm.core import faults
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import StorageError
 from klamm.core.faults import ScriptedFaults
-from klamm.core.log.loader import OpenFrom
 from klamm.core.log.manager import LogManager, LogTuning
-from klamm.core.log.opening import Opening, open_all
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
+from klamm.core.log.recovery.loader import OpenFrom
+from klamm.core.log.recovery.parallel_opening import Opening, open_all
 from klamm.core.records.partition import TopicPartition
 from klammtest.faulty import fault_hook
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, open_log, read_all
@@ -144,7 +144,7 @@ def test_logs_are_opened_by_several_threads(tmp_path: Path, caplog: pytest.LogCa
         again = manager(tmp_path, clock)
     assert {tp: log.log_end_offset for tp, log in again.logs().items()} == dict.fromkeys(partitions(20), 5)
     assert list(again.logs()) == sorted(partitions(20), key=str)
-    lines = [r.getMessage() for r in caplog.records if r.name == "klamm.core.log.opening"]
+    lines = [r.getMessage() for r in caplog.records if r.name == "klamm.core.log.recovery.parallel_opening"]
     assert lines[0] == "recovery: 20 partitions, at most 0 MiB to check"
     assert lines[-1].startswith("recovery: 20 partitions are open after ")
     again.close()
@@ -169,7 +169,7 @@ def test_progress_is_said_while_it_takes_long(tmp_path: Path, caplog: pytest.Log
     under_way = openings(2, 5 << 20)
     for opening in under_way:
         opening.known.checked.bytes = 2 << 20
-    logger, handler = logging.getLogger("klamm.core.log.opening"), Handler()
+    logger, handler = logging.getLogger("klamm.core.log.recovery.parallel_opening"), Handler()
     logger.addHandler(handler)
     try:
         with caplog.at_level(logging.INFO):

@@ -9,7 +9,7 @@ import pytest
 
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.segment import Segment
+from klamm.core.log.segment.segment import Segment
 from klamm.core.log.validation import Validator
 from klamm.core.records.header import crc_of, set_crc
 from klammtest.guarantees import guarantee

@@ -9,12 +9,12 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import CorruptRecordError
-from klamm.core.log.checkpoints import SCRUB_OFFSETS
+from klamm.core.log.cleanup.scrubber import Scrubber, ScrubConfig
 from klamm.core.log.manager import LogManager, LogTuning
 from klamm.core.log.partition_log import PartitionLog
-from klamm.core.log.scrubber import Scrubber, ScrubConfig
+from klamm.core.log.state.checkpoints import SCRUB_OFFSETS
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, records_of

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.log.manager import LogManager
-from klamm.core.log.steady_clock import TOLERATED_MS, SteadyClock, elapsed_ms
+from klamm.core.log.state.steady_clock import TOLERATED_MS, SteadyClock, elapsed_ms
 from klamm.core.records.partition import TopicPartition
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.core.client.memory import unwritten
+from klamm.core.client.network.buffers import unwritten
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import READ_SIZE, FrameLengthError, FrameSplitter

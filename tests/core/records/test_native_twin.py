@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.records import native, pure
+from klamm.core.records import fallback as pure
+from klamm.core.records import native
 from klamm.core.records.chain import Chain, check_chain
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.plain_produce import CHECKED_BYTES, MOST_BYTES

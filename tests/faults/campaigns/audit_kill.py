@@ -27,9 +27,9 @@ from klamm.core.config.settings import load_settings
 from klamm.core.records.header import iter_headers
 from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit
 from klamm.plugins.audit.event import PRODUCER
-from klamm.plugins.audit.question import Question, ask, audit_config
+from klamm.plugins.audit.query import Question, ask, audit_config
+from klamm.plugins.audit.range_coverage import TierCounts
 from klamm.plugins.audit.reader import read_audit_log
-from klamm.plugins.audit.tiling import TierCounts
 from klammtest.broker import RunningBroker, running_broker
 from produced import stamped_values
 

@@ -8,8 +8,8 @@ from flips import Damage, Flip, choose, damage_each, verdict
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN, META
-from klamm.core.log.naming import PARTITION_METADATA
 from klamm.core.log.partition_log import PartitionLog
+from klamm.core.log.segment.naming import PARTITION_METADATA
 from klamm.core.records.header import BatchHeader
 from template import IDEMPOTENT, TOPIC_IDS, Template, Written, closing, consume, open_manager
 

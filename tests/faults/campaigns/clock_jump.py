@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from harness import Result, Run, heard
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import KlammError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.header import BatchHeader, rewrite_base

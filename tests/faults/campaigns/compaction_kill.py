@@ -10,9 +10,9 @@ from uuid import UUID
 
 from harness import Result, Run, heard
 from killing import EACH, Kill, kill_everywhere, points_of_the_log, rehearse
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import KlammError
-from klamm.core.log.cleaner import Cleaner, CleanerConfig
+from klamm.core.log.cleanup.cleaner import Cleaner, CleanerConfig
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.encode import encode_batch

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from harness import Result, Run, heard
 from klamm.core import faults
-from klamm.core.config.topic import TopicConfig
+from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import KlammError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.log_directory import CLEAN_SHUTDOWN

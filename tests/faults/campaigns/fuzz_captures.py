@@ -47,7 +47,7 @@ class FuzzCaptures:
             aimed.send((shot(number, captures, chance) for number, chance in run.injections(QUICK, FULL)), LIMIT_S)
             if run.plant:
                 with brokers[0].output.open("a") as out:
-                    out.write("ERROR klamm.core.broker.connection: closed connection 0: unexpected plant\n")
+                    out.write("ERROR klamm.core.broker.network.connection: closed connection 0: unexpected plant\n")
             aimed.finish()
         return result
 

@@ -12,8 +12,8 @@ from harness import Result, Run
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
+from klamm.core.protocol.bounds_check import write_uvarint
 from klamm.core.protocol.produce import read_produce_request
-from klamm.core.protocol.walk import write_uvarint
 from klammtest.broker import running_broker
 from swarm import Shot
 

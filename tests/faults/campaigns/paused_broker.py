@@ -9,10 +9,10 @@ from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
-from klamm.core.seams.coordination import Coordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.requests import batch, produce, produce_fields
 from klammtest.wire import WireClient

@@ -10,8 +10,8 @@ from harness import Result, Run, within
 from klamm.core.cluster import paths
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
-from klamm.core.seams.coordination import Coordination
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.grouping import commit, commit_fields, joined, stored, sync
 from klammtest.requests import metadata

@@ -10,13 +10,13 @@ from typing import Any
 
 import klamm
 from harness import LIMIT_S, Result, Run, within
-from klamm.core.client.range_reader import DataLossError
+from klamm.core.client.consumer.range_reader import DataLossError
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.history import HistoryCheck, Loaded
-from klamm.hadoop.layout import TopicLayout
-from klamm.hadoop.manifest import PartitionRange
-from klamm.hadoop.topics import ClusterTopics
+from klamm.hadoop.lake.layout import TopicLayout
+from klamm.hadoop.lake.manifest import PartitionRange
+from klamm.hadoop.load.planning.history import HistoryCheck, Loaded
+from klamm.hadoop.load.topics import ClusterTopics
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.readers import client_config

@@ -9,7 +9,7 @@ from pathlib import Path
 from flips import Damage, damage_each
 from harness import Result, Run, heard
 from klamm.core.errors import KlammError
-from klamm.core.log.naming import parse_segment_file
+from klamm.core.log.segment.naming import parse_segment_file
 from template import Content, Template, Written, check_appends, closing, consume, open_manager, partition_of
 
 

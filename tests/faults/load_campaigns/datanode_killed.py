@@ -6,7 +6,7 @@ import random
 import time
 
 from harness import Result, Run
-from klamm.hadoop.layout import is_data
+from klamm.hadoop.lake.layout import is_data
 from loading import LOST, Scene, campaign, eventually
 
 

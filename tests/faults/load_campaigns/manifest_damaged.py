@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from harness import Result, Run
-from klamm.hadoop.lake.verify import verify_topic
+from klamm.hadoop.lake.verification.verify import verify_topic
 from loading import Scene, campaign
 
 

@@ -15,9 +15,9 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 from klamm.core import faults
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import BrokerError, ConfigError, ErrorCode, SchemaError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark import stored, writing

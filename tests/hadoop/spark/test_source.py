@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
 
-from klamm.core.client.producer import Producer
+from klamm.core.client.producer.producer import Producer
 from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klammtest.broker import RunningBroker, running_broker

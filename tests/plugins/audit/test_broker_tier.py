@@ -9,18 +9,18 @@ from contextlib import contextmanager
 import pytest
 
 from klamm.core.errors import CoordinationError, DeliveryError
+from klamm.core.interfaces.audit import BrokerLogs, Publish
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
 from klamm.core.records.encode import encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_log_append_time
-from klamm.core.seams.audit import BrokerLogs, Publish
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit import broker_tier, origins
 from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import EventWindow
+from klamm.plugins.audit.range_coverage import TierKey, tier_counts
 from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.tiling import TierKey, tier_counts
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
 
 BROKER = TierKey("broker", GROUP)

@@ -6,7 +6,7 @@ import pytest
 
 from klamm.plugins.audit.compare import State, TopicAudit, compare
 from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.tiling import Kind, TierKey
+from klamm.plugins.audit.range_coverage import Kind, TierKey
 from klammtest.audits import WINDOW_MS, event
 
 READERS, LAKE = TierKey("consumer", "readers"), TierKey("hadoop", "lake")

@@ -20,8 +20,8 @@ from klamm.core.errors import ConfigError, KlammError
 from klamm.plugins.audit.compare import Settlement, TopicAudit, compare, settlement_counts
 from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_complete
-from klamm.plugins.audit.question import Answer
-from klamm.plugins.audit.tiling import LogEnd, Place, TierKey
+from klamm.plugins.audit.query import Answer
+from klamm.plugins.audit.range_coverage import LogEnd, Place, TierKey
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.audit_page import check_document
 from klammtest.audits import WINDOW_MS, event

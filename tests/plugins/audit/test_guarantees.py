@@ -13,24 +13,26 @@ from uuid import UUID
 import pytest
 
 from klamm.core.client.cluster_client import EARLIEST
-from klamm.core.client.metadata import ClusterView, PartitionView, TopicView
+from klamm.core.client.network.metadata import ClusterView, PartitionView, TopicView
 from klamm.core.errors import ErrorCode, KlammError
+from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import RangeCount, WindowCount
-from klamm.plugins.audit import broker_tier, compare, producer, question, tiling
+from klamm.plugins.audit import broker_tier, compare, producer
+from klamm.plugins.audit import query as question
+from klamm.plugins.audit import range_coverage as tiling
 from klamm.plugins.audit.broker_tier import GROUP, Follower
 from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
 from klamm.plugins.audit.origins import Mark, OneWindow, mark_of, read_mark
 from klamm.plugins.audit.producer import KlammProducerAudit
+from klamm.plugins.audit.range_coverage import Kind, LogEnd, Place, Problem, TierKey
 from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.tiling import Kind, LogEnd, Place, Problem, TierKey
 from klammtest import audits
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
 from klammtest.guarantees import guarantee

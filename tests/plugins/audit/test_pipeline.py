@@ -23,7 +23,7 @@ from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.question import Question, audit_config, completeness_watermark
+from klamm.plugins.audit.query import Question, audit_config, completeness_watermark
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.web import views
 from klamm.plugins.audit.web.source import ClusterSource

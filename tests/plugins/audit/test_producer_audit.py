@@ -11,7 +11,7 @@ from klamm.plugins.audit import producer
 from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.event import AuditEvent, EventWindow
 from klamm.plugins.audit.producer import KlammProducerAudit
-from klamm.plugins.audit.tiling import last_of_each
+from klamm.plugins.audit.range_coverage import last_of_each
 from klammtest.audits import WINDOW_MS, AuditTopic, identity
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from klamm.plugins.audit.compare import State, TopicAudit, compare
 from klamm.plugins.audit.event import FOREIGN, AuditEvent
-from klamm.plugins.audit.tiling import TierKey
+from klamm.plugins.audit.range_coverage import TierKey
 from klammtest.audits import WINDOW_MS, event
 
 BROKER, READERS, LAKE, PRODUCERS = (

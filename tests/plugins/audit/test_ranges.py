@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 
 from klamm.core.errors import DeliveryError
+from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import RangeCount, WindowCount
 from klamm.plugins.audit.event import AuditEvent
+from klamm.plugins.audit.range_coverage import TierKey, last_of_each, tier_counts
 from klamm.plugins.audit.ranges import KlammRangeAudit
-from klamm.plugins.audit.tiling import TierKey, last_of_each, tier_counts
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 

@@ -24,7 +24,7 @@ import pytest
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 from klamm.core.errors import KlammError
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.question import Answer, Question
+from klamm.plugins.audit.query import Answer, Question
 from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
 from klamm.plugins.audit.web.axis import nice, ticks

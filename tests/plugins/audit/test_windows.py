@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from klamm.core.seams.audit import NO_WINDOW
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.windows import Span, iso, parse_instant, tally
 
 NOON = int(datetime(2013, 1, 31, 12, 7, tzinfo=UTC).timestamp() * 1000)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from klamm.core.seams.coordination import CoordinationUnavailableError, Create, SessionEvent
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, SessionEvent
 from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from klamm.core.seams.coordination import CoordinationUnavailableError, SessionEvent
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, SessionEvent
 from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedCoordination
 from klamm.plugins.coordination.embedded_tree import EmbeddedTree

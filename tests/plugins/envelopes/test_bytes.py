@@ -7,8 +7,8 @@ import hashlib
 import pytest
 
 from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 from klamm.core.plugins import plugin_host
-from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
 
 MD5 = hashlib.md5(b'"int"').digest()
 SCHEMA = RegisteredSchema(0x01020304, '"int"', MD5, bytes.fromhex("8f5c393f1ad57572"))

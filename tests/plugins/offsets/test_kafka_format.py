@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from klamm.core.errors import CorruptRecordError
+from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup, StoredMember
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset, StoredGroup, StoredMember
 from klamm.plugins.offsets.kafka_format import (
     GroupKey,
     OffsetKey,

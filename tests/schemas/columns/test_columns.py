@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import SchemaError
-from klamm.core.seams.envelope import RegisteredSchema, SchemaKey
-from klamm.core.seams.serde import Serializer
+from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+from klamm.core.interfaces.serde import Serializer
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.serde import AvroSerde

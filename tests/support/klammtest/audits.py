@@ -11,15 +11,15 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from klamm.core.errors import CoordinationError
+from klamm.core.interfaces.audit import AuditIdentity, AuditRead
+from klamm.core.interfaces.coordination import Check
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.core.seams.audit import AuditIdentity, AuditRead
-from klamm.core.seams.coordination import Check
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit import origins
 from klamm.plugins.audit.broker_tier import GROUP as AUDIT_GROUP
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
@@ -30,7 +30,7 @@ CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().
 
 
 class AuditTopic:
-    """`klamm.core.seams.audit.Publish`; `events` are those stored. `fail` publications from now on are refused."""
+    """`klamm.core.interfaces.audit.Publish`; `events` are those stored. `fail` publications from now on are refused."""
 
     def __init__(self) -> None:
         self.events: list[AuditEvent] = []

@@ -14,11 +14,11 @@ from typing import Any
 import pyarrow as pa
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.protocol.walk import write_uvarint
-from klamm.core.records import pure
+from klamm.core.protocol.bounds_check import write_uvarint
+from klamm.core.records import fallback as pure
 from klamm.core.records.encode import encode_batch
+from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
-from klamm.core.records.pure import RecordTuple
 
 SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
 EDGES = (-(2**63), -(2**31), -1, 0, 1, 2**31 - 1, 2**31, 2**62, 2**63 - 1)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from klamm.core.cluster import paths
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import NoNodeError
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.plugins import plugin_host
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import NoNodeError
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.grouping import SESSION
 from klammtest.wire import WireClient

@@ -9,8 +9,8 @@ import typer
 
 from klamm.core.config.section import Int, Section, key
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
-from klamm.core.seams.provider import Provider
+from klamm.core.interfaces.command import Command
+from klamm.core.interfaces.provider import Provider
 
 
 class Options(Section):

@@ -16,16 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EpochEnd
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.envelope import SchemaKey
-from klamm.hadoop.compact import CompactJob, CompactSpec
-from klamm.hadoop.job import LoadJob, LoadSpec, LogEnds
-from klamm.hadoop.manifest import BatchMark
-from klamm.hadoop.plan import Densities
+from klamm.hadoop.lake.generations.compact import CompactJob, CompactSpec
+from klamm.hadoop.lake.manifest import BatchMark
+from klamm.hadoop.load.job import LoadJob, LoadSpec, LogEnds
+from klamm.hadoop.load.planning.plan import Densities
+from klamm.hadoop.load.rows import TIMESTAMP, RowDecoder, RowFormat
+from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.rows import TIMESTAMP, RowDecoder, RowFormat
-from klamm.hadoop.staged import FileFormat
 
 TOPIC = "flights"
 DAY_MS = 86_400_000
@@ -61,7 +61,7 @@ def flight(number: int, carrier: str | None = "UA") -> bytes:
 
 @dataclass
 class MemoryTopics:
-    """`klamm.hadoop.job.Topics`: one topic's records, appended by `add`; offsets as the log gave them."""
+    """`klamm.hadoop.load.job.Topics`: one topic's records, appended by `add`; offsets as the log gave them."""
 
     partitions: int = 2
     row_format: RowFormat = field(

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from uuid import UUID
 
-from klamm.core.config.topic import TopicConfig
-from klamm.core.log.loader import OpenFrom
-from klamm.core.log.open_files import OpenFiles
+from klamm.core.config.sections.topic import TopicConfig
+from klamm.core.interfaces.codec import Codec
 from klamm.core.log.partition_log import AppendResult, PartitionLog, ReadIsolation
+from klamm.core.log.recovery.loader import OpenFrom
+from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
@@ -19,7 +20,6 @@ from klamm.core.records.native import plain_produce
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.plain_produce import PlainProduce
 from klamm.core.records.record import Record
-from klamm.core.seams.codec import Codec
 from klamm.plugins.codecs import klamm_codecs
 
 TP = TopicPartition("events", 0)

@@ -18,12 +18,12 @@ from uuid import uuid4
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import TopicNode
 from klamm.core.errors import KlammError
-from klamm.core.groups.member import Owned
-from klamm.core.groups.registry import RegistryMember, RegistrySettings
+from klamm.core.groups.membership.member import Owned
+from klamm.core.groups.membership.registry import RegistryMember, RegistrySettings
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.offsets import OffsetStore
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.offsets import OffsetStore
 
 WAIT_S = 60.0
 POLL_S = 0.02

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.interfaces.serde import SerdeContext, TopicFormat
 from klamm.core.plugins import plugin_host
-from klamm.core.seams.coordination import Coordination
-from klamm.core.seams.serde import SerdeContext, TopicFormat
 from klamm.schemas.log import SchemaEntry
 from klamm.schemas.options import AvroOptions
 from klamm.schemas.registry import SchemaRegistry

@@ -15,8 +15,8 @@ from klamm.core.config.settings import load_settings
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.hadoop.report import TopicReport
-from klamm.hadoop.run import Loader
+from klamm.hadoop.load.loader import Loader
+from klamm.hadoop.load.report import TopicReport
 from klammtest.inprocess import broker_thread
 
 T0 = TopicPartition("t", 0)

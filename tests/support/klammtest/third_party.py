@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from klamm.core.errors import KlammError
 from klamm.core.hookspecs import hookimpl
+from klamm.core.interfaces.codec import Buffer, Codec, DecompressionBombError
+from klamm.core.interfaces.provider import Provider
+from klamm.core.interfaces.validator import TopicValidator
 from klamm.core.records.record import Record
-from klamm.core.seams.codec import Buffer, Codec, DecompressionBombError
-from klamm.core.seams.provider import Provider
-from klamm.core.seams.validator import TopicValidator
 
 
 class Backwards:

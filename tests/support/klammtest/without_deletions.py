@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from klamm.core.broker.topic_deletions import TopicDeletions
+from klamm.core.broker.coordinator.topic_deletions import TopicDeletions
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
+from klamm.core.interfaces.command import Command
 
 
 def _nothing(_: TopicDeletions) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from klamm.core.broker.group_service import GroupService
-from klamm.core.groups.doors import ClassicDoors
+from klamm.core.broker.coordinator.group_service import GroupService
+from klamm.core.groups.group_protocol_lock import ClassicDoors
 from klamm.core.hookspecs import hookimpl
+from klamm.core.interfaces.command import Command
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.command import Command
-from klamm.core.seams.offsets import CommittedOffset
 
 
 def _store(

@@ -8,7 +8,7 @@ from typing import Any
 from klamm.core.broker.lease import Lease
 from klamm.core.cluster.cluster import Cluster, OnDisplaced
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
+from klamm.core.interfaces.command import Command
 
 _NEVER_NS = 2**62
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from klamm.core.broker import server
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.command import Command
+from klamm.core.interfaces.command import Command
 
 
 def _nothing(*_: Any) -> dict[Any, int]:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pytest
 from kazoo.protocol.serialization import Close, Connect
 
-from klamm.core.seams.coordination import Coordination, SessionEvent
+from klamm.core.interfaces.coordination import Coordination, SessionEvent
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig

@@ -19,8 +19,9 @@ def main() -> None:
     marks.mark("python")
     from klamm.core import faults
     from klamm.core.cli.main import main as klamm
-    from klamm.hadoop import job, run
     from klamm.hadoop.columnar.job import ColumnarJob
+    from klamm.hadoop.load import job
+    from klamm.hadoop.load import loader as run
 
     marks.mark("imports")
     faults.install(lambda name: marks.mark(name.removeprefix("load.")))

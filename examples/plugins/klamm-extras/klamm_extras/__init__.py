@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.seams.codec import Codec
-from klamm.core.seams.provider import Provider
-from klamm.core.seams.sink import Sink
+from klamm.core.interfaces.codec import Codec
+from klamm.core.interfaces.provider import Provider
+from klamm.core.interfaces.sink import Sink
 from klamm_extras.sqlite_sink import SqliteConfig, SqliteSink
 from klamm_extras.xz import XzCodec, XzConfig
 

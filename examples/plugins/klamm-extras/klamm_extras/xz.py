@@ -6,7 +6,7 @@ import lzma
 
 from klamm.core.config.section import Int, Section, key
 from klamm.core.errors import CorruptRecordError
-from klamm.core.seams.codec import Buffer, DecompressionBombError
+from klamm.core.interfaces.codec import Buffer, DecompressionBombError
 
 DECODER_MEMORY = 128 * 1024 * 1024
 """Bytes that the decoder may take, whatever the stream asks for."""

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from klamm.plugins.audit import broker_tier, question
+from klamm.plugins.audit import broker_tier
+from klamm.plugins.audit import query as question
 from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit, compare
 from klamm.plugins.audit.event import UNATTRIBUTED
 from klamm.plugins.audit.origins import Mark

@@ -13,8 +13,8 @@ from unittest import mock
 from klamm.core.broker.audit_logs import LocalLogs
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
+from klamm.core.interfaces.audit import AuditRead
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import AuditRead
 from klammtest.audit_truth.proxy import FaultyProxy
 from klammtest.inprocess import broker_thread
 from klammtest.ports import free_port

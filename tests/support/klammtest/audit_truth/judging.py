@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from klamm.core.seams.audit import NO_WINDOW
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.compare import State
-from klamm.plugins.audit.question import AuditQuestions, Question, audit_config
+from klamm.plugins.audit.query import AuditQuestions, Question, audit_config
+from klamm.plugins.audit.range_coverage import TierKey
 from klamm.plugins.audit.report import as_json
-from klamm.plugins.audit.tiling import TierKey
 from klamm.plugins.audit.windows import Span
 from klammtest.audit_truth.cluster import WINDOW_MS
 from klammtest.audit_truth.pipeline import Pipeline, Problem

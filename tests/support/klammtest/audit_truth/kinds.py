@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from klamm.core.client.cluster_client import NewTopic
+from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.offsets import CommittedOffset
 from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.question import audit_config
+from klamm.plugins.audit.query import audit_config
+from klamm.plugins.audit.range_coverage import Kind
 from klamm.plugins.audit.reader import read_audit_log
-from klamm.plugins.audit.tiling import Kind
 from klammtest.audit_truth.cluster import AUDIT, INTERVAL_MS, LATENESS_MS, WINDOW_MS
 from klammtest.audit_truth.judging import judge
 from klammtest.audit_truth.pipeline import Pipeline, Problem, within

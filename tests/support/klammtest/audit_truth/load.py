@@ -16,19 +16,19 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from klamm.core.client.range_reader import OffsetRange
+from klamm.core.client.consumer.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
-from klamm.core.seams.audit import NO_WINDOW
-from klamm.hadoop import job
-from klamm.hadoop.audit import LoadAuditor
-from klamm.hadoop.job import LoadJob, LoadSpec
+from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.hadoop.load import job
+from klamm.hadoop.load.audit import LoadAuditor
+from klamm.hadoop.load.job import LoadJob, LoadSpec
+from klamm.hadoop.load.reading import RangeRows
+from klamm.hadoop.load.rows import RowFormat
+from klamm.hadoop.load.spark_writer import Counts, FileFormat, by_range
+from klamm.hadoop.load.topics import ClusterTopics
 from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.publishing.local import LocalPublisher
-from klamm.hadoop.reading import RangeRows
-from klamm.hadoop.rows import RowFormat
 from klamm.hadoop.spark.cluster import connect
-from klamm.hadoop.staged import Counts, FileFormat, by_range
-from klamm.hadoop.topics import ClusterTopics
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 SINK = "lake"
@@ -129,7 +129,7 @@ def _write(rows: pa.Table, path: str, files: FileFormat, quarantine: bool) -> No
 def _count(
     session: Any, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
 ) -> Counts:
-    """As `klamm.hadoop.staged.count`: read back, so that it counts rows that are there."""
+    """As `klamm.hadoop.load.spark_writer.count`: read back, so that it counts rows that are there."""
     parts = sorted(Path(path).glob("dt=*/*.parquet"))
     table = ds.dataset([str(part) for part in parts]).to_table() if parts else None
     rows = [] if table is None else _grouped(table, window_ms)

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
-from klamm.core.seams.audit import NO_WINDOW
 from klamm.plugins.audit.compare import State
 from klammtest.audit_truth.cluster import WINDOW_MS
 

@@ -1,0 +1,75 @@
+"""What outlives the broker of its classic groups: saved when they settle, loaded when the broker starts.
+
+Rules (Kafka's GroupMetadataManager). A group's new state is stored before its members are told of it; where that fails
+they get COORDINATOR_NOT_AVAILABLE and join again. The saves of one group keep their order. Only a store that is a
+`GroupStore` keeps groups; with another one there is nothing to wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from tenacity import AsyncRetrying, before_sleep_log, retry_if_exception_type, wait_exponential
+
+from ...errors import ErrorCode, KlammError
+from ...interfaces.coordination import CoordinationUnavailableError
+from ...interfaces.offsets import GroupStore, OffsetStore, StoredGroup
+from ..workers import Workers
+from .key_sequencer import TurnsByKey
+
+log = logging.getLogger(__name__)
+
+
+class GroupKeeper:
+    """Belongs to the event loop. `on_failed(group, generation)`: a state could not be stored."""
+
+    def __init__(self, store: OffsetStore, workers: Workers, on_failed: Callable[[str, int], None]) -> None:
+        self._store = store if isinstance(store, GroupStore) else None
+        self._workers = workers
+        self._on_failed = on_failed
+        self._saving = TurnsByKey()
+
+    @property
+    def keeps(self) -> bool:
+        """Whether anything is stored at all."""
+        return self._store is not None
+
+    def save(self, group: str, state: StoredGroup) -> None:
+        """Begin to store it; `saved` tells how it ended."""
+        if self._store is not None:
+            self._saving.begin(group, self._save(self._store, group, state))
+
+    async def saved(self, group: str) -> ErrorCode:
+        """`none` once all that was to be stored of it is."""
+        task = self._saving.last(group)
+        return await asyncio.shield(task) if task is not None else ErrorCode.none
+
+    async def stop(self, timeout_s: float) -> None:
+        """Give what is under way this long; a state that is not stored costs the members a rebalance."""
+        await self._saving.stop(timeout_s)
+
+    async def load(self) -> dict[str, StoredGroup]:
+        """All groups that are stored. Asks until the store answers; one that cannot be read keeps no group."""
+        if self._store is None:
+            return {}
+        retrying = AsyncRetrying(
+            retry=retry_if_exception_type(CoordinationUnavailableError),
+            wait=wait_exponential(multiplier=0.1, max=5.0),
+            before_sleep=before_sleep_log(log, logging.INFO),
+        )
+        try:
+            return await retrying(self._workers.offsets, self._store.load_groups)
+        except KlammError as error:
+            log.error("the stored groups cannot be read; their members will join anew: %s", error)
+            return {}
+
+    async def _save(self, store: GroupStore, group: str, state: StoredGroup) -> ErrorCode:
+        try:
+            await self._workers.offsets(store.save_group, group, state)
+        except KlammError as error:
+            log.warning("group %s, generation %d, could not be stored: %s", group, state.generation, error)
+            self._on_failed(group, state.generation)
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none

@@ -1,0 +1,1 @@
+"""DescribeConfigs and AlterConfigs, of topics, brokers and loggers."""

@@ -1,0 +1,89 @@
+"""What IncrementalAlterConfigs (KIP-339) and AlterConfigs ask for, key by key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from ....config.section import ConfigType
+from ....errors import BrokerError, ErrorCode
+
+
+class Operation(IntEnum):
+    """What is done with a key."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is asked for one key; `value` is None only where the key is deleted."""
+
+    name: str
+    config_operation: int
+    value: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """What a request asks for one resource. `replaces`: the keys that it does not name go back to their defaults."""
+
+    resource_type: int
+    resource_name: str
+    configs: tuple[Change, ...]
+    replaces: bool
+
+    def changes(self, stored: Iterable[str]) -> tuple[Change, ...]:
+        """The changes to a resource that sets the keys `stored` itself."""
+        if not self.replaces:
+            return self.configs
+        named = {change.name for change in self.configs}
+        gone = (Change(name, Operation.DELETE, None) for name in sorted(stored) if name not in named)
+        return (*self.configs, *gone)
+
+
+def incremental(resource: Any) -> Alteration:
+    """One resource of an IncrementalAlterConfigs request."""
+    changes = tuple(Change(c.name, c.config_operation, c.value) for c in resource.configs)
+    return Alteration(resource.resource_type, resource.resource_name, changes, replaces=False)
+
+
+def legacy(resource: Any) -> Alteration:
+    """One resource of an AlterConfigs request, which gives all that is to be set."""
+    changes = tuple(Change(c.name, Operation.SET, c.value) for c in resource.configs)
+    return Alteration(resource.resource_type, resource.resource_name, changes, replaces=True)
+
+
+def check_well_formed(what: str, changes: Iterable[Change]) -> None:
+    """INVALID_REQUEST where a key is named twice or a value is missing, as Kafka says before it looks at the keys."""
+    given = list(changes)
+    if len({change.name for change in given}) < len(given):
+        raise BrokerError(ErrorCode.invalid_request, f"{what}: a config is named more than once")
+    missing = [c.name for c in given if c.value is None and c.config_operation != Operation.DELETE]
+    if missing:
+        raise BrokerError(ErrorCode.invalid_request, f"{what}: a value is missing for {', '.join(missing)}")
+
+
+def changed(change: Change, kind: ConfigType, current: str) -> str | None:
+    """The new value of one config; None: back to what holds without it."""
+    if change.value is None or change.config_operation == Operation.DELETE:
+        return None
+    if change.config_operation == Operation.SET:
+        return change.value
+    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+        raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
+    if kind is not ConfigType.LIST:
+        raise BrokerError(ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be added or taken away")
+    return ",".join(_combined(current.split(","), change.value.split(","), change.config_operation))
+
+
+def _combined(current: Iterable[str], given: Iterable[str], operation: int) -> list[str]:
+    parts, changed = [p.strip() for p in current if p.strip()], [p.strip() for p in given if p.strip()]
+    if operation == Operation.APPEND:
+        return list(dict.fromkeys([*parts, *changed]))
+    return [part for part in parts if part not in changed]

@@ -1,0 +1,83 @@
+"""A broker's configuration as Kafka's admin clients see and change it (KIP-226): the cluster holds what they set.
+
+Resource "" is all brokers, and may be asked of any; a number is one broker, and is asked of that one. As with Kafka,
+what cannot be is INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from ....config.describe import ConfigEntry, describe_all_brokers, describe_broker
+from ....config.dynamic import DEFINITIONS, check_dynamic, overlaid
+from ....config.section import to_string
+from ....errors import BrokerError, ConfigError, ErrorCode
+from ...services import Services
+from .alter_configs import Alteration, Change, changed, check_well_formed
+
+log = logging.getLogger(__name__)
+
+
+def broker_entries(services: Services, name: str) -> list[ConfigEntry]:
+    live = services.live
+    if _broker_id(services, name) is None:
+        return describe_all_brokers(live.for_all)
+    return describe_broker(live.file, live.for_all, live.for_this)
+
+
+async def alter_broker(services: Services, resource: Alteration, validate_only: bool) -> None:
+    broker_id = _broker_id(services, resource.resource_name)
+    check_well_formed(_what(broker_id), resource.configs)
+
+    def change(stored: Mapping[str, str]) -> Mapping[str, str]:
+        return _changed(services, broker_id, stored, resource.changes(stored))
+
+    if validate_only:
+        change(services.cluster.image().broker_config(broker_id))
+        return
+    await services.workers.coordination(services.cluster.alter_broker_config, broker_id, change)
+    log.info("%s: changed %s", _what(broker_id), ", ".join(sorted(c.name for c in resource.configs)))
+    image = services.cluster.image()
+    await services.live.overlay(image.broker_config(None), image.broker_config(services.broker_id))
+
+
+def _what(broker_id: int | None) -> str:
+    return "all brokers" if broker_id is None else f"broker {broker_id}"
+
+
+def _broker_id(services: Services, name: str) -> int | None:
+    if name == "":
+        return None
+    if name != str(services.broker_id):
+        raise BrokerError(ErrorCode.invalid_request, f"ask broker {name} itself; this is broker {services.broker_id}")
+    return services.broker_id
+
+
+def _changed(
+    services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[Change, ...]
+) -> Mapping[str, str]:
+    """What is stored after the changes; `BrokerError` where the broker could not run with it."""
+    after = dict(stored)
+    live = services.live
+    try:
+        for each in changes:
+            check_dynamic(each.name)
+            field = getattr(live.current, each.name.replace(".", "_"))
+            value = changed(each, DEFINITIONS[each.name].type, stored.get(each.name, to_string(field)))
+            if value is None:
+                after.pop(each.name, None)
+            else:
+                after[each.name] = value
+        _check_codec(services, after)
+        overlaid(live.file, *((after, live.for_this) if broker_id is None else (live.for_all, after)))
+    except ConfigError as error:
+        raise BrokerError(ErrorCode.invalid_request, str(error)) from error
+    return after
+
+
+def _check_codec(services: Services, after: Mapping[str, str]) -> None:
+    known = {"producer", "uncompressed", *services.codecs.names()}
+    codec = after.get("compression.type", "producer")
+    if codec not in known:
+        raise ConfigError(f"compression.type: {codec!r} is no codec (there are: {', '.join(sorted(known))})")

@@ -1,0 +1,164 @@
+"""DescribeConfigs, AlterConfigs and IncrementalAlterConfigs (KIP-226, KIP-339) of topics, brokers and their loggers
+(KIP-412)."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+from ....cluster.image import TopicImage
+from ....config.describe import ConfigEntry, describe_topic
+from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
+from ....config.sections.topic_settings import name_problem
+from ....errors import BrokerError, ErrorCode, KlammError
+from ...network.context import Request
+from ...services import Services
+from ..topics import check_topic_config, wire_error
+from .alter_configs import (
+    Alteration,
+    Change,
+    Operation,
+    changed,
+    check_well_formed,
+    incremental,
+    legacy,
+)
+from .broker_configs import alter_broker, broker_entries
+from .broker_loggers import alter_loggers, logger_entries
+
+log = logging.getLogger(__name__)
+_NO_CONFIGS = "resource type {}: only topics (2), brokers (4) and loggers of brokers (8) have configs"
+
+
+class Resource(IntEnum):
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+def describe_configs(services: Services, request: Request) -> Any:
+    results = []
+    for resource in request.message.resources:
+        code, text, entries = ErrorCode.none, None, list[ConfigEntry]()
+        try:
+            entries = _entries(services, resource.resource_type, resource.resource_name)
+        except KlammError as error:
+            code, text = wire_error(error)
+        wanted = resource.configuration_keys  # null or empty: all of them
+        results.append(
+            request.part(
+                "DescribeConfigsResult",
+                error_code=code,
+                error_message=text,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+                configs=tuple(_config(request, e) for e in entries if not wanted or e.name in wanted),
+            )
+        )
+    return request.respond(results=tuple(results))
+
+
+def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
+    if kind == Resource.TOPIC:
+        live = services.live
+        return describe_topic(_topic(services, name).configs, services.config, live.for_all, live.for_this)
+    if kind == Resource.BROKER:
+        return broker_entries(services, name)
+    if kind == Resource.BROKER_LOGGER:
+        return logger_entries(services, name)
+    raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(kind))
+
+
+def _topic(services: Services, name: str) -> TopicImage:
+    if problem := name_problem(name):
+        raise BrokerError(ErrorCode.invalid_topic_exception, problem)
+    topic = services.image.topics.get(name)
+    if topic is None:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"topic {name!r} does not exist")
+    return topic
+
+
+def _config(request: Request, entry: ConfigEntry) -> Any:
+    synonyms = tuple(
+        request.part("DescribeConfigsSynonym", name=s.name, value=s.value, source=int(s.source)) for s in entry.synonyms
+    )
+    return request.part(
+        "DescribeConfigsResourceResult",
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.read_only,
+        config_source=int(entry.source),
+        is_sensitive=False,
+        synonyms=synonyms if request.message.include_synonyms else (),
+        config_type=int(entry.type),
+        documentation=entry.doc if request.version >= 3 and request.message.include_documentation else None,
+    )
+
+
+async def incremental_alter_configs(services: Services, request: Request) -> Any:
+    return await _alter_each(services, request, incremental)
+
+
+async def alter_configs(services: Services, request: Request) -> Any:
+    return await _alter_each(services, request, legacy)
+
+
+async def _alter_each(services: Services, request: Request, read: Callable[[Any], Alteration]) -> Any:
+    counts = Counter((resource.resource_type, resource.resource_name) for resource in request.message.resources)
+    responses = []
+    for resource in request.message.resources:
+        code, text = ErrorCode.none, None
+        try:
+            if counts[resource.resource_type, resource.resource_name] > 1:
+                raise BrokerError(ErrorCode.invalid_request, "a resource is named more than once in the request")
+            await _alter(services, read(resource), request.message.validate_only)
+        except KlammError as error:
+            code, text = wire_error(error)
+        responses.append(
+            request.part(
+                "AlterConfigsResourceResponse",
+                error_code=code,
+                error_message=text,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    if any(resource.resource_type != Resource.BROKER_LOGGER for resource in request.message.resources):
+        await services.leadership.refresh()
+    return request.respond(responses=tuple(responses))
+
+
+async def _alter(services: Services, resource: Alteration, validate_only: bool) -> None:
+    if resource.resource_type == Resource.BROKER:
+        await alter_broker(services, resource, validate_only)
+        return
+    if resource.resource_type == Resource.BROKER_LOGGER and not resource.replaces:
+        alter_loggers(services, resource, validate_only)
+        return
+    if resource.resource_type != Resource.TOPIC:
+        raise BrokerError(ErrorCode.invalid_request, _NO_CONFIGS.format(resource.resource_type))
+    if not resource.resource_name:
+        raise BrokerError(ErrorCode.invalid_request, "topics have no common configs: a topic's name is missing")
+    check_well_formed(f"topic {resource.resource_name!r}", resource.configs)
+    topic = _topic(services, resource.resource_name)
+    changes = {change.name: _changed(services, topic, change) for change in resource.changes(topic.configs)}
+    after = {name: value for name, value in {**topic.configs, **changes}.items() if value is not None}
+    check_topic_config(services, after)
+    if not validate_only:
+        await services.workers.coordination(services.cluster.alter_topic_config, topic.name, changes)
+        log.info("topic %s: changed %s", topic.name, ", ".join(sorted(changes)))
+
+
+def _changed(services: Services, topic: TopicImage, change: Change) -> str | None:
+    """The new value of one config; None: back to the default."""
+    definition = TOPIC_DEFINITIONS.get(change.name)
+    if definition is None and change.config_operation == Operation.DELETE:
+        return None  # a key of another Kafka's, which is not set
+    if definition is None:
+        check_topic_config(services, {change.name: change.value or ""})  # says which name is meant
+        raise AssertionError(f"{change.name} is unknown, and was accepted")
+    current = topic.configs.get(change.name) or topic_values({}, services.config.topic_defaults())[change.name]
+    return changed(change, definition.type, current)

@@ -1,0 +1,227 @@
+"""From the broker's counters to Prometheus' families, at each scrape, on the scraper's thread.
+
+Nothing here is asked by a request. Copies of dicts are taken in one step, so that the event loop may change them
+meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+import klamm
+
+from ...cluster.cluster import Cluster
+from ...log.manager import LogManager
+from ..coordinator.group_service import GroupService
+from ..network.connections import Connections
+from ..partitions import Partitions
+from .counters import RequestTimes
+from .definitions import DEFINITIONS, Definition, Kind
+from .recent_quantiles import QUANTILES, RecentTimes
+
+Sample = tuple[tuple[str, ...], float]
+_NS_PER_MS = 1_000_000
+_LOWEST, _HIGHEST = 2 * 14, 2 * 36
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is read at a scrape."""
+
+    broker_id: int
+    connections: Connections
+    partitions: Partitions
+    logs: LogManager
+    cluster: Cluster
+    groups: GroupService
+    watermarks_ms: Callable[[], Mapping[str, int]]
+    """The audit's, by topic."""
+
+
+class BrokerCollector(Collector):
+    """Yields every metric of `DEFINITIONS`, in its order, those without a sample included."""
+
+    def __init__(self, watched: Watched) -> None:
+        metrics = watched.connections.metrics
+        self._times = {
+            "network_requestmetrics_totaltimems": metrics.requests,
+            "network_requestmetrics_remotetimems": metrics.waits,
+        }
+        self._recent = RecentTimes(metrics.requests)
+        self._samples = _samples(watched)
+        self._samples["network_requestmetrics_totaltimems_recent"] = self._quantiles
+        self._watched = watched
+
+    def collect(self) -> Iterator[Metric]:
+        for definition in DEFINITIONS:
+            if definition.kind is Kind.HISTOGRAM:
+                yield self._request_times(definition)
+            elif definition.kind is Kind.INFO:
+                yield self._info(definition)
+            else:
+                yield _family(definition, self._samples[definition.name]())
+
+    def _info(self, definition: Definition) -> Metric:
+        family = InfoMetricFamily(f"klamm_{definition.name}", definition.doc)
+        cluster = self._watched.cluster.image().cluster_id
+        values = (klamm.__version__, str(self._watched.broker_id), cluster)
+        family.add_metric((), dict(zip(definition.labels, values, strict=True)))
+        return family
+
+    def _request_times(self, definition: Definition) -> Metric:
+        family = HistogramMetricFamily(definition.shown, definition.doc, labels=definition.labels)
+        for api, times in self._times[definition.name].items():
+            counts = list(times.buckets)
+            if any(counts):
+                total_ms = times.total_ns / _NS_PER_MS
+                family.add_metric((_api_name(api.name),), list(_cumulative(counts)), sum_value=total_ms)
+        return family
+
+    def _quantiles(self) -> Iterable[Sample]:
+        for api, found in self._recent.quantiles_ns().items():
+            for quantile, ns in zip(QUANTILES, found, strict=True):
+                yield (_api_name(api.name), repr(quantile)), ns / _NS_PER_MS
+
+
+def _family(definition: Definition, samples: Iterable[Sample]) -> Metric:
+    kind = CounterMetricFamily if definition.kind is Kind.COUNTER else GaugeMetricFamily
+    family = kind(f"klamm_{definition.name}", definition.doc, labels=definition.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
+    """Buckets by their upper bound in ms: always the same ones, from 16 us to 34 s, and +Inf."""
+    total = sum(counts[:_LOWEST])
+    for index in range(_LOWEST, _HIGHEST):
+        total += counts[index]
+        yield repr(RequestTimes.upper_bound_ns(index) / _NS_PER_MS), total
+    yield "+Inf", total + sum(counts[_HIGHEST:])
+
+
+def _api_name(name: str) -> str:
+    """As Kafka writes it: ListOffsets."""
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
+    """How each metric is read, by its name."""
+    metrics, memory = watched.connections.metrics, watched.connections.memory
+
+    def one(read: Callable[[], float]) -> Callable[[], Iterable[Sample]]:
+        return lambda: [((), read())]
+
+    def topic(field: str) -> Callable[[], Iterable[Sample]]:
+        return lambda: [((name,), getattr(traffic, field)) for name, traffic in list(metrics.topics.items())]
+
+    def per_log(field: str) -> Callable[[], Iterable[Sample]]:
+        return lambda: [
+            ((name.topic, str(name.partition)), getattr(log, field)) for name, log in watched.logs.logs().items()
+        ]
+
+    found: dict[str, Callable[[], Iterable[Sample]]] = {
+        f"server_brokertopicmetrics_{name}": topic(field)
+        for name, field in (
+            ("bytesin", "bytes_in"), ("bytesout", "bytes_out"), ("messagesin", "messages_in"),
+            ("totalproducerequests", "produces"), ("totalfetchrequests", "fetches"),
+            ("failedproducerequests", "failed_produces"), ("failedfetchrequests", "failed_fetches"),
+        )
+    }  # fmt: skip
+    found |= {
+        "log_log_logendoffset": per_log("log_end_offset"),
+        "log_log_logstartoffset": per_log("log_start_offset"),
+        "cluster_partition_highwatermark": per_log("high_watermark"),
+        "log_log_size": per_log("size"),
+        "log_log_numlogsegments": per_log("segment_count"),
+        "log_log_corruptbatches": per_log("corrupt_batches"),
+        "log_scrubber_bytes": one(lambda: watched.logs.scrubbed.bytes),
+        "log_scrubber_corrupt": lambda: [
+            (("batch",), watched.logs.scrubbed.corrupt_batches),
+            (("index",), watched.logs.scrubbed.corrupt_indexes),
+        ],
+        "log_scrubber_passes": one(lambda: watched.logs.scrubbed.passes),
+        "network_requestmetrics_errors": lambda: [
+            ((_api_name(api.name), error.name.upper()), count) for (api, error), count in list(metrics.errors.items())
+        ],
+        "network_requestchannel_requestqueuesize": one(lambda: memory.queued),
+        "network_requestchannel_inflight": one(lambda: sum(member.busy for member in watched.connections)),
+        "network_requestchannel_requestbytes": one(lambda: memory.held),
+        "network_requestchannel_unreadresponsebytes": one(lambda: memory.unread),
+        "audit_topicmetrics_completenesswatermark_seconds": lambda: [
+            ((name,), mark_ms / 1000) for name, mark_ms in watched.watermarks_ms().items()
+        ],
+        "broker_eventloop_lag_seconds": one(lambda: metrics.loop_lag_s),
+        "broker_eventloop_lag_max_seconds": one(lambda: metrics.loop_lag_max_s),
+    }
+    return found | _of_connections(watched, one) | _of_cluster(watched, one)
+
+
+def _of_connections(
+    watched: Watched, one: Callable[[Callable[[], float]], Callable[[], Iterable[Sample]]]
+) -> dict[str, Callable[[], Iterable[Sample]]]:
+    metrics = watched.connections.metrics
+    return {
+        "server_socket_server_metrics_connection_count": one(lambda: len(watched.connections)),
+        "server_socket_server_metrics_connection_creation": one(lambda: metrics.connections_accepted),
+        "server_socket_server_metrics_connection_rejected": lambda: [
+            ((limit,), count) for limit, count in list(metrics.connections_rejected.items())
+        ],
+        "server_socket_server_metrics_connection_accept_throttled": one(lambda: metrics.connections_throttled),
+        "server_socket_server_metrics_connection_held_up": lambda: [
+            ((limit,), count) for limit, count in list(metrics.held_up.items())
+        ],
+        "server_socket_server_metrics_connection_closed": lambda: [
+            ((reason,), count) for reason, count in list(metrics.connections_closed.items())
+        ],
+        "server_delayedoperationpurgatory_purgatorysize": lambda: [
+            (("Fetch",), sum(led.parked for led in watched.partitions))
+        ],
+    }
+
+
+def _of_cluster(
+    watched: Watched, one: Callable[[Callable[[], float]], Callable[[], Iterable[Sample]]]
+) -> dict[str, Callable[[], Iterable[Sample]]]:
+    metrics, cluster = watched.connections.metrics, watched.cluster
+
+    def leaderless() -> int:
+        image = cluster.image()
+        return sum(
+            part.leader not in image.brokers for topic in image.topics.values() for part in topic.partitions.values()
+        )
+
+    return {
+        "server_replicamanager_partitioncount": one(lambda: len(watched.logs.logs())),
+        "server_replicamanager_leadercount": one(lambda: sum(1 for _ in watched.partitions)),
+        "server_replicamanager_offlinereplicacount": one(
+            lambda: sum(log.offline is not None for log in watched.logs.logs().values())
+        ),
+        "controller_kafkacontroller_activecontrollercount": one(lambda: cluster.is_controller),
+        "controller_kafkacontroller_offlinepartitionscount": one(leaderless),
+        "controller_kafkacontroller_activebrokercount": one(lambda: len(cluster.image().brokers)),
+        "controller_kafkacontroller_globaltopiccount": one(lambda: len(cluster.image().topics)),
+        "coordinator_group_groupmetadatamanager_numgroups": one(lambda: watched.groups.coordinator.group_count),
+        "server_sessionexpirelistener_connected": one(lambda: metrics.session_up),
+        "server_sessionexpirelistener_zookeeperexpires": one(lambda: metrics.session_expirations),
+        "server_sessionexpirelistener_zookeeperdisconnects": one(lambda: metrics.session_losses),
+    }
+
+
+def registry(watched: Watched) -> CollectorRegistry:
+    """All that the endpoint prints: the broker's metrics and the process's."""
+    found = CollectorRegistry(auto_describe=False)
+    found.register(BrokerCollector(watched))
+    ProcessCollector(registry=found)
+    return found

@@ -1,0 +1,136 @@
+"""What a broker counts while it serves: plain integers, written by the event loop and read when somebody scrapes.
+
+Rules: a count costs an addition, nothing is locked and no label is looked up per request; an object that is counted on
+(a topic's traffic, an API's times) is found once and kept by whoever counts. The reader is another thread: each number
+is whole, the numbers together are of about one moment.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, get_args, get_origin, get_type_hints
+
+from ...errors import ErrorCode
+from ...interfaces.coordination import SessionEvent
+from ...protocol.apis import ApiKey
+
+_BITS: Final = 40
+"""Durations up to 2^39 ns (9 minutes) have a bucket of their own; longer ones share the last."""
+
+
+class TopicTraffic:
+    """One topic's counters, as Kafka's BrokerTopicMetrics: bytes of record batches, as they are on the wire."""
+
+    __slots__ = (
+        "bytes_in", "bytes_out", "failed_fetches", "failed_produces", "fetches", "messages_in", "produces",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.bytes_in = 0
+        self.messages_in = 0
+        self.produces = 0
+        self.failed_produces = 0
+        self.bytes_out = 0
+        self.fetches = 0
+        self.failed_fetches = 0
+
+
+class RequestTimes:
+    """How often an API was asked and how long its answers took: a histogram with two buckets per power of two.
+
+    Bucket 2b holds durations in [2^(b-1), 1.5 * 2^(b-1)) ns and bucket 2b + 1 those up to 2^b.
+    """
+
+    __slots__ = ("buckets", "total_ns")
+
+    def __init__(self) -> None:
+        self.buckets = [0] * (2 * _BITS)
+        self.total_ns = 0
+
+    def add(self, elapsed_ns: int) -> None:
+        bits = elapsed_ns.bit_length()
+        if 1 < bits < _BITS:
+            self.buckets[2 * bits + (elapsed_ns >> (bits - 2) & 1)] += 1
+        else:
+            self.buckets[0 if bits < 2 else -1] += 1
+        self.total_ns += elapsed_ns
+
+    @staticmethod
+    def upper_bound_ns(index: int) -> float:
+        """The end of a bucket; infinite for the last."""
+        if index >= 2 * _BITS - 1:
+            return float("inf")
+        bits, half = divmod(index, 2)
+        return 2.0**bits if half else 1.5 * 2.0 ** (bits - 1)
+
+
+class BrokerMetrics:
+    """All counters of one broker. `loop_lag_s`: the event loop's last delay; `loop_lag_max_s`: the worst of the last
+    minute."""
+
+    def __init__(self) -> None:
+        self.topics: dict[str, TopicTraffic] = {}
+        self.requests: dict[ApiKey, RequestTimes] = {api: RequestTimes() for api in ApiKey}
+        self.waits: dict[ApiKey, RequestTimes] = {ApiKey.FETCH: RequestTimes()}
+        """How long requests waited for others: a Fetch for records to come."""
+        self.errors: Counter[tuple[ApiKey, ErrorCode]] = Counter()
+        """Errors that were answered, each topic's and partition's counted."""
+        self.connections_accepted = 0
+        self.connections_rejected: Counter[str] = Counter()
+        """By the limit that was reached."""
+        self.connections_throttled = 0
+        """How often new ones were left waiting outside."""
+        self.held_up: Counter[str] = Counter()
+        """Connections that had to wait, by the limit over all of them that was reached."""
+        self.connections_closed: Counter[str] = Counter()
+        """What the broker closed itself, by reason."""
+        self.session_up = True
+        self.session_losses = 0
+        self.session_expirations = 0
+        self.loop_lag_s = 0.0
+        self.loop_lag_max_s = 0.0
+
+    def traffic(self, topic: str) -> TopicTraffic:
+        """The topic's counters, to be kept by whoever counts."""
+        return self.topics.setdefault(topic, TopicTraffic())
+
+    def session(self, event: SessionEvent) -> None:
+        """What happened to the session with the coordination; called on its thread."""
+        self.session_up = event is SessionEvent.CONNECTED
+        self.session_losses += event is SessionEvent.SUSPENDED
+        self.session_expirations += event is SessionEvent.EXPIRED
+
+    def count_error(self, api: ApiKey, error: ErrorCode) -> None:
+        self.errors[api, error] += 1
+
+    def forget(self, topic: str) -> None:
+        """The topic is no more here, so its counters are no more shown, as Kafka does."""
+        self.topics.pop(topic, None)
+
+
+def errors_in(message: Any) -> Iterator[ErrorCode]:
+    """Every error code of a response, at any depth."""
+    own = getattr(message, "error_code", ErrorCode.none)
+    if own is not ErrorCode.none:
+        yield own
+    for name in _lists_of(type(message)):
+        for part in getattr(message, name) or ():
+            yield from errors_in(part)
+
+
+_LISTS: dict[type, tuple[str, ...]] = {}
+
+
+def _lists_of(kind: type) -> tuple[str, ...]:
+    """The fields of a message that hold lists of structs."""
+    if kind not in _LISTS:
+        hints = get_type_hints(kind)
+        _LISTS[kind] = tuple(field.name for field in fields(kind) if _is_struct_list(hints[field.name]))
+    return _LISTS[kind]
+
+
+def _is_struct_list(hint: Any) -> bool:
+    kinds = [hint, *get_args(hint)]
+    return any(get_origin(kind) is tuple and is_dataclass(get_args(kind)[0]) for kind in kinds)

@@ -1,0 +1,84 @@
+"""The Prometheus endpoint: `GET /metrics` on an address of its own, answered on a thread of its own, one at a time.
+
+A scraper that does not send or read for `_PATIENCE_S` is dropped. There is no authentication: the address is loopback
+unless configured.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import make_wsgi_app
+
+from ...errors import ConfigError
+from .counters import BrokerMetrics
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 5.0
+LAG_INTERVAL_S = 0.25
+_LAG_WINDOW_S = 30.0
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _PATIENCE_S
+
+    def log_message(self, format: str, *args: object) -> None:
+        log.debug("%s: " + format, self.client_address[0], *args)
+
+
+class _Server(WSGIServer):
+    def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
+        """A scraper that went away, or one that was too slow."""
+        log.debug("a scrape from %s failed", client_address, exc_info=True)
+
+
+class MetricsEndpoint:
+    """`start` binds and serves; port 0 takes a free one, which `port` then says."""
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry) -> None:
+        self.host, self.port = host, port
+        self._registry = registry
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """`ConfigError` where the address cannot be taken."""
+        try:
+            self._server = _Server((self.host, self.port), _Handler)
+        except OSError as error:
+            raise ConfigError(
+                f"metrics.port: cannot listen on {self.host}:{self.port}: {error.strerror or error}; "
+                "give another metrics.port, or -1 for none"
+            ) from error
+        self._server.set_app(make_wsgi_app(self._registry))
+        self.port = self._server.server_port
+        self._thread = threading.Thread(target=self._server.serve_forever, name="klamm-metrics", daemon=True)
+        self._thread.start()
+        log.info("metrics are served on http://%s:%d/metrics", self.host, self.port)
+
+    def close(self) -> None:
+        """Blocking, for as long as a scrape takes."""
+        if self._server is not None and self._thread is not None:
+            self._server.shutdown()
+            self._thread.join(_PATIENCE_S)
+            self._server.server_close()
+
+
+async def sample_loop_lag(metrics: BrokerMetrics) -> None:
+    """Until cancelled: how late the event loop wakes, and the worst of the last 30 to 60 seconds."""
+    worst, worst_before, since = 0.0, 0.0, time.monotonic()
+    while True:
+        begun = time.monotonic()
+        await asyncio.sleep(LAG_INTERVAL_S)
+        now = time.monotonic()
+        metrics.loop_lag_s = max(now - begun - LAG_INTERVAL_S, 0.0)
+        worst = max(worst, metrics.loop_lag_s)
+        metrics.loop_lag_max_s = max(worst, worst_before)
+        if now - since >= _LAG_WINDOW_S:
+            worst, worst_before, since = 0.0, worst, now

@@ -1,0 +1,41 @@
+"""The table of `docs/metrics.md`, made from the definitions so that it cannot say otherwise."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from .definitions import DEFINITIONS, PROCESS, Definition
+
+BEGIN = "<!-- The table from here on is made by klamm.core.broker.metrics.reference; a test compares. -->"
+
+
+def reference() -> str:
+    """Markdown: a row for each metric."""
+    return "\n".join(_lines()) + "\n"
+
+
+def _lines() -> Iterator[str]:
+    yield BEGIN
+    yield "\n| Metric | Type | Labels | | Kafka's MBean |\n| --- | --- | --- | --- | --- |"
+    for definition in DEFINITIONS:
+        yield _row(definition.shown, definition)
+    for definition in PROCESS:
+        yield _row(definition.shown.removeprefix("klamm_"), definition)
+
+
+def _row(name: str, definition: Definition) -> str:
+    labels = ", ".join(f"`{label}`" for label in definition.labels)
+    kafka = f"`{definition.kafka}`" if definition.kafka else ""
+    return f"| `{name}` | {definition.kind.value} | {labels} | {definition.doc} | {kafka} |"
+
+
+def main(page: Path) -> None:
+    """Put the table in place of the one on the page."""
+    head = page.read_text(encoding="utf-8").partition(BEGIN)[0]
+    page.write_text(head + reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

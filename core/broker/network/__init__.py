@@ -1,0 +1,1 @@
+"""Connections of a broker: accepted, read, written, limited."""

@@ -1,0 +1,86 @@
+"""Taking connections from a listening socket, a few at a time.
+
+Rules: a burst of new connections gets `_AT_ONCE` of them per turn of the event loop, so that those which are there are
+served in between; over `max.connection.creation.rate` (KIP-612) they wait in the system's queue, not here; when the
+process has no descriptor left, accepting pauses, which is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from .connections import Connections
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 8
+_PAUSE_S: Final = 0.2
+_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+
+
+class Acceptor:
+    """Belongs to the event loop. The socket is listening already, and stays its owner's."""
+
+    def __init__(
+        self, listening: socket.socket, house: Connections, protocol: Callable[[], asyncio.BaseProtocol]
+    ) -> None:
+        self._socket = listening
+        self._house = house
+        self._protocol = protocol
+        self._loop = asyncio.get_running_loop()
+        self._entering: set[asyncio.Task[None]] = set()
+        self._later: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._later = None
+        self._loop.add_reader(self._socket.fileno(), self._ready)
+
+    def stop(self) -> None:
+        """Accept no more; who has come in stays."""
+        self._loop.remove_reader(self._socket.fileno())
+        if self._later is not None:
+            self._later.cancel()
+
+    def _ready(self) -> None:
+        for _ in range(_AT_ONCE):
+            wait_s = self._house.creation.wait_s()
+            if wait_s > 0:
+                self._house.throttled()
+                self._pause(wait_s)
+                return
+            try:
+                wire, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                if error.errno in _EXHAUSTED:
+                    self._house.exhausted(error)
+                    self._pause(_PAUSE_S)
+                    return
+                continue  # the peer has given up meanwhile
+            self._house.creation.spend()
+            self._enter(wire)
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._socket.fileno())
+        self._later = self._loop.call_later(seconds, self.start)
+
+    def _enter(self, wire: socket.socket) -> None:
+        wire.setblocking(False)
+        if wire.family in (socket.AF_INET, socket.AF_INET6):
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        task = self._loop.create_task(self._connect(wire))
+        self._entering.add(task)
+        task.add_done_callback(self._entering.discard)
+
+    async def _connect(self, wire: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, wire)
+        except OSError:
+            log.debug("a connection was gone before it was taken in", exc_info=True)
+            wire.close()

@@ -1,0 +1,206 @@
+"""All connections of a broker, over all its listeners: who may come in, and who has to go.
+
+Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once; one without
+traffic for `connections.max.idle.ms`, one whose request does not come to its end and one whose peer does not read what
+it asked for are closed by a sweep. Over `max.connection.creation.rate` new ones wait outside. What happens again and
+again is said once a second. Memory of responses that were read goes back to the system once it is calm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, Protocol
+
+from ...protocol.frames import READ_SIZE
+from ..metrics.counters import BrokerMetrics
+from . import allocator
+from . import file_descriptors as descriptors
+from .connection_quota import CreationRate
+from .limits import Limits
+from .memory import Memory
+from .write_scheduler import Turns
+
+log = logging.getLogger(__name__)
+
+_SWEEP_MAX_S: Final = 5.0
+_SAID_EVERY_S: Final = 1.0
+_WORTH_TRIMMING: Final = 16 * 1024 * 1024
+"""Bytes of responses that were freed, from which on it is seen to that the system gets them back."""
+_SLICE: Final = 500
+"""Connections looked at in one go, before others get their turn."""
+_FOR_ROOM: Final = 32
+"""Closed in one sweep at most to have room for responses: hundreds that are closed together come back together."""
+
+
+class Member(Protocol):
+    """A connection, as far as it is told to go."""
+
+    address: str
+
+    def overdue(self, now: float, limits: Limits, *, tight: bool) -> str | None: ...
+
+    def expel(self, reason: str) -> None: ...
+
+    def drain(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    @property
+    def busy(self) -> bool: ...
+
+
+class Connections:
+    """Belongs to the event loop; `len` and iteration may be asked on any thread."""
+
+    def __init__(
+        self, limits: Limits, metrics: BrokerMetrics | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.memory = Memory(limits)
+        self.turns = Turns()
+        self.metrics = metrics or BrokerMetrics()
+        self.clock = clock
+        self.chunk = bytearray(READ_SIZE)
+        """The one buffer that all connections read into."""
+        self._ids = itertools.count(1)
+        self._members: dict[Member, None] = {}
+        self._by_address: Counter[str] = Counter()
+        self._sweeper: asyncio.Task[None] | None = None
+        self.creation = CreationRate(limits.creation_rate, clock)
+        self._unsaid: Counter[str] = Counter()
+        self._said_at: dict[str, float] = {}
+        self._freed_then = 0
+
+    @property
+    def limits(self) -> Limits:
+        return self.memory.limits
+
+    def apply(self, limits: Limits) -> None:
+        """Other limits from now on; who is in stays in."""
+        self.memory.limits = limits
+        self.creation.change(limits.creation_rate)
+        self.memory.wake()
+
+    def frame_limit(self, api_key: int) -> int:
+        return self.memory.limits.of(api_key)
+
+    def next_id(self) -> int:
+        return next(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __iter__(self) -> Iterator[Member]:
+        return iter(list(self._members))
+
+    # -- coming and going
+
+    def admit(self, member: Member) -> bool:
+        """Whether it may stay."""
+        self.metrics.connections_accepted += 1
+        limits = self.memory.limits
+        if len(self._members) >= limits.max_connections:
+            return self._refuse("max.connections", f"max.connections={limits.max_connections} are open")
+        most = limits.of_address(member.address)
+        if self._by_address[member.address] >= most:
+            return self._refuse("max.connections.per.ip", f"{member.address} has max.connections.per.ip={most} open")
+        self._members[member] = None
+        self._by_address[member.address] += 1
+        return True
+
+    def _refuse(self, limit: str, why: str) -> bool:
+        self.metrics.connections_rejected[limit] += 1
+        self._say("connection refused", "closed a new connection", why)
+        return False
+
+    def throttled(self) -> None:
+        """New connections are left waiting outside, for their rate."""
+        self.metrics.connections_throttled += 1
+        rate = self.memory.limits.creation_rate
+        self._say("connections throttled", "new connections wait", f"max.connection.creation.rate={rate} is reached")
+
+    def exhausted(self, error: OSError) -> None:
+        """New connections are left waiting outside, for want of a descriptor."""
+        self.metrics.connections_throttled += 1
+        why = f"{error.strerror}; raise the limit of open files, or lower max.connections"
+        self._say("connections throttled", "new connections wait", why)
+
+    def held_up(self, limit: str) -> None:
+        """A connection has to wait, for a limit over all of them."""
+        self.metrics.held_up[limit] += 1
+        memory, limits = self.memory, self.memory.limits
+        now = {
+            "queued.max.requests": f"{memory.queued} requests wait, {limits.queued_requests} may",
+            "queued.max.request.bytes": f"{memory.held} bytes of requests are held, {limits.request_bytes} may be",
+            "queued.max.response.bytes": f"{memory.unread} bytes of answers are unread, {limits.response_bytes} may be",
+        }
+        self._say(f"{limit} reached", "connections wait", f"{limit}: {now[limit]}")
+
+    def worth_saying(self, event: str) -> str | None:
+        """Once a second for each event: what to add to the line, "" or how often it was not said; else None."""
+        self._unsaid[event] += 1
+        if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
+            return None
+        self._said_at[event] = self.clock()
+        times = self._unsaid.pop(event)
+        return f" ({times} times since this was last said)" if times > 1 else ""
+
+    def _say(self, event: str, what: str, why: str) -> None:
+        more = self.worth_saying(event)
+        if more is not None:
+            log.warning("%s: %s%s", what, why, more, extra={"event": event})
+
+    def lost(self, member: Member) -> None:
+        if member in self._members:
+            del self._members[member]
+            self._by_address[member.address] -= 1
+            if not self._by_address[member.address]:
+                del self._by_address[member.address]
+
+    # -- the sweep
+
+    def start(self) -> None:
+        descriptors.take_all()
+        self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
+
+    async def stop(self, grace_s: float) -> int:
+        """Let each connection answer what it has read, for at most `grace_s`; close all. How many were cut off."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        for member in self:
+            member.drain()
+        deadline = self.clock() + grace_s
+        while self._members and self.clock() < deadline:
+            await asyncio.sleep(0.01)
+        cut_off = len(self._members)
+        for member in self:
+            member.abort()
+        await asyncio.sleep(0)
+        return cut_off
+
+    async def _sweep(self) -> None:
+        while True:
+            limits = self.memory.limits
+            await asyncio.sleep(min(limits.idle_s / 2, limits.frame_s / 2, limits.send_s / 2, _SWEEP_MAX_S))
+            for_room = _FOR_ROOM
+            for number, member in enumerate(self, 1):
+                tight = self.memory.tight and for_room > 0
+                reason = member.overdue(self.clock(), self.memory.limits, tight=tight)
+                if reason is not None:
+                    for_room -= tight
+                    member.expel(reason)
+                if reason is not None or number % _SLICE == 0:  # to free what one was sent may take a millisecond
+                    await asyncio.sleep(0)
+            await self._trim()
+
+    async def _trim(self) -> None:
+        """Give freed memory back once it is calm: while responses come and go they use it again."""
+        freed = self.memory.freed
+        if freed >= _WORTH_TRIMMING and freed == self._freed_then:
+            self.memory.freed = 0
+            await asyncio.to_thread(allocator.trim)
+        self._freed_then = self.memory.freed

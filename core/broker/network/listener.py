@@ -1,0 +1,72 @@
+"""The listener: one listening socket, and the way in for the connections that come through it."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+from ...errors import ConfigError, ProtocolError
+from ...protocol.frames import FrameSplitter
+from . import send_buffer
+from .acceptor import Acceptor
+from .connection import Connection, Dispatch
+from .connections import Connections
+from .context import ConnectionContext
+
+
+class Listener:
+    """`bind` takes the port; set `dispatch`, then `start` accepts connections."""
+
+    def __init__(self, name: str, host: str, port: int, house: Connections) -> None:
+        self.name, self.host, self.port = name, host, port
+        self.dispatch: Dispatch = _nobody
+        self._house = house
+        self._socket: socket.socket | None = None
+        self._acceptor: Acceptor | None = None
+
+    def bind(self) -> int:
+        """Take the port, before anything else is started, and return it; `ConfigError` where it is in use."""
+        try:
+            found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family = min((row[0] for row in found), key=lambda kind: kind != socket.AF_INET)
+            bound = socket.create_server((self.host, self.port), family=family, backlog=self._house.limits.backlog)
+        except OSError as error:
+            advice = f"stop what listens on port {self.port}, or give this broker another one"
+            if error.errno != errno.EADDRINUSE:
+                advice = "give an address of this host, and a port that this user may take"
+            reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+            raise ConfigError(f"listeners: cannot listen on {self.host}:{self.port}: {reason}; {advice}") from error
+        limits = self._house.limits
+        bound.setblocking(False)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead peers are found
+        send_buffer.begin(bound, limits.send_buffer)
+        if limits.receive_buffer > 0:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
+        self._socket = bound
+        self.port = bound.getsockname()[1]
+        return self.port
+
+    async def start(self) -> None:
+        """Accept connections on the bound socket."""
+        assert self._socket is not None, "bind first"
+        self._acceptor = Acceptor(self._socket, self._house, self._connection)
+        self._acceptor.start()
+
+    def close(self) -> None:
+        """Give up the port."""
+        if self._acceptor is not None:
+            self._acceptor.stop()
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = self._acceptor = None
+
+    def _connection(self) -> Connection:
+        limits = self._house.limits
+        context = ConnectionContext(self._house.next_id(), self.name, "?")
+        largest = max(limits.produce_frame, limits.other_frame)
+        splitter = FrameSplitter(largest, self._house.frame_limit, self._house.chunk)
+        return Connection(context, splitter, self.dispatch, self._house)
+
+
+def _nobody(context: ConnectionContext, _: bytearray) -> None:
+    raise ProtocolError(f"connection {context.connection_id} came before the broker was ready")

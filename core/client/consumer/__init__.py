@@ -1,0 +1,1 @@
+"""The consumer: positions, fetches, delivery to the application, commits."""

@@ -1,0 +1,100 @@
+"""The consumer tier of the audit (design D10): counts on hand-out, events before each commit.
+
+An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+from ...interfaces.audit import Audit, AuditIdentity, RangeAudit
+from ...records.decode import Columns
+from ...records.partition import TopicPartition
+from ..cluster_client import ClusterClient
+from ..event_publisher import EventPublisher
+
+_log = logging.getLogger(__name__)
+
+
+class ConsumerAudit:
+    """Thread-safe; does nothing without an audit. `epoch` gives that of this consumer's ownership of a partition,
+    `wall_ms` the time of events."""
+
+    def __init__(
+        self,
+        audit: Audit | None,
+        client: ClusterClient,
+        group: str,
+        application: str,
+        epoch: Callable[[TopicPartition], int],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.errors = 0
+        self._audit = audit
+        self._client = client
+        self._epoch = epoch
+        self._lock = threading.Lock()
+        self._ranges: RangeAudit | None = None
+        if audit is not None:
+            identity = AuditIdentity("consumer", group, socket.gethostname(), application)
+            self._ranges = audit.ranges(identity, EventPublisher(client, audit.topic, wall_ms))
+
+    def _audited(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+        audit = self._audit
+        return [p for p in partitions if audit is not None and p.topic != audit.topic and audit.audits(p.topic)]
+
+    def counts(self, partition: TopicPartition) -> bool:
+        """Whether anything of this partition is told."""
+        return bool(self._audited([partition]))
+
+    def start(self, partition: TopicPartition, offset: int) -> None:
+        """The offset is one of the topic that has the name now: its id is asked of the cluster."""
+        if self._audited([partition]):
+            self._call(lambda ranges: self._start(ranges, partition, offset))
+
+    def _start(self, ranges: RangeAudit, partition: TopicPartition, offset: int) -> None:
+        topic_id = self._client.topic_ids([partition.topic]).get(partition.topic)
+        ranges.start(partition, offset, topic_id=topic_id, epoch=self._epoch(partition))
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        if self._audited([partition]):
+            self._call(lambda ranges: ranges.seek(partition, offset))
+
+    def count(self, partition: TopicPartition, columns: Columns) -> None:
+        if self._audited([partition]):
+            self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, columns.sizes))
+
+    def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Before the commit of `offsets`."""
+        self._around_commit(offsets, lambda ranges, audited: ranges.publish(audited))
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        self._around_commit(offsets, lambda ranges, audited: ranges.committed(audited))
+
+    def _around_commit(
+        self, offsets: Mapping[TopicPartition, int], do: Callable[[RangeAudit, dict[TopicPartition, int]], None]
+    ) -> None:
+        audited = {p: offsets[p] for p in self._audited(offsets)}
+        if audited:
+            self._call(lambda ranges: do(ranges, audited))
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        audited = self._audited(partitions)
+        if audited:
+            self._call(lambda ranges: ranges.stop(audited))
+
+    def close(self) -> None:
+        self._call(lambda ranges: ranges.close())
+
+    def _call(self, do: Callable[[RangeAudit], None]) -> None:
+        with self._lock:
+            if self._ranges is None:
+                return
+            try:
+                do(self._ranges)
+            except Exception as error:  # a plugin may raise anything
+                self.errors += 1
+                _log.warning("audit passed over: %s", error)

@@ -1,0 +1,393 @@
+"""From buffered batches to what the application is handed: one `Delivery` for `poll`, or one for each stream.
+
+A partition belongs to one delivery, whose thread alone decodes it, outside of the lock.
+
+A take has two steps. The first reads, converts and builds the result, and moves no position. The second moves, under
+the lock, the positions of the partitions that the result holds, if they were neither moved nor taken away meanwhile.
+Whatever is raised in the first step, the next take begins with the same records. A revocation waits for a take that is
+between its steps.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from bisect import bisect_left
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Generic, NamedTuple, TypeVar
+
+from ...errors import CorruptRecordError, KlammError
+from ...records.codecs import CodecTable, UnsupportedCodecError
+from ...records.decode import Columns, RecordColumns, decode_columns
+from ...records.header import HEADER_SIZE, BatchHeader
+from ...records.partition import TopicPartition
+from ..errors import ClientClosedError, UnreadableBatchError
+from .positions import PartitionState, Positions, Ready
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Converted(Generic[T]):
+    """What became of the first `count` records of some columns; `error`: why the next one could not be converted. Fewer
+    than all without an error: the next one fits in no result with these."""
+
+    result: T
+    count: int
+    error: KlammError | None = None
+
+
+Convert = Callable[[TopicPartition, Columns, bool], Converted[T]]
+"""Of one partition's records, and whether their timestamps are the broker's (LogAppendTime)."""
+Counted = Callable[[TopicPartition, Columns], None]
+Run = tuple[TopicPartition, T]
+"""What the conversion made of records of one partition that follow each other."""
+
+
+@dataclass(frozen=True)
+class Built(Generic[R]):
+    """The result of a take, and how many of the runs it holds; the others are of the next take."""
+
+    result: R
+    count: int
+
+
+Build = Callable[[list[Run[T]]], Built[R]]
+"""Makes the result of runs; of none, the result when nothing came in time."""
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """`max_size` bounds one batch, decompressed."""
+
+    codecs: CodecTable
+    max_size: int
+
+
+class Reading(NamedTuple):
+    """What was read of a chunk, and where its next batch begins."""
+
+    ready: Ready
+    at: int
+
+
+Read = Callable[[TopicPartition, bytes, int, int], Reading]
+"""`(partition, data, at, position)`: the next batch, or batches, of a partition's chunk from the byte `at`, and of them
+the records from `position` on. `UnreadableBatchError` names the one that cannot be read."""
+
+
+class _Place(NamedTuple):
+    """A place in a partition's buffers: the first `chunks` of them are read, and of the next one what lies before the
+    byte `at`; of that, `ready` is decoded and not handed out. `epoch`: the leader epoch of the record before
+    `position`."""
+
+    position: int
+    epoch: int
+    ready: Ready | None
+    chunks: int = 0
+    at: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Cursor:
+    """How far a take is in one partition, which does not move itself until the take is settled. `runs`: made so far;
+    `stopped`: the next record cannot be converted, or not beside the last one."""
+
+    state: PartitionState
+    version: int
+    place: _Place
+    runs: int = 0
+    stopped: bool = False
+
+    @property
+    def valid(self) -> bool:
+        """Under the lock: the partition was neither moved nor taken away since."""
+        return self.state.version == self.version
+
+
+@dataclass(slots=True, eq=False)
+class _Taken(Generic[T]):
+    """A run, its records for the audit, and the place behind them."""
+
+    cursor: _Cursor
+    result: T
+    columns: Columns
+    place: _Place
+    counted: bool = False
+
+    @property
+    def run(self) -> Run[T]:
+        return self.cursor.state.partition, self.result
+
+
+@dataclass(slots=True, eq=False)
+class _Batch(Generic[T]):
+    """One take."""
+
+    cursors: list[_Cursor] = field(default_factory=list)
+    runs: list[_Taken[T]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """What settling a take changed in a partition."""
+
+    state: PartitionState
+    version: int
+    position: int | None
+    epoch: int
+
+
+class Delivery:
+    """`mine` says which partitions it hands out; `counted` is told of each run of records that is handed out."""
+
+    def __init__(
+        self,
+        positions: Positions,
+        decoding: Decoding,
+        mine: Callable[[PartitionState], bool],
+        counted: Counted,
+    ) -> None:
+        self._positions = positions
+        self._decoding = decoding
+        self._mine = mine
+        self._counted = counted
+        self._turn = itertools.count()
+        self._moves: list[_Move] = []
+
+    def come_back(self) -> None:
+        """The application is done with what it was handed."""
+        self._positions.come_back(self)
+
+    def take(
+        self,
+        limit: int,
+        timeout_s: float | None,
+        convert: Convert[T],
+        build: Build[T, R],
+        *,
+        one_topic: bool = False,
+        read: Read | None = None,
+    ) -> R:
+        """What `build` makes of at most `limit` records (with `one_topic`, of one topic); waits for the first of them
+        up to `timeout_s` (None: for ever), then builds of none. `read`: by default batch by batch, as lists.
+
+        Raises what is first in line instead of records: an unreadable batch or record, or an error in the background.
+        Whatever is raised, by `convert` and `build` too, positions stay before what was not returned. `build` is called
+        again, with fewer runs, when partitions were taken away meanwhile."""
+        self._moves = []
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            batch = _Batch[T]()
+            try:
+                self._read(batch, limit, convert, one_topic, read or self.read_one)
+                built = self._deliver(batch, build)
+            except BaseException:
+                self._abandon(batch)
+                raise
+            if built is not None:
+                return built.result
+            if not self._wait(deadline):
+                return build([]).result
+
+    def take_back(self) -> None:
+        """The result of the last take did not reach the application: the next take begins with the same records."""
+        with self._positions.changing():
+            for moved in self._moves:
+                state = moved.state
+                if state.version == moved.version:
+                    state.position, state.position_epoch = moved.position, moved.epoch
+                    state.refetch()
+        self._moves = []
+
+    def _wait(self, deadline: float | None) -> bool:
+        """Until there is something to look at; False at the end of the time."""
+        with self._positions.lock:
+            while True:
+                if self._positions.closed:
+                    raise ClientClosedError("the consumer is closed")
+                self._positions.check()
+                if self._deliverable():
+                    return True
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    return False
+                self._positions.lock.wait(left)
+
+    def _deliverable(self) -> list[PartitionState]:
+        return [s for s in self._positions.states.values() if s.deliverable and self._mine(s)]
+
+    # The first step: nothing moves
+
+    def _read(self, batch: _Batch[T], limit: int, convert: Convert[T], one_topic: bool, read: Read) -> None:
+        with self._positions.lock:
+            if self._positions.closed:
+                raise ClientClosedError("the consumer is closed")
+            self._positions.check()
+            states = self._deliverable()
+        start = next(self._turn)
+        for i in range(len(states)):
+            state = states[(start + i) % len(states)]
+            if one_topic and batch.runs and batch.runs[0].run[0].topic != state.partition.topic:
+                continue
+            cursor = self._cursor(state)
+            if cursor is None:
+                continue
+            batch.cursors.append(cursor)
+            try:
+                while limit > 0 and (taken := self._next_run(cursor, limit, convert, read)) is not None:
+                    batch.runs.append(taken)
+                    limit -= len(taken.columns.offsets)
+                    if cursor.stopped:
+                        return
+            except KlammError:
+                if not batch.runs:
+                    raise
+                break  # first what is good; the error is the first thing of the next call
+            if limit <= 0:
+                break
+
+    def _cursor(self, state: PartitionState) -> _Cursor | None:
+        """None when nothing of the partition may be handed out now."""
+        with self._positions.lock:
+            if not state.deliverable or state.position is None:
+                return None
+            at = state.chunks[0].at if state.chunks else 0
+            return _Cursor(state, state.version, _Place(state.position, state.position_epoch, state.ready, at=at))
+
+    def _next_run(self, cursor: _Cursor, limit: int, convert: Convert[T], read: Read) -> _Taken[T] | None:
+        """The next records of one partition, from one reading; None when there are none now."""
+        while (ready := cursor.place.ready or self._decode(cursor, read)) is not None:
+            offsets = ready.columns.offsets
+            stop = min(len(offsets), ready.index + limit)
+            epoch = max(cursor.place.epoch, ready.epoch)
+            if ready.index == stop:  # a batch without records for us: compacted away, or a control batch
+                cursor.place = _Place(ready.end, epoch, None, cursor.place.chunks, cursor.place.at)
+                continue
+            part = ready.columns.part(ready.index, stop)
+            converted = convert(cursor.state.partition, part, ready.log_append_time)
+            if not converted.count:
+                if converted.error is not None:
+                    raise converted.error
+                return None
+            index = ready.index + converted.count
+            through = index == len(offsets)
+            cursor.place = _Place(
+                ready.end if through else offsets[index],
+                epoch,
+                None if through else replace(ready, index=index),
+                cursor.place.chunks,
+                cursor.place.at,
+            )
+            counted = part if index == stop else part.part(0, converted.count)
+            cursor.runs += 1
+            cursor.stopped = index < stop
+            return _Taken(cursor, converted.result, counted, cursor.place)
+        return None
+
+    def _decode(self, cursor: _Cursor, read: Read) -> Ready | None:
+        """Reads on in the chunks; None when they are through, or the partition was moved or taken away."""
+        state = cursor.state
+        while True:
+            place = cursor.place
+            with self._positions.lock:
+                if not (cursor.valid and state.deliverable and place.chunks < len(state.chunks)):
+                    return None
+                chunk = state.chunks[place.chunks]
+            if chunk.error is not None:
+                raise chunk.error
+            if whole_batch_at(chunk.data, place.at):
+                reading = read(state.partition, chunk.data, place.at, place.position)
+                cursor.place = _Place(place.position, place.epoch, reading.ready, place.chunks, reading.at)
+                return reading.ready
+            with self._positions.changing():  # there is room for another chunk already
+                if cursor.valid:
+                    state.reading = place.chunks + 1
+            cursor.place = place._replace(chunks=place.chunks + 1, at=0)
+
+    # The second step
+
+    def _deliver(self, batch: _Batch[T], build: Build[T, R]) -> Built[R] | None:
+        """None when there is nothing to hand out."""
+        self._hold(batch)
+        while True:
+            built = build([taken.run for taken in batch.runs]) if batch.runs else None
+            handed = batch.runs[: built.count] if built is not None else []
+            for taken in handed:
+                if not taken.counted:
+                    self._counted(taken.cursor.state.partition, taken.columns)
+                    taken.counted = True
+            if self._settle(batch, handed):
+                return built
+
+    def _hold(self, batch: _Batch[T]) -> None:
+        """A revocation that begins from now on waits for this take; partitions of one that has begun are left out."""
+        with self._positions.lock:
+            batch.runs = [t for t in batch.runs if t.cursor.valid and t.cursor.state.deliverable]
+            self._positions.hold(batch, {t.cursor.state.partition for t in batch.runs})
+
+    def _settle(self, batch: _Batch[T], handed: list[_Taken[T]]) -> bool:
+        """Moves the positions of what is handed out; False, and nothing moved, when partitions of it were taken away
+        or moved."""
+        with self._positions.lock:
+            if self._positions.closed:
+                raise ClientClosedError("the consumer is closed")
+            if not all(taken.cursor.valid for taken in handed):
+                batch.runs = [taken for taken in batch.runs if taken.cursor.valid]
+                return False
+            for cursor in batch.cursors:
+                own = [taken for taken in handed if taken.cursor is cursor]
+                if cursor.valid and (own or not cursor.runs):
+                    # What lies behind the last run holds no records.
+                    self._move(cursor, cursor.place if len(own) == cursor.runs else own[-1].place, bool(own))
+            self._positions.release(batch)
+            return True
+
+    def _move(self, cursor: _Cursor, place: _Place, records: bool) -> None:
+        """Under the lock."""
+        state = cursor.state
+        done = state.confirmed == state.position
+        if records:
+            self._moves.append(_Move(state, state.version, state.position, state.position_epoch))
+            self._positions.hold(self, {state.partition})
+        for _ in range(place.chunks):
+            state.chunks.popleft()
+        if state.chunks:
+            state.chunks[0].at = place.at
+        state.ready, state.reading = place.ready, 0
+        state.position, state.position_epoch = place.position, place.epoch
+        if done and not records:
+            state.confirm()
+
+    def _abandon(self, batch: _Batch[T]) -> None:
+        """What was read counts as buffered again, and revocations need not wait for it."""
+        with self._positions.changing():
+            self._positions.release(batch)
+            for cursor in batch.cursors:
+                if cursor.valid:
+                    cursor.state.reading = 0
+
+    def read_one(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+        """The next batch, as lists."""
+        header = BatchHeader.parse(data, at)
+        end = at + header.size
+        if header.is_control or header.next_offset <= position:
+            empty = RecordColumns([], [], [], [], [])
+            return Reading(Ready(empty, 0, max(header.next_offset, position)), end)
+        decoding = self._decoding
+        try:
+            columns = decode_columns(data, at, header, decoding.codecs, decoding.max_size, partition)
+        except (CorruptRecordError, UnsupportedCodecError) as error:
+            offset = max(position, header.base_offset)
+            raise UnreadableBatchError(str(error), partition, offset, header.next_offset) from error
+        index = bisect_left(columns.offsets, position)
+        ready = Ready(columns, index, header.next_offset, header.leader_epoch, header.log_append_time)
+        return Reading(ready, end)
+
+
+def whole_batch_at(data: bytes, at: int) -> bool:
+    """False at the end, and where a broker cut the last batch off at its limit (Kafka does, even inside the header)."""
+    left = len(data) - at
+    return left >= HEADER_SIZE and left >= BatchHeader.parse(data, at).size

@@ -1,0 +1,145 @@
+"""Which door a consumer takes to its group, and the member that it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+
+from ...cluster import paths
+from ...cluster.nodes import ClusterIdNode
+from ...config.settings import Settings
+from ...errors import BrokerError, ConfigError, ErrorCode
+from ...groups.membership.classic_calls import ClassicSettings
+from ...groups.membership.classic_member import ClassicMember
+from ...groups.membership.member import GroupMember, LostOwnershipError, MemberListener, Owned
+from ...groups.membership.registry import RegistryMember, RegistrySettings
+from ...groups.membership.topic_watch import TopicPartitions, TopicWatch
+from ...interfaces.coordination import Coordination, NoNodeError
+from ...interfaces.offsets import CommittedOffset
+from ...records.partition import TopicPartition
+from ..cluster_client import ClusterClient
+from ..typed import SharedCoordination
+
+REGISTRY_COORDINATIONS = {"zookeeper", "embedded"}
+"""Where the registry is the default door (design D6)."""
+
+
+def uses_registry(settings: Settings) -> bool:
+    protocol = settings.consumer.group_protocol
+    if protocol is None:
+        return settings.coordination.plugin in REGISTRY_COORDINATIONS
+    return protocol == "registry"
+
+
+def patience_s(settings: Settings) -> float:
+    """How long a revocation waits for the application: half of the time after which the others complain."""
+    config = settings.consumer
+    if uses_registry(settings):
+        return config.rebalance_max_retries * config.rebalance_backoff_ms / 2000
+    return config.max_poll_interval_ms / 2000
+
+
+def make_member(
+    settings: Settings,
+    group: str,
+    subscription: Mapping[str, int],
+    listener: MemberListener,
+    *,
+    client: ClusterClient,
+    coordination: SharedCoordination,
+    idle_s: Callable[[], float],
+) -> GroupMember:
+    """Not started. `subscription`: the number of streams by topic."""
+    config = settings.consumer
+    if uses_registry(settings):
+        opened = coordination()
+        _check_cluster(settings, client, opened)
+        return RegistryMember(
+            opened,
+            settings.make_offset_store(opened),
+            RegistrySettings(group, subscription, config.rebalance_max_retries, config.rebalance_backoff_ms / 1000),
+            listener,
+        )
+    classic = ClassicSettings(
+        group,
+        subscription,
+        config.partition_assignment_strategy,
+        session_timeout_s=config.session_timeout_ms / 1000,
+        heartbeat_s=config.heartbeat_interval_ms / 1000,
+        max_poll_interval_s=config.max_poll_interval_ms / 1000,
+        request_timeout_s=config.request_timeout_ms / 1000,
+    )
+
+    topics = TopicWatch(partial(_topics, client), config.metadata_max_age_ms / 1000, client.network.retry.delay)
+    return ClassicMember(client, classic, listener, topics, idle_s=idle_s)
+
+
+def _check_cluster(settings: Settings, client: ClusterClient, opened: Coordination) -> None:
+    """A member of one cluster's registry would wait for ever for partitions of another's topics."""
+    brokers = client.cluster.view.cluster_id
+    try:
+        found = ClusterIdNode.decode(paths.CLUSTER_ID, opened.get(paths.CLUSTER_ID)[0]).id
+    except NoNodeError:
+        found = None
+    if brokers is not None and found != brokers:
+        raise ConfigError(
+            f"the coordination {settings.coordination.plugin!r} is of {f'cluster {found}' if found else 'no cluster'}, "
+            f"but the brokers at {settings.consumer.bootstrap_servers} are of cluster {brokers}: give the coordination "
+            "that they have, or set consumer.group.protocol: classic"
+        )
+
+
+def _topics(client: ClusterClient, names: Collection[str], timeout_s: float | None) -> dict[str, TopicPartitions]:
+    """Those that exist: a topic that another member subscribes to may be gone, or not be there yet."""
+    found = client.metadata(names, timeout_s=timeout_s).topics
+    return {
+        name: TopicPartitions(tuple(sorted(topic.partitions)), topic.topic_id)
+        for name, topic in found.items()
+        if topic.partitions
+    }
+
+
+class SoleMember:
+    """Partitions assigned by hand, with offsets stored for a group that nobody else is in: the broker refuses commits
+    while it has members."""
+
+    def __init__(self, client: ClusterClient, group: str, listener: MemberListener) -> None:
+        self.group = group
+        self.member_id = ""
+        self.generation = -1
+        self._client = client
+        self._listener = listener
+        self._owned: dict[TopicPartition, Owned] = {}
+
+    def start(self) -> None:
+        """Nothing to join."""
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """In the place of those before."""
+        wanted = set(partitions)
+        gone = self._owned.keys() - wanted
+        if gone:
+            self._listener.on_revoked(gone)
+        new = {p: Owned(p, 0, -1) for p in sorted(wanted - self._owned.keys())}
+        self._owned = {p: o for p, o in self._owned.items() if p in wanted} | new
+        self._listener.on_assigned(list(new.values()))
+
+    def owned(self) -> dict[TopicPartition, Owned]:
+        return dict(self._owned)
+
+    def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
+        try:
+            self._client.commit_offsets(self.group, offsets)
+        except BrokerError as error:
+            if error.code in (ErrorCode.unknown_member_id, ErrorCode.inconsistent_group_protocol):
+                raise LostOwnershipError(
+                    f"group {self.group!r} has members, so offsets cannot be stored for it from outside", error.code
+                ) from error
+            raise
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
+        return self._client.fetch_offsets(self.group, list(partitions))
+
+    def close(self) -> None:
+        self._listener.on_revoked(list(self._owned))
+        self._owned = {}

@@ -1,0 +1,331 @@
+"""Where a consumer is in each of its partitions, and what it has fetched and not yet handed out.
+
+For each partition, in this order of offsets:
+
+    committed ≤ confirmed ≤ position ≤ fetch_from
+
+`fetch_from` is the next offset to ask a broker for; `position` the next to hand out; `confirmed` the position when the
+application last came back for more (what it was handed before, it is done with). Automatic commits store `confirmed`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from ...errors import KlammError
+from ...groups.membership.member import Owned
+from ...interfaces.offsets import CommittedOffset
+from ...interfaces.sink import LogCut
+from ...records.decode import Columns
+from ...records.partition import TopicPartition
+
+MAX_CHUNKS = 2
+"""Answers buffered for one partition: one being handed out, one in reserve."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Whole batches of one answer; `at` is where the next batch not yet read begins, `end` the offset after the last.
+    `error` instead of data: raised when its turn comes."""
+
+    data: bytes
+    end: int
+    at: int = 0
+    error: KlammError | None = None
+
+
+@dataclass(slots=True)
+class Ready:
+    """The records of a batch, or of several, those before `index` handed out or not wanted; `end` is the offset after
+    them, `epoch` the leader epoch of the last batch. `log_append_time`: their timestamps are the broker's."""
+
+    columns: Columns
+    index: int
+    end: int
+    epoch: int = -1
+    log_append_time: bool = False
+
+
+@dataclass(slots=True)
+class PartitionState:
+    """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
+    `reset`: why the position is to be found by `auto.offset.reset` even where an offset is stored. `reading`: so many
+    of the first chunks are read by a take that is under way, and take no room any more.
+
+    A position means something in one topic, `topic_id`, and in one history of it: `position_epoch` is the leader epoch
+    of the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
+    that was left for one that lies before it. `check`: both are to be compared with the cluster before the
+    next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
+    `suspect`: the broker has refused the position since. `cut`: of a consumer whose application asks for cuts, one that
+    it does not know of yet; until it does, nothing is handed out or committed."""
+
+    partition: TopicPartition
+    stream: int = 0
+    epoch: int = -1
+    position: int | None = None
+    position_epoch: int = -1
+    furthest: tuple[int, int] = (-1, -1)
+    confirmed: int | None = None
+    confirmed_epoch: int = -1
+    committed: int | None = None
+    fetch_from: int | None = None
+    node: int | None = None
+    chunks: deque[Chunk] = field(default_factory=deque)
+    reading: int = 0
+    ready: Ready | None = None
+    version: int = 0
+    reset: str = ""
+    topic_id: UUID | None = None
+    check: bool = True
+    leader_epoch: int = -1
+    watched_at: float = 0.0
+    suspect: bool = False
+    cut: LogCut | None = None
+    paused: bool = False
+    revoking: bool = False
+    gone: bool = False
+    retry_at: float = 0.0
+    high_watermark: int = -1
+
+    def move(self, offset: int | None, epoch: int = -1, *, reset: str = "") -> None:
+        """To another position (None: to be found); what was fetched is dropped."""
+        if self.position is not None and self.position_epoch >= 0 and self.position >= self.furthest[0]:
+            self.furthest = self.position, self.position_epoch
+        self.position, self.position_epoch = offset, epoch
+        self.confirm()
+        self.reset = reset
+        self.suspect = False
+        self.refetch()
+
+    def confirm(self) -> None:
+        """The application is done with what lies before the position."""
+        self.confirmed, self.confirmed_epoch = self.position, self.position_epoch
+
+    def epoch_before(self, offset: int) -> int:
+        """The leader epoch of the record before an offset up to which records were fetched, or a later one; -1 when
+        unknown.
+
+        A later one does as well: leader epochs never fall from record to record, and the cluster is asked where the
+        largest epoch up to this one ends. In a log that has the record, that is not before the offset; in one that was
+        cut below it, it is where the cut is, since what came after has a larger epoch than all that was lost."""
+        read = (self.confirmed, self.confirmed_epoch), (self.position, self.position_epoch), self.furthest
+        for known, epoch in read:
+            if known is not None and offset <= known and epoch >= 0:
+                return epoch
+        if self.has_data and self.fetch_from is not None and offset <= self.fetch_from:
+            return self.leader_epoch
+        return -1
+
+    def refetch(self) -> None:
+        """What was fetched is dropped, and fetched again."""
+        self.version += 1
+        self.fetch_from = self.position
+        self.chunks.clear()
+        self.reading = 0
+        self.ready = None
+        self.retry_at = 0.0
+
+    @property
+    def has_data(self) -> bool:
+        return bool(self.chunks) or self.ready is not None
+
+    @property
+    def has_room(self) -> bool:
+        return len(self.chunks) - self.reading < MAX_CHUNKS
+
+    @property
+    def deliverable(self) -> bool:
+        return self.has_data and self.cut is None and not (self.paused or self.revoking or self.gone)
+
+    @property
+    def fetchable(self) -> bool:
+        return self.fetch_from is not None and not (self.paused or self.revoking or self.gone or self.check)
+
+
+class Positions:
+    """All partitions of a consumer; thread-safe: everything is done while `lock` (a condition) is held, and whoever
+    changes something that others wait for notifies."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.states: dict[TopicPartition, PartitionState] = {}
+        self.closed = False
+        self.tells_cuts = False
+        self._failure: KlammError | None = None
+        self._topic_ids: dict[TopicPartition, UUID] = {}
+        self._former_ids: dict[TopicPartition, UUID] = {}
+        self._furthest: dict[TopicPartition, tuple[int, int]] = {}
+        self._busy: dict[object, set[TopicPartition]] = {}
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[TopicPartition, PartitionState]]:
+        with self.lock:
+            yield self.states
+            self.lock.notify_all()
+
+    def add(self, owned: Iterable[Owned]) -> None:
+        with self.changing() as states:
+            for one in owned:
+                furthest = self._furthest.get(one.partition, (-1, -1))
+                states[one.partition] = PartitionState(one.partition, one.stream, one.epoch, furthest=furthest)
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        with self.changing() as states:
+            for partition in partitions:
+                state = states.pop(partition, None)
+                if state is not None:
+                    state.gone = True
+                    state.move(None)
+                    self._furthest[partition] = state.furthest
+                for held in self._busy.values():
+                    held.discard(partition)
+
+    def state(self, partition: TopicPartition) -> PartitionState:
+        """`KlammError` when it is not this consumer's."""
+        state = self.states.get(partition)
+        if state is None:
+            mine = ", ".join(map(str, sorted(self.states))) or "none"
+            raise KlammError(f"{partition} is not assigned to this consumer (assigned: {mine})")
+        return state
+
+    def epoch(self, partition: TopicPartition) -> int:
+        """Of this consumer's ownership; -1 when it is not this consumer's."""
+        state = self.states.get(partition)
+        return -1 if state is None else state.epoch
+
+    # What the application has in hand
+
+    def hold(self, holder: object, partitions: Iterable[TopicPartition]) -> None:
+        """Under the lock: a revocation of these waits until the holder comes back or releases them."""
+        self._busy.setdefault(holder, set()).update(partitions)
+
+    def release(self, holder: object) -> None:
+        """Under the lock: it holds nothing any more."""
+        self._busy.pop(holder, None)
+
+    def come_back(self, holder: object) -> None:
+        """The application asks for more, so it is done with what it had."""
+        with self.lock:
+            done = self._busy.pop(holder, None)
+            if done:
+                for partition in done:
+                    state = self.states.get(partition)
+                    if state is not None:
+                        state.confirm()
+                self.lock.notify_all()
+
+    def revoke(self, partitions: Iterable[TopicPartition], timeout_s: float) -> bool:
+        """Hand out nothing more of these, and wait until the application is done with what it has; False if it did not
+        come back in time."""
+        wanted = set(partitions)
+        with self.changing() as states:
+            for partition in wanted & states.keys():
+                states[partition].revoking = True
+        with self.lock:
+            return self.lock.wait_for(lambda: self.closed or not self._held(wanted), timeout_s)
+
+    def _held(self, partitions: set[TopicPartition]) -> bool:
+        return any(held & partitions for held in self._busy.values())
+
+    def confirm_all(self) -> None:
+        """The application is done with all that it was handed."""
+        with self.lock:
+            for state in self.states.values():
+                state.confirm()
+
+    def to_commit(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, CommittedOffset]:
+        """Confirmed positions that are not committed yet."""
+        with self.lock:
+            chosen = self.states.keys() if partitions is None else partitions
+            return {
+                p: CommittedOffset(state.confirmed, state.confirmed_epoch, topic_id=state.topic_id)
+                for p in chosen
+                if (state := self.states.get(p))
+                and state.confirmed is not None
+                and state.confirmed != state.committed
+                and state.cut is None
+            }
+
+    # Logs that lost their ends
+
+    def note_cut(self, state: PartitionState, offset: int, lost_epoch: int) -> None:
+        """Under the lock."""
+        if not self.tells_cuts:
+            return
+        if state.cut is not None:
+            offset, lost_epoch = min(offset, state.cut.offset), max(lost_epoch, state.cut.lost_epoch)
+        state.cut = LogCut(state.partition, offset, lost_epoch)
+
+    def cuts(self) -> list[LogCut]:
+        with self.lock:
+            return [state.cut for state in self.states.values() if state.cut is not None]
+
+    def cut_known(self, cut: LogCut) -> None:
+        with self.changing() as states:
+            state = states.get(cut.partition)
+            if state is not None and state.cut == cut:
+                state.cut = None
+
+    def read_in(self, state: PartitionState, topic_id: UUID | None) -> None:
+        """Under the lock: the position is one in this topic from now on; None when the brokers give no ids."""
+        state.topic_id = topic_id
+        if topic_id is None:
+            return
+        before = self._topic_ids.setdefault(state.partition, topic_id)
+        if before != topic_id:
+            self._former_ids[state.partition] = before
+            self._topic_ids[state.partition] = topic_id
+
+    def named(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, CommittedOffset]:
+        """Offsets that an application chose, with the ids of the topics that they are of, and with leader epochs, which
+        are unknown only where nothing was read up to the offset."""
+        with self.lock:
+            return {p: self._named(p, offset) for p, offset in offsets.items()}
+
+    def _named(self, partition: TopicPartition, offset: int) -> CommittedOffset:
+        state = self.states.get(partition)
+        topic_id = self._topic_ids.get(partition)
+        former = self._former_ids.get(partition)
+        if state is not None and former is not None and (state.position is None or offset > state.position):
+            topic_id = former  # no record before it was handed out since the topic was created again
+        return CommittedOffset(offset, self._epoch_before(partition, offset), topic_id=topic_id)
+
+    def _epoch_before(self, partition: TopicPartition, offset: int) -> int:
+        """As the state's, also of a partition that was taken away."""
+        state = self.states.get(partition)
+        if state is not None:
+            return state.epoch_before(offset)
+        furthest, epoch = self._furthest.get(partition, (-1, -1))
+        return epoch if offset <= furthest else -1
+
+    def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with self.lock:
+            for partition, offset in offsets.items():
+                if partition in self.states:
+                    self.states[partition].committed = offset
+
+    # Errors, and the end
+
+    def fail(self, error: KlammError) -> None:
+        """The next call of the application raises it."""
+        with self.changing():
+            self._failure = error
+
+    def check(self) -> None:
+        """Under the lock: raise what has happened in the background, once."""
+        error, self._failure = self._failure, None
+        if error is not None:
+            raise error
+
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self.lock:
+            return self.lock.wait_for(condition, timeout_s)
+
+    def close(self) -> None:
+        with self.changing():
+            self.closed = True

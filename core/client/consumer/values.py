@@ -1,0 +1,100 @@
+"""From the bytes of records to what the application is handed: deserialized values, interceptors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ...errors import KlammError, SchemaError
+from ...interfaces.interceptor import ConsumerInterceptor
+from ...interfaces.serde import Deserializer
+from ...records.decode import Columns
+from ...records.partition import TopicPartition
+from ...records.record import ConsumerRecord
+from ..errors import UnreadableRecordError
+from ..typed import TypedValues
+from .delivery import Converted
+
+_log = logging.getLogger(__name__)
+
+
+class RecordConverter:
+    """Makes `ConsumerRecord`s."""
+
+    def __init__(self, values: TypedValues) -> None:
+        self._values = values
+        self._deserializers: dict[str, Deserializer | None] = {}
+
+    def deserializer(self, topic: str) -> Deserializer | None:
+        if topic not in self._deserializers:
+            self._deserializers[topic] = self._values.deserializer(topic)
+        return self._deserializers[topic]
+
+    def convert(
+        self,
+        partition: TopicPartition,
+        columns: Columns,
+        log_append_time: bool = False,  # noqa: ARG002 - records do not say
+    ) -> Converted[list[ConsumerRecord]]:
+        """Those before the first one that cannot be deserialized."""
+        error: KlammError | None = None
+        values: Sequence[object] = columns.values
+        deserialize = self.deserializer(partition.topic)
+        if deserialize is not None:
+            values, error = _deserialized(partition, columns, deserialize)
+        topic, number = partition
+        records = [
+            ConsumerRecord(topic, number, offset, timestamp_ms, key, value, headers, size)
+            for offset, timestamp_ms, key, value, headers, size in zip(
+                columns.offsets,
+                columns.timestamps_ms,
+                columns.keys,
+                values,
+                columns.headers,
+                columns.sizes,
+                strict=False,  # values end before an unreadable one
+            )
+        ]
+        return Converted(records, len(records), error)
+
+
+def _deserialized(
+    partition: TopicPartition, columns: Columns, deserialize: Deserializer
+) -> tuple[list[object], KlammError | None]:
+    values: list[object] = []
+    try:
+        for raw in columns.values:
+            values.append(deserialize(raw))
+    except SchemaError as error:
+        return values, unreadable(partition, columns.offsets[len(values)], error)
+    except KlammError as error:  # the schema could not be looked up now: it may be later
+        return values, error
+    except Exception as error:  # a serde is a plugin and may raise anything
+        return values, unreadable(partition, columns.offsets[len(values)], error)
+    return values, None
+
+
+def unreadable(partition: TopicPartition, offset: int, cause: Exception) -> UnreadableRecordError:
+    """The error of one record, for the application to pass over or not."""
+    error = UnreadableRecordError(
+        f"topic {partition.topic!r} partition {partition.partition} offset {offset}: {cause}", partition, offset
+    )
+    error.__cause__ = cause
+    return error
+
+
+class Interception:
+    """Interceptors in order; one that raises is counted and passed over."""
+
+    def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
+        self.errors = 0
+        self._interceptors = interceptors
+
+    def on_consume(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
+        for interceptor in self._interceptors:
+            try:
+                records = list(interceptor.on_consume(records))
+            except Exception as error:  # a plugin may raise anything
+                self.errors += 1
+                _log.warning("interceptor passed over: %r", error)
+        return records

@@ -1,0 +1,1 @@
+"""Connections to brokers: protocol state machine, sockets, pool, metadata, retries."""

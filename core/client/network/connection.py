@@ -1,0 +1,211 @@
+"""One connection to a broker as a state machine without I/O: bytes in, responses out (in the manner of h11).
+
+Rules:
+- The first request is ApiVersions; no other goes out before its answer. It is sent in our highest version; a broker
+  that does not know that version answers error 35 in a version-0 body, and is asked again in version 0 (KIP-511).
+- Every later request uses the highest version that both sides have; where the ranges do not meet, sending it is refused
+  with one line and nothing goes out.
+- Responses come in the order of the requests, each with its request's correlation id. Anything else is a
+  `ProtocolError`, after which the connection is CLOSED.
+- At most `max_in_flight` requests wait for an answer. A Produce with acks=0 gets none and waits for none.
+
+    state        event                           next state
+    FRESH        open()                          NEGOTIATING   (ApiVersions in the output)
+    NEGOTIATING  answer without error            READY
+    NEGOTIATING  answer with error 35            NEGOTIATING   (ApiVersions version 0 in the output; once)
+    READY        send(), a response              READY
+    any          ProtocolError, close()          CLOSED        (what was in flight is returned as lost)
+
+Not thread-safe: its owner locks, or is one thread.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ...errors import BrokerError, ErrorCode, ProtocolError
+from ...protocol import messages
+from ...protocol.apis import SERVED, ApiKey
+from ...protocol.frames import FrameSplitter
+from ...protocol.headers import read_response_header, request_pieces
+from ...protocol.messages import Buffer, Schema
+from .buffers import unwritten
+
+MAX_RESPONSE_BYTES = 256 * 1024 * 1024
+"""A response may be larger than what was asked for by one batch; memory is taken only as bytes arrive."""
+
+Build = Callable[[Schema], Any]
+"""Makes the request's message with the schema of the version that was negotiated; a list is the message in pieces,
+encoded already."""
+
+
+class ConnectionState(Enum):
+    FRESH = "fresh"
+    NEGOTIATING = "negotiating"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An answer; `message` is kio's, of the negotiated version."""
+
+    correlation_id: int
+    api: ApiKey
+    version: int
+    message: Any
+
+
+class ClientConnection:
+    def __init__(
+        self,
+        client_id: str,
+        software_version: str,
+        *,
+        max_in_flight: int = 5,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+    ) -> None:
+        self.state = ConnectionState.FRESH
+        self._client_id = client_id
+        self._software_version = software_version
+        self._max_in_flight = max_in_flight
+        self._splitter = FrameSplitter(max_response_bytes, reserve=unwritten)
+        self._next_id = 0
+        self._waiting: deque[tuple[int, ApiKey, int]] = deque()
+        self._versions: dict[int, tuple[int, int]] = {}
+        self._output: list[Buffer] = []
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def can_send(self) -> bool:
+        return self.state is ConnectionState.READY and len(self._waiting) < self._max_in_flight
+
+    def open(self) -> None:
+        """Begin: ApiVersions is put into the output."""
+        if self.state is not ConnectionState.FRESH:
+            raise ProtocolError(f"a connection is opened once; it is {self.state.value}")
+        self.state = ConnectionState.NEGOTIATING
+        self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
+
+    def version(self, api: ApiKey, max_version: int | None = None) -> int:
+        """The version to be used with this broker, at most `max_version`; `BrokerError` (UNSUPPORTED_VERSION) where
+        none is common."""
+        ours, theirs = SERVED[api], self._versions.get(api)
+        if max_version is not None:
+            ours = (ours[0], min(ours[1], max_version))
+        if theirs is None:
+            raise BrokerError(ErrorCode.unsupported_version, f"the broker does not serve {api.name}")
+        chosen = min(ours[1], theirs[1])
+        if chosen < max(ours[0], theirs[0]):
+            ranges = f"the broker serves {theirs[0]} to {theirs[1]}, this client speaks {ours[0]} to {ours[1]}"
+            raise BrokerError(ErrorCode.unsupported_version, f"no common version of {api.name}: {ranges}")
+        return chosen
+
+    def send(self, api: ApiKey, build: Build, *, answered: bool = True, max_version: int | None = None) -> int:
+        """Put a request into the output; returns its correlation id. Refused unless `can_send`."""
+        if not self.can_send:
+            raise ProtocolError(f"cannot send {api.name}: {self.state.value}, {len(self._waiting)} in flight")
+        return self._send(api, self.version(api, max_version), build, answered)
+
+    def take_output(self) -> bytes:
+        """The bytes to write to the broker, once."""
+        return b"".join(self.take_pieces())
+
+    def take_pieces(self) -> list[Buffer]:
+        """As `take_output`, to be written one after the other: record batches are not copied, and must stay as they
+        are until they are written."""
+        output, self._output = self._output, []
+        return output
+
+    def receive(self, data: bytes | bytearray | memoryview) -> list[Response]:
+        """Responses that are whole now; may also fill the output. `ProtocolError` closes the connection."""
+        try:
+            return self._accept(self._splitter.feed(data))
+        except ProtocolError:
+            self.close()
+            raise
+
+    def get_buffer(self) -> memoryview:
+        """Where the network may write the next bytes; then `received`. Spares `receive` a copy."""
+        return self._splitter.get_buffer()
+
+    def received(self, count: int) -> list[Response]:
+        """As `receive`, for `count` bytes written into `get_buffer()`."""
+        try:
+            return self._accept(self._splitter.received(count))
+        except ProtocolError:
+            self.close()
+            raise
+
+    def close(self) -> list[int]:
+        """The correlation ids whose answers will not come, oldest first."""
+        lost = [correlation_id for correlation_id, _, _ in self._waiting]
+        self._waiting.clear()
+        self._output.clear()
+        self.state = ConnectionState.CLOSED
+        return lost
+
+    def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
+        schema = messages.request(api, version)
+        made = build(schema)
+        body = made if isinstance(made, list) else [schema.encode(made)]
+        correlation_id = self._next_id
+        self._next_id = (correlation_id + 1) & 0x7FFFFFFF
+        self._output += request_pieces(api, version, correlation_id, self._client_id, body)
+        if answered:
+            self._waiting.append((correlation_id, api, version))
+        return correlation_id
+
+    def _ask_versions(self, version: int) -> None:
+        self._send(
+            ApiKey.API_VERSIONS,
+            version,
+            lambda schema: schema.build(
+                client_software_name="klamm-python", client_software_version=self._software_version
+            ),
+            True,
+        )
+
+    def _accept(self, frames: list[bytearray]) -> list[Response]:
+        responses = []
+        for frame in frames:
+            response = self._decode(frame)
+            if self.state is ConnectionState.NEGOTIATING:
+                self._negotiated(response)
+            else:
+                responses.append(response)
+        return responses
+
+    def _decode(self, frame: bytearray) -> Response:
+        if not self._waiting:
+            raise ProtocolError(f"the broker sent {len(frame)} bytes that no request asked for")
+        expected, api, version = self._waiting.popleft()
+        if api is ApiKey.API_VERSIONS and _is_version_refusal(frame):
+            version = 0
+        correlation_id, position = read_response_header(frame, api, version)
+        if correlation_id != expected:
+            raise ProtocolError(f"the broker answered request {correlation_id}, expected {expected} ({api.name})")
+        body = memoryview(frame).toreadonly()  # kio reads no writable buffer
+        return Response(correlation_id, api, version, messages.response(api, version).decode(body, position))
+
+    def _negotiated(self, response: Response) -> None:
+        code = response.message.error_code
+        if code == ErrorCode.unsupported_version and response.version == 0 and self._next_id == 1:
+            self._ask_versions(0)
+            return
+        if code != ErrorCode.none:
+            raise ProtocolError(f"the broker refused ApiVersions: {code.name.upper()}")
+        self._versions = {item.api_key: (item.min_version, item.max_version) for item in response.message.api_keys}
+        self.state = ConnectionState.READY
+
+
+def _is_version_refusal(frame: bytearray) -> bool:
+    """Error 35 right after the correlation id: the body is version 0, whatever was asked."""
+    return len(frame) >= 6 and int.from_bytes(frame[4:6], "big", signed=True) == ErrorCode.unsupported_version

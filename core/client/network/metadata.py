@@ -1,0 +1,167 @@
+"""What a client knows of the cluster: brokers, topics, and which broker leads each partition.
+
+A `ClusterView` is one broker's answer, immutable. `ClusterMetadata` is the cache that answers are merged into; the
+newest answer about a topic wins.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from ...config.address import host_port
+from ...errors import ConfigError, ErrorCode
+from ...records.partition import TopicPartition
+from .transport import Address
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A broker as it advertises itself."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """`leader` is a node id, -1 when there is none now; `leader_epoch` -1 when the broker does not say."""
+
+    leader: int
+    leader_epoch: int = -1
+    replicas: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    error: ErrorCode = ErrorCode.none
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """`error` is what the broker says of the topic: none, UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION, …
+    `topic_id` tells a topic from one of the same name that was deleted (KIP-516); None when the broker gives none."""
+
+    name: str
+    error: ErrorCode
+    partitions: Mapping[int, PartitionView]
+    internal: bool = False
+    topic_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    cluster_id: str | None = None
+    controller_id: int = NO_LEADER
+    nodes: Mapping[int, Node] = field(default_factory=dict)
+    topics: Mapping[str, TopicView] = field(default_factory=dict)
+
+
+class ClusterMetadata:
+    """The cache; thread-safe. Reading takes no lock: the view is replaced as a whole."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self.view = ClusterView()
+        self._updated_s: float | None = None
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last answer; infinite before the first."""
+        return float("inf") if self._updated_s is None else self._clock() - self._updated_s
+
+    def update(self, answer: ClusterView, *, all_topics: bool = False) -> None:
+        """Merge an answer. Topics that the broker does not have are forgotten; with `all_topics`, so is every other."""
+        with self._lock:
+            topics = {} if all_topics else dict(self.view.topics)
+            for name, topic in answer.topics.items():
+                if topic.error == ErrorCode.none or topic.partitions:
+                    topics[name] = topic
+                else:
+                    topics.pop(name, None)
+            self.view = ClusterView(answer.cluster_id, answer.controller_id, answer.nodes, topics)
+            self._updated_s = self._clock()
+
+    def leader(self, partition: TopicPartition) -> int | None:
+        """The leader's node id, or None when it is not known."""
+        topic = self.view.topics.get(partition.topic)
+        found = topic.partitions.get(partition.partition) if topic else None
+        return found.leader if found and found.leader in self.view.nodes else None
+
+    def forget(self, topics: Iterable[str]) -> None:
+        """Their leaders turned out to be others: ask again."""
+        with self._lock:
+            gone = set(topics)
+            kept = {name: topic for name, topic in self.view.topics.items() if name not in gone}
+            self.view = replace(self.view, topics=kept)
+
+    def add_node(self, node: Node) -> None:
+        """A broker that another answer named (a group's coordinator)."""
+        with self._lock:
+            nodes = {**self.view.nodes, node.node_id: node}
+            self.view = replace(self.view, nodes=nodes)
+
+    def forget_node(self, node_id: int) -> None:
+        """It does not answer: it may be gone, or be elsewhere; ask again before the next try."""
+        with self._lock:
+            nodes = {number: node for number, node in self.view.nodes.items() if number != node_id}
+            self.view = replace(self.view, nodes=nodes)
+
+
+def read_metadata(message: Any) -> ClusterView:
+    """A Metadata response of any version."""
+    return ClusterView(
+        cluster_id=getattr(message, "cluster_id", None),
+        controller_id=getattr(message, "controller_id", NO_LEADER),
+        nodes={b.node_id: Node(b.node_id, b.host, b.port, getattr(b, "rack", None)) for b in message.brokers},
+        topics={topic.name: _topic(topic) for topic in message.topics},
+    )
+
+
+def _topic(topic: Any) -> TopicView:
+    partitions = {
+        p.partition_index: PartitionView(
+            leader=p.leader_id,
+            leader_epoch=getattr(p, "leader_epoch", -1),
+            replicas=tuple(p.replica_nodes),
+            isr=tuple(p.isr_nodes),
+            error=p.error_code,
+        )
+        for p in topic.partitions
+    }
+    return TopicView(
+        topic.name,
+        topic.error_code,
+        partitions,
+        getattr(topic, "is_internal", False),
+        getattr(topic, "topic_id", None),
+    )
+
+
+def parse_bootstrap(servers: str | Collection[str]) -> list[Address]:
+    """`host:port,host:port`; IPv6 addresses in brackets. `ConfigError` names the part that is wrong."""
+    parts = servers.split(",") if isinstance(servers, str) else list(servers)
+    addresses = [_address(part.strip()) for part in parts if part.strip()]
+    if not addresses:
+        raise ConfigError("bootstrap.servers is empty; expected host:port, e.g. 127.0.0.1:9092")
+    return addresses
+
+
+def _address(text: str) -> Address:
+    try:
+        host, port = host_port(text)
+    except ValueError as error:
+        raise ConfigError(f"bootstrap.servers: {error}") from error
+    if not host or not port:
+        raise ConfigError(f"bootstrap.servers: expected host:port, got {text!r}")
+    return Address(host, port)

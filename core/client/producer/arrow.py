@@ -1,0 +1,410 @@
+"""`Producer.send_arrow`: the rows of a table become record batches without an object for each.
+
+Everything that can be wrong with a row is found before the first one is sent. Then batches are made of stretches of
+rows, as many as `batch.size` holds, and handed to the accumulator as they are: sequence numbers, retries, memory and
+time limits are those of records that were sent one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
+
+try:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+except ModuleNotFoundError as error:
+    raise ConfigError("send_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
+
+from ...interfaces.audit import Counted
+from ...interfaces.serde import Serializer
+from ...records import native
+from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
+from ...records.fallback import Binary
+from ..typed import TypedValues
+from .batch import EncodedRows
+from .deliveries import DeliveryListeners
+from .partition_queue import PartitionQueue
+from .record_accumulator import RecordAccumulator
+from .table_future import TableFuture
+from .topic_writer import TopicWriter
+
+ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
+"""What goes before each payload, and a function of a struct array that gives the payloads as (large) binary; None where
+it is not sure to give what the serializer of single rows gives, which is asked then, and has the words for what does
+not fit. What a serde may offer as `arrow_serializer(topic)`; None: never."""
+
+_HANDED_OVER: Final = 512 * 1024
+"""Bytes of batches that are given to the sender together: it is woken less often, and its requests are larger."""
+
+_NO_HEADERS: Final = encode_headers(())
+
+_LAST_MS: Final = 253_402_300_799_999
+_KINDS: Final = "bytes or text"
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of one partition, or of any: what `native.encode_columns` takes. `timestamps` None: all `now_ms`. `headers`
+    are lists of (name, value), None where no row has any."""
+
+    keys: pa.Array | None
+    values: pa.Array
+    timestamps: pa.Array | None
+    prefix: bytes
+    headers: pa.Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def take(self, indices: pa.Array) -> Rows:
+        others = (self.keys, self.timestamps, self.headers)
+        keys, stamps, headers = (None if c is None else c.take(indices) for c in others)
+        return Rows(keys, self.values.take(indices), stamps, self.prefix, headers)
+
+    def records(self, now_ms: int) -> Iterator[RecordTuple]:
+        """One by one, for what looks at each."""
+        nothing = [None] * len(self)
+        stamps = [now_ms] * len(self) if self.timestamps is None else self.timestamps.to_pylist()
+        keys = nothing if self.keys is None else self.keys.to_pylist()
+        headers = nothing if self.headers is None else self.headers.to_pylist()
+        for stamp, key, value, pairs in zip(stamps, keys, self.values.to_pylist(), headers, strict=True):
+            named = tuple((pair["key"], pair["value"]) for pair in pairs or ())
+            yield stamp, key, None if value is None else self.prefix + value, named
+
+
+def read_rows(
+    topic: str,
+    table: pa.Table | pa.RecordBatch,
+    key: str | None,
+    timestamp: str | None,
+    serialize: Serializer,
+    columnar: ArrowSerializer | None,
+    typed: bool,
+) -> list[Rows]:
+    """The table's rows, a stretch for each of its chunks; `SchemaError` names the first row and column that does not
+    fit. `serialize` is asked row by row where there is no `columnar` way."""
+    if isinstance(table, pa.RecordBatch):
+        table = pa.Table.from_batches([table])
+    if not isinstance(table, pa.Table):
+        raise SchemaError(f"topic {topic}: send_arrow takes a pyarrow Table or RecordBatch, not {type(table).__name__}")
+    key, timestamp = _named(topic, table, key, "key"), _named(topic, table, timestamp, "timestamp")
+    _check_columns(topic, table, key, timestamp, typed)
+    found, first = [], 0
+    for chunk in table.to_batches():
+        if chunk.num_rows:
+            prefix, values = _values(topic, chunk, first, (key, timestamp), serialize, columnar, typed)
+            keys = None if key is None else _keys(topic, chunk.column(key), key)
+            stamps = None if timestamp is None else _stamps(topic, chunk.column(timestamp), timestamp, first)
+            found.append(Rows(keys, values, stamps, prefix))
+            first += chunk.num_rows
+    return found
+
+
+def _named(topic: str, table: pa.Table, name: str | None, default: str) -> str | None:
+    """The column asked for; the one of the usual name when there is a `value` column beside it."""
+    if name is None:
+        return default if default in table.column_names and "value" in table.column_names else None
+    if table.column_names.count(name) != 1:
+        there = ", ".join(table.column_names) or "none"
+        raise SchemaError(f"topic {topic}: there is no one column {name!r} for the {default}; columns: {there}")
+    return name
+
+
+def _check_columns(topic: str, table: pa.Table, key: str | None, timestamp: str | None, typed: bool) -> None:
+    names = table.column_names
+    if len(set(names)) < len(names):
+        raise SchemaError(f"topic {topic}: the table has two columns of one name: {', '.join(names)}")
+    if "value" in names:
+        others = sorted(set(names) - {"value", key, timestamp} - {None})
+        if others and not typed:
+            raise SchemaError(f"topic {topic}: records are made of value, key and timestamp; what is {others[0]!r}?")
+    elif not typed:
+        raise SchemaError(f"topic {topic}: the table needs a column 'value' of {_KINDS}; it has {', '.join(names)}")
+
+
+def _values(
+    topic: str,
+    chunk: pa.RecordBatch,
+    first: int,
+    apart: tuple[str | None, str | None],
+    serialize: Serializer,
+    columnar: ArrowSerializer | None,
+    typed: bool,
+) -> tuple[bytes, pa.Array]:
+    if not typed:
+        return b"", _binary(topic, chunk.column("value"), "value")
+    wrapped = "value" in chunk.schema.names and set(chunk.schema.names) <= {"value", *apart}
+    if wrapped and not pa.types.is_struct(chunk.column("value").type):
+        wrapped = False
+    rows = chunk.column("value") if wrapped else chunk.to_struct_array()
+    if columnar is not None:
+        prefix, write = columnar
+        payloads = write(rows)
+        if payloads is not None:
+            return prefix, payloads
+    return b"", pa.array([_one(topic, row, first + i, serialize) for i, row in enumerate(rows)], pa.binary())
+
+
+def _one(topic: str, row: pa.Scalar, number: int, serialize: Serializer) -> bytes | None:
+    try:
+        return serialize(row.as_py(maps_as_pydicts="strict"))
+    except SchemaError as error:
+        raise SchemaError(f"row {number}: {error}") from error
+    except Exception as error:  # a serde is a plugin and may raise anything
+        raise SchemaError(f"row {number}: topic {topic}: the value cannot be serialized: {error!r}") from error
+
+
+def _binary(topic: str, column: pa.Array, name: str) -> pa.Array:
+    """As (large) binary, without a copy where it is one or text."""
+    kind = column.type
+    if pa.types.is_dictionary(kind):
+        return _binary(topic, column.dictionary_decode(), name)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column.view(pa.binary() if pa.types.is_string(kind) else pa.large_binary())
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return column
+    if pa.types.is_fixed_size_binary(kind) or pa.types.is_null(kind) or kind in (pa.binary_view(), pa.string_view()):
+        return column.cast(pa.binary())
+    raise SchemaError(f"topic {topic}: column {name} is {kind}; it takes {_KINDS}")
+
+
+def _keys(topic: str, column: pa.Array, name: str) -> pa.Array:
+    """As `Producer.send` takes keys: bytes, text, or whole numbers in decimal digits."""
+    if pa.types.is_integer(column.type):
+        column = column.cast(pa.string())
+    try:
+        return _binary(topic, column, name)
+    except SchemaError as error:
+        raise SchemaError(f"topic {topic}: column {name} is {column.type}; a key is bytes, text or a number") from error
+
+
+def _stamps(topic: str, column: pa.Array, name: str, first: int) -> pa.Array:
+    """Milliseconds since 1970."""
+    if pa.types.is_timestamp(column.type):
+        column = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz), safe=False)
+    elif not pa.types.is_integer(column.type):
+        raise SchemaError(f"topic {topic}: column {name} is {column.type}; it takes timestamps, or milliseconds")
+    stamps = column.cast(pa.int64())
+    wrong = pc.fill_null(pc.or_(pc.less(stamps, -1), pc.greater(stamps, _LAST_MS)), True)
+    if pc.any(wrong).as_py():
+        row = pc.index(wrong, True).as_py()
+        raise SchemaError(
+            f"topic {topic}: row {first + row} of column {name}: {column[row].as_py()!r} is no time of a record (up to "
+            "the year 9999, or -1 for none)"
+        )
+    return stamps
+
+
+def check_sizes(stretches: Sequence[Rows], largest: int) -> tuple[int, int] | None:
+    """The first row (and its bytes) that is larger than `largest`; None when all fit."""
+    first = 0
+    for rows in stretches:
+        sizes = _sizes(rows.keys, rows.values, len(rows.prefix))
+        if pc.max(sizes).as_py() > largest:
+            row = pc.index(pc.greater(sizes, largest), True).as_py()
+            return first + row, sizes[row].as_py()
+        first += len(rows)
+    return None
+
+
+def by_partition(rows: Rows, partition_of: Sequence[int] | bytes) -> Iterator[tuple[int, Rows]]:
+    """(partition, its rows in their order), given each row's partition."""
+    raw = partition_of if isinstance(partition_of, bytes) else pa.array(partition_of, pa.int32()).buffers()[1]
+    chosen = pa.Array.from_buffers(pa.int32(), len(rows), [None, pa.py_buffer(raw)])
+    order = pc.array_sort_indices(chosen)  # stable
+    first = 0
+    for found in sorted(pc.value_counts(chosen).to_pylist(), key=lambda one: one["values"]):
+        count = found["counts"]
+        yield found["values"], rows.take(order.slice(first, count))
+        first += count
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How rows become batches: `now_ms` for those without a time, `window_ms` where the audit counts them."""
+
+    now_ms: int
+    window_ms: int | None
+
+    def batches(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
+        """All rows, in batches of up to `batch_size` bytes."""
+        if rows.headers is not None:
+            yield from self._one_by_one(rows, batch_size)
+            return
+        keys, values = None if rows.keys is None else buffers(rows.keys), buffers(rows.values)
+        stamps = None if rows.timestamps is None else _numbers(rows.timestamps)
+        counting = self._counting(rows)
+        first = 0
+        while first < len(rows):
+            batch, end, base, latest = native.encode_columns(
+                keys, values, stamps, self.now_ms, rows.prefix, _NO_HEADERS, first, len(rows), batch_size
+            )
+            yield EncodedRows(batch, end - first, base, latest, counting(first, end))
+            first = end
+
+    def _one_by_one(self, rows: Rows, batch_size: int) -> Iterator[EncodedRows]:
+        """Rows that have headers of their own."""
+        counting = self._counting(rows)
+        taken: list[RecordTuple] = []
+        size = first = 0
+        for record in rows.records(self.now_ms):
+            _, key, value, headers = record
+            more = len(encode_headers(headers)) + len(key or b"") + len(value or b"") + MAX_RECORD_OVERHEAD
+            if taken and size + more > batch_size:
+                yield _encoded(taken, counting(first, first + len(taken)))
+                first, taken, size = first + len(taken), [], 0
+            taken.append(record)
+            size += more
+        if taken:
+            yield _encoded(taken, counting(first, first + len(taken)))
+
+    def _counting(self, rows: Rows) -> Callable[[int, int], Counted]:
+        """Of rows [first, end), as the audit counts records. What can be found for all rows
+        at once is found here, for a table makes many batches."""
+        window_ms, now_ms = self.window_ms, self.now_ms
+        if window_ms is None:
+            return lambda *_: ()
+        if rows.timestamps is None:
+            totals = [_totals(rows.values, len(rows.prefix))]
+            if rows.keys is not None:
+                totals.append(_totals(rows.keys, 0))
+            return lambda first, end: ((now_ms, end - first, sum(total(first, end) for total in totals)),)
+        stamps, sizes = _numbers(rows.timestamps), _numbers(_sizes(rows.keys, rows.values, len(rows.prefix)))
+
+        def counted(first: int, end: int) -> Counted:
+            found: dict[int, tuple[int, int]] = {}
+            for start, count, size in native.tally(stamps[8 * first : 8 * end], sizes[8 * first : 8 * end], window_ms):
+                records, before = found.get(start, (0, 0))
+                found[start] = records + count, before + size
+            return tuple((start, records, size) for start, (records, size) in found.items())
+
+        return counted
+
+
+def _encoded(records: list[RecordTuple], counted: Counted) -> EncodedRows:
+    batch, base, latest = native.encode_records(records)
+    return EncodedRows(batch, len(records), base, latest, counted)
+
+
+def _totals(column: pa.Array, prefix: int) -> Callable[[int, int], int]:
+    """The bytes of rows [first, end), each that is not null with so many more in front."""
+    if column.null_count:
+        sizes = _sizes(None, column, prefix)
+        return lambda first, end: int(pc.sum(sizes[first:end]).as_py())
+    at, width = column.offset, 8 if pa.types.is_large_binary(column.type) else 4
+    raw = memoryview(column.buffers()[1])[: width * (at + len(column) + 1)]
+    ends = raw.cast("B").cast("q" if width == 8 else "i")
+    return lambda first, end: ends[at + end] - ends[at + first] + prefix * (end - first)
+
+
+def _sizes(keys: pa.Array | None, values: pa.Array, prefix: int) -> pa.Array:
+    """Bytes of key and value of each row."""
+    sizes = pc.fill_null(pc.add(pc.binary_length(values).cast(pa.int64()), prefix), 0)
+    return sizes if keys is None else pc.add(sizes, pc.fill_null(pc.binary_length(keys).cast(pa.int64()), 0))
+
+
+def buffers(column: pa.Array) -> Binary:
+    """A binary array's own buffers."""
+    bitmap, offsets, data = column.buffers()
+    width = 8 if pa.types.is_large_binary(column.type) else 4
+    return bitmap, offsets, b"" if data is None else data, column.offset, width
+
+
+def _numbers(stamps: pa.Array) -> memoryview:
+    return memoryview(stamps.buffers()[1])[8 * stamps.offset : 8 * (stamps.offset + len(stamps))]
+
+
+class TableSender:
+    """Of one producer. Thread-safe, as its parts are."""
+
+    def __init__(
+        self,
+        accumulator: RecordAccumulator,
+        listeners: DeliveryListeners,
+        values: TypedValues,
+        largest: int,
+        window_ms: int | None,
+    ) -> None:
+        """`largest` bytes are the most that one record may have; `window_ms` the audit's window, where there is one."""
+        self._accumulator = accumulator
+        self._listeners = listeners
+        self._values = values
+        self._largest = largest
+        self._window_ms = window_ms
+
+    def send(
+        self,
+        writer: TopicWriter,
+        table: pa.Table | pa.RecordBatch,
+        key: str | None,
+        partition: int | None,
+        timestamp: str | None,
+    ) -> TableFuture:
+        """See `Producer.send_arrow`."""
+        topic = writer.topic
+        typed = self._values.serde(topic) is not None
+        columnar = self._values.columnar(topic, "arrow_serializer") if typed else None
+        stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
+        too_large = check_sizes(stretches, self._largest - writer.mark_size)
+        if too_large is not None:
+            row, size = too_large
+            raise DeliveryError(
+                f"topic {topic!r}: row {row} makes a record of about {size} bytes, which max.request.size does not "
+                "allow; raise it, and max.message.bytes of the topic"
+            )
+        shares = [share for rows in stretches for share in self._shares(writer, rows, partition)]
+        future = TableFuture(topic)
+        making = Making(time.time_ns() // 1_000_000, self._window_ms if writer.audited else None)
+        try:
+            for queue, rows in shares:
+                self._send_rows(writer, queue, rows, making, future)
+        except KlammError as error:  # the buffer stayed full, or the producer was closed
+            future.complete(error)
+        else:
+            future.complete()
+        return future
+
+    def _shares(
+        self, writer: TopicWriter, rows: Rows, partition: int | None
+    ) -> Iterator[tuple[PartitionQueue | None, Rows]]:
+        """Rows by partition; None: any."""
+        if partition is not None:
+            yield writer.queue(None, None, partition, 0), rows
+        elif writer.chooses:
+            keys = [None] * len(rows) if rows.keys is None else rows.keys.to_pylist()
+            values = [None if value is None else rows.prefix + value for value in rows.values.to_pylist()]
+            chosen = [writer.queue(k, v, None, 0).partition.partition for k, v in zip(keys, values, strict=True)]
+            for number, share in by_partition(rows, chosen):
+                yield writer.queue(None, None, number, 0), share
+        elif rows.keys is None:
+            yield None, rows
+        else:
+            chosen_raw = native.partitions(buffers(rows.keys), len(rows), writer.partitions)
+            for number, share in by_partition(rows, chosen_raw):
+                yield None if number < 0 else writer.queue(None, None, number, 0), share
+
+    def _send_rows(
+        self, writer: TopicWriter, queue: PartitionQueue | None, rows: Rows, making: Making, future: TableFuture
+    ) -> None:
+        target = queue or writer.in_turn()
+        made: deque[tuple[PartitionQueue, EncodedRows]] = deque()
+        made_bytes = 0
+        for encoded in making.batches(rows, target.batch_size):
+            made.append((target, encoded))
+            made_bytes += len(encoded.batch)
+            if made_bytes >= _HANDED_OVER:
+                self._hand_over(made, future)
+                made_bytes = 0
+            if queue is None:
+                target = writer.in_turn()
+        self._hand_over(made, future)
+
+    def _hand_over(self, made: deque[tuple[PartitionQueue, EncodedRows]], future: TableFuture) -> None:
+        with future.more(made):
+            self._accumulator.append_rows(made, future.settled)

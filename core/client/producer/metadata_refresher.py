@@ -1,0 +1,127 @@
+"""What the sender needs and must not wait for: fresh metadata and producer ids, fetched on a thread of their own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+
+from ...errors import KlammError
+from ..cluster_client import ClusterClient
+from ..network.backoff import Backoff
+from .batch import ANONYMOUS, ProducerIdentity
+
+_ATTEMPT_S = 5.0
+"""How long one attempt may take; the next one starts with the newest needs."""
+
+
+class ProducerControl:
+    """The thread `klamm-producer-control`. `changed` is called on it after each success or failure; thread-safe."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        *,
+        idempotent: bool,
+        max_age_s: float,
+        backoff: Backoff,
+        changed: Callable[[], None],
+    ) -> None:
+        self.problem: KlammError | None = None
+        """Why the last attempt failed; None after a success."""
+        self._client = client
+        self._max_age_s = max_age_s
+        self._backoff = backoff
+        self._changed = changed
+        self._condition = threading.Condition()
+        self._topics: set[str] = set()
+        self._stale = False
+        self._identity = ANONYMOUS
+        self._want_identity = idempotent
+        self._closed = False
+        self._clock = client.network.clock
+        self._not_before_s = 0.0
+        self._thread = threading.Thread(target=self._run, name="klamm-producer-control", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """The client must be closed first, so that a call under way ends."""
+        with self._condition:
+            self._closed = True
+            self._condition.notify_all()
+        self._thread.join()
+
+    def follow(self, topics: Iterable[str]) -> None:
+        """Keep these topics' metadata no older than the maximum age."""
+        with self._condition:
+            self._topics.update(topics)
+
+    def refresh(self) -> None:
+        """A leader is not known, or is another one: ask now."""
+        with self._condition:
+            if not self._stale:
+                self._stale = True
+                self._condition.notify_all()
+
+    # Identities, for the partition queues
+
+    def current(self) -> ProducerIdentity | None:
+        return None if self._identity is ANONYMOUS else self._identity
+
+    def renew(self, refused: ProducerIdentity) -> None:
+        with self._condition:
+            if self._identity.producer_id == refused.producer_id:
+                self._identity = ANONYMOUS
+                self._want_identity = True
+                self._condition.notify_all()
+
+    def _run(self) -> None:
+        failures = 0
+        while self._wait_for_work():
+            try:
+                self._work()
+            except KlammError as error:
+                failures += 1
+                self.problem = error
+                with self._condition:
+                    if not self._closed:
+                        self._condition.wait(self._backoff.delay(failures))
+            else:
+                failures = 0
+                self.problem = None
+            self._changed()
+
+    def _wait_for_work(self) -> bool:
+        with self._condition:
+            while not (self._closed or self._want_identity):
+                left = self._refresh_in_s()
+                if left <= 0:
+                    break
+                self._condition.wait(left)
+            return not self._closed
+
+    def _refresh_in_s(self) -> float:
+        """Seconds until metadata is to be asked for; one back-off apart at least, or an unknown leader would be asked
+        for without pause."""
+        left = 0.0 if self._stale else self._max_age_s - self._client.cluster.age_s if self._topics else self._max_age_s
+        return max(left, self._not_before_s - self._clock())
+
+    def _work(self) -> None:
+        if self._want_identity:
+            identity = self._init_producer_id()
+            with self._condition:
+                self._identity, self._want_identity = identity, False
+            return
+        with self._condition:
+            topics = sorted(self._topics)
+            self._stale = False
+        try:
+            self._client.metadata(topics, timeout_s=_ATTEMPT_S)
+        except KlammError:
+            self._stale = True
+            raise
+        self._not_before_s = self._clock() + self._backoff.delay(1)
+
+    def _init_producer_id(self) -> ProducerIdentity:
+        return ProducerIdentity(*self._client.init_producer_id(timeout_s=_ATTEMPT_S))

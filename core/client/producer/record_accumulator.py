@@ -1,0 +1,251 @@
+"""Where records wait to be sent: batches by partition, bounded in bytes.
+
+`append` is the producer's hot path: one lock, one tuple, one list append. Records are encoded later, a batch at a time,
+on the sender's thread. A batch is ready when it is full, has waited `linger_s`, is to be tried again, or when somebody
+waits for it: a flush, a close, or a sender of records that found the buffer full.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ...errors import KlammError
+from ...records.record import Headers
+from .batch import EncodedRows, ProducerBatch
+from .partition_queue import PartitionQueue
+from .record_future import BatchOutcome, RecordFuture
+
+RECORD_OVERHEAD = 12
+"""What a record without headers adds to its key and value, about; a batch's size is an estimate."""
+
+
+class BufferFullError(KlammError):
+    """`buffer.memory` was full for `max.block.ms`: records come faster than brokers take them."""
+
+
+class ProducerClosedError(KlammError):
+    """The producer was closed before the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffering:
+    """Times in seconds, sizes in bytes."""
+
+    linger_s: float
+    memory: int
+    max_block_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Partitions with a batch that may be sent now, and when the next one will be (monotonic seconds)."""
+
+    queues: list[PartitionQueue]
+    next_s: float
+
+
+class RecordAccumulator:
+    """Thread-safe. `lock` also guards the queues; the sender holds it while it changes them."""
+
+    def __init__(
+        self,
+        buffering: Buffering,
+        *,
+        wake: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.lock = threading.Lock()
+        self._room = threading.Condition(self.lock)
+        self._buffering = buffering
+        self._wake = wake
+        self._clock = clock
+        self._used = 0
+        self._waiters = 0
+        self._flushes = 0
+        self._closed = False
+        self._active: dict[PartitionQueue, None] = {}
+        self._incomplete: dict[BatchOutcome, None] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """Records that wait or are in flight, estimated."""
+        return self._used
+
+    @property
+    def idle(self) -> bool:
+        """Everything that was appended is settled."""
+        return not self._incomplete
+
+    def append(
+        self,
+        queue: PartitionQueue,
+        timestamp_ms: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Headers,
+        size: int,
+        *,
+        bounded: bool = True,
+    ) -> RecordFuture:
+        """`size` is the record's estimated bytes. Waits for room up to `max_block_s`, then `BufferFullError`; not where
+        it is not `bounded`, as an event without which what fills the buffer may not be sent."""
+        news = False
+        with self.lock:
+            if bounded and self._used + size > self._buffering.memory:
+                self._wait_for_room(size)
+            if self._closed:
+                raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+            batch = queue.open_batch
+            if batch is None or batch.size + size > queue.batch_size:
+                batch = queue.add_batch(self._clock())
+                self._incomplete[batch.outcome] = None
+                self._active[queue] = None
+                news = True
+            records = batch.records
+            index = len(records)
+            records.append((timestamp_ms, key, value, headers))
+            outcome = batch.outcome
+            outcome.count = index + 1
+            batch.size += size
+            self._used += size
+            if batch.size >= queue.batch_size:
+                batch.closed = news = True
+        if news:
+            self._wake()
+        return RecordFuture(outcome, index, timestamp_ms)
+
+    def append_rows(
+        self, batches: deque[tuple[PartitionQueue, EncodedRows]], finished: Callable[[BatchOutcome], None]
+    ) -> None:
+        """Rows of a table as batches of their own, of which those that are taken leave `batches`; waits for room as
+        `append` does. `finished` is called once all rows of a batch are settled, on the sender's thread."""
+        with self.lock:
+            while batches:
+                queue, encoded = batches[0]
+                size = len(encoded.batch)
+                if self._used + size > self._buffering.memory:
+                    self._wait_for_room(size)
+                if self._closed:
+                    raise ProducerClosedError("the producer is closed; nothing can be sent any more")
+                outcome = queue.add_rows(self._clock(), encoded).outcome
+                batches.popleft()
+                outcome.finished = finished
+                self._incomplete[outcome] = None
+                self._active[queue] = None
+                self._used += size
+        self._wake()
+
+    def ready(self, now_s: float) -> Ready:
+        queues, next_s = [], float("inf")
+        with self.lock:
+            hurry = self._hurry()
+            for queue in list(self._active):
+                if not queue.waiting:
+                    if not queue.in_flight:
+                        del self._active[queue]
+                    continue
+                at = self._ready_at(queue.waiting[0], hurry)
+                if at <= now_s:
+                    queues.append(queue)
+                else:
+                    next_s = min(next_s, at)
+        return Ready(queues, next_s)
+
+    def take(self, queue: PartitionQueue, now_s: float, room: int) -> ProducerBatch | None:
+        """The next batch of about `room` bytes or less, now in flight; None when none may be sent now."""
+        with self.lock:
+            if not queue.waiting:
+                return None
+            head = queue.waiting[0]
+            if head.size > room or self._ready_at(head, self._hurry()) > now_s:
+                return None
+            return queue.take(now_s)
+
+    def expired(self, created_before_s: float) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        """Batches, waiting or in flight, that are older."""
+        with self.lock:
+            return [
+                (queue, batch)
+                for queue in self._active
+                if (queue.in_flight and queue.in_flight[0].created_s < created_before_s)
+                or (queue.waiting and queue.waiting[0].created_s < created_before_s)
+                for batch in (*queue.in_flight, *queue.waiting)
+                if batch.created_s < created_before_s
+            ]
+
+    def oldest_s(self) -> float:
+        """When the oldest batch was made; infinite when there is none."""
+        with self.lock:
+            return min(
+                (side[0].created_s for queue in self._active for side in (queue.in_flight, queue.waiting) if side),
+                default=float("inf"),
+            )
+
+    def release(self, size: int, outcome: BatchOutcome) -> None:
+        """Records of this size are settled: others may come."""
+        with self.lock:
+            self._used -= size
+            if outcome.complete:
+                self._incomplete.pop(outcome, None)
+            if self._waiters:
+                self._room.notify_all()
+
+    def flush(self, timeout_s: float | None) -> int:
+        """Send all that waits, and wait until it is settled; the number of records that are not when the time is up."""
+        with self.lock:
+            pending = list(self._incomplete)
+            self._flushes += 1
+        try:
+            self._wake()
+            deadline = None if timeout_s is None else self._clock() + timeout_s
+            for outcome in pending:
+                outcome.wait(None if deadline is None else max(deadline - self._clock(), 0.0))
+            return sum(outcome.count - outcome.settled for outcome in pending)
+        finally:
+            with self.lock:
+                self._flushes -= 1
+
+    def close(self) -> None:
+        """No more records; those who wait for room are told so."""
+        with self.lock:
+            self._closed = True
+            self._room.notify_all()
+        self._wake()
+
+    def mark_in_doubt(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """It is given up: if it is in flight, it may be stored all the same."""
+        with self.lock:
+            batch.in_doubt = batch.in_doubt or batch in queue.in_flight
+
+    def unsettled(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        with self.lock:
+            return [(queue, batch) for queue in self._active for batch in (*queue.in_flight, *queue.waiting)]
+
+    def _hurry(self) -> bool:
+        return bool(self._flushes or self._waiters or self._closed)
+
+    def _ready_at(self, head: ProducerBatch, hurry: bool) -> float:
+        if head.attempts:
+            return head.retry_at_s
+        return 0.0 if hurry or head.closed else head.created_s + self._buffering.linger_s
+
+    def _wait_for_room(self, size: int) -> None:
+        """Called with the lock held."""
+        deadline = self._clock() + self._buffering.max_block_s
+        self._waiters += 1
+        try:
+            while self._used + size > self._buffering.memory and not self._closed:
+                left = deadline - self._clock()
+                if left <= 0:
+                    raise BufferFullError(
+                        f"buffer.memory ({self._buffering.memory} bytes) was full for max.block.ms "
+                        f"({round(self._buffering.max_block_s * 1000)} ms): records come faster than brokers take them"
+                    )
+                self._wake()
+                self._room.wait(left)
+        finally:
+            self._waiters -= 1

@@ -1,0 +1,89 @@
+"""What became of a table that was sent: one future for all of its batches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sized
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from .record_future import BatchOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRange:
+    """Records [base_offset, base_offset + count) of a partition; `base_offset` -1 where the broker did not say (acks=0,
+    or a copy of what was stored before)."""
+
+    partition: int
+    base_offset: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableMetadata:
+    """Where an acknowledged table went: `records` of them, in `ranges` ordered by partition and offset."""
+
+    topic: str
+    records: int
+    ranges: tuple[StoredRange, ...]
+
+
+class TableFuture(Future[TableMetadata]):
+    """Done once every batch is settled: where all went, or the first `DeliveryError`. `metadata` tells then what was
+    stored all the same. It cannot be cancelled. Callbacks run on the producer's sender thread and must be quick."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__()
+        self._topic = topic
+        self._tally = threading.Lock()
+        self._open = 1  # the table itself, until all of it is given to the sender
+        self._ranges: list[StoredRange] = []
+        self._error: Exception | None = None
+        self.set_running_or_notify_cancel()
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """What is known to be stored by now."""
+        with self._tally:
+            ranges = tuple(sorted(self._ranges, key=lambda r: (r.partition, r.base_offset)))
+        return TableMetadata(self._topic, sum(r.count for r in ranges), ranges)
+
+    @contextmanager
+    def more(self, batches: Sized) -> Iterator[None]:
+        """Around handing over batches: each will be settled, but those that are left when that raises."""
+        with self._tally:
+            self._open += len(batches)
+        try:
+            yield
+        except BaseException:
+            self._less(len(batches))
+            raise
+
+    def settled(self, outcome: BatchOutcome) -> None:
+        """A batch that was expected is."""
+        with self._tally:
+            for part in outcome.parts():
+                if part.error is None:
+                    found = StoredRange(outcome.partition.partition, part.base_offset, part.end - part.first)
+                    self._ranges.append(found)
+                else:
+                    self._error = self._error or part.error
+        self._less()
+
+    def complete(self, error: Exception | None = None) -> None:
+        """No more batches come; `error`: why the rest of the table was not sent."""
+        with self._tally:
+            self._error = self._error or error
+        self._less()
+
+    def _less(self, count: int = 1) -> None:
+        with self._tally:
+            self._open -= count
+            if self._open:
+                return
+        if self._error is not None:
+            self.set_exception(self._error)
+        else:
+            self.set_result(self.metadata)

@@ -1,0 +1,27 @@
+"""The paths that must be there before anything else: made by whichever broker comes first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from ..interfaces.coordination import Coordination, NodeExistsError
+from . import paths
+from .nodes import ClusterIdNode, MetadataVersionNode, encode_uuid
+
+
+def make_skeleton(coordination: Coordination, new_id: Callable[[], UUID]) -> None:
+    """Make what is missing, the cluster's id too; what is there stays."""
+    wanted = dict.fromkeys(paths.PERSISTENT, b"")
+    wanted |= {
+        paths.CONTROLLER_EPOCH: b"0",
+        paths.METADATA_VERSION: MetadataVersionNode().encode(),
+        paths.CLUSTER_ID: ClusterIdNode(id=encode_uuid(new_id())).encode(),
+    }
+    for path, data in wanted.items():
+        if coordination.exists(path) is not None:
+            continue
+        try:
+            coordination.create(path, data, make_parents=True)
+        except NodeExistsError:
+            continue  # another broker was quicker

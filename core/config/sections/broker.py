@@ -1,0 +1,240 @@
+"""The configuration of a broker, in Kafka's names, and the topic defaults that it sets."""
+
+from __future__ import annotations
+
+import sys
+from ipaddress import ip_address
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, field_validator, model_validator
+
+from ..address import Listener, parse_listeners
+from ..choice import PluginChoices
+from ..section import (
+    INT_MAX,
+    ConfigPath,
+    ConfigType,
+    Int,
+    Long,
+    Names,
+    Section,
+    dotted,
+    key,
+    wrong_key,
+)
+from .topic import BROKER_SYNONYMS, CleanupPolicy, TimestampType, TopicConfig, VerifyPayload
+
+_TOPIC = TopicConfig()
+
+
+def _protocol_map(value: Any) -> Any:
+    """`NAME:PROTOCOL,NAME:PROTOCOL`; only PLAINTEXT is spoken so far."""
+    if isinstance(value, dict):
+        value = ",".join(f"{k}:{v}" for k, v in value.items())
+    for part in str(value).split(","):
+        name, _, protocol = part.strip().partition(":")
+        if not name or protocol.upper() != "PLAINTEXT":
+            raise ValueError(f"expected NAME:PLAINTEXT (no other protocol is spoken yet), got {part.strip()!r}")
+    return str(value).upper()
+
+
+def _one_directory(value: Any) -> Any:
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, list) or "," in str(value):
+        raise ValueError("expected one directory; run a broker per directory")
+    return value
+
+
+ProtocolMap = Annotated[str, BeforeValidator(_protocol_map), ConfigType.STRING]
+LogDirectory = Annotated[ConfigPath, BeforeValidator(_one_directory)]
+
+
+class BrokerConfig(Section):
+    """One broker. Times in ms, sizes in bytes, where a name does not say otherwise."""
+
+    broker_id: Int = key(0, "This broker's number; unique in the cluster.", ge=0)
+    broker_rack: str | None = key(None, "Where the broker stands, as clients see it.")
+    listeners: str = key("PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, NAME://host:port; port 0: a free one.")
+    advertised_listeners: str | None = key(None, "Addresses that clients are told; those of `listeners` when not set.")
+    listener_security_protocol_map: ProtocolMap = key("PLAINTEXT:PLAINTEXT", "The protocol behind each listener name.")
+    log_dirs: LogDirectory = key("./data", "The directory of the log; one per broker.")
+
+    num_partitions: Int = key(1, "Partitions of a topic that is created without a number.", ge=1)
+    default_replication_factor: Int = key(1, "Replicas of a topic that is created without a number.", ge=1)
+    auto_create_topics_enable: bool = key(False, "Whether asking for an unknown topic creates it.")
+    delete_topic_enable: bool = key(True, "Whether topics may be deleted.")
+
+    socket_request_max_bytes: Int = key(104_857_600, "The largest Produce frame.", ge=1)
+    control_request_max_bytes: Int = key(1_048_576, "The largest frame of any other request.", ge=1024)
+    socket_send_buffer_bytes: Int = key(
+        -1, "Send buffer of a connection; -1: 102400 until its peer has read as much, then the system's.", ge=-1
+    )
+    socket_receive_buffer_bytes: Int = key(-1, "Receive buffer of a connection; -1: the system's.", ge=-1)
+    socket_listen_backlog_size: Int = key(1_024, "Connections that wait to be accepted.", ge=1)
+    socket_receive_timeout_ms: Long = key(
+        30_000, "A connection whose request does not bring 64 KiB or its end in such a time is closed.", ge=1
+    )
+    socket_send_timeout_ms: Long = key(
+        300_000, "A connection that reads nothing of its waiting responses for so long is closed.", ge=1
+    )
+    queued_max_requests: Int = key(500, "Requests that wait behind others; over it, connections are not read.", ge=1)
+    queued_max_request_bytes: Long = key(
+        268_435_456, "Memory of requests; over it, large ones are read one at a time.", ge=1
+    )
+    queued_max_response_bytes: Long = key(
+        268_435_456, "Memory of responses that wait to be read; over it, a Fetch gets 64 KiB or one batch.", ge=1
+    )
+    max_connections: Int = key(
+        10_000, "Connections at a time, at most 3/4 of the process's limit of open files; one more is closed.", ge=1
+    )
+    max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
+    max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
+    max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted in a second; others wait (KIP-612).", ge=1)
+    connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
+    shutdown_drain_timeout_ms: Long = key(
+        5_000, "How long a stopping broker waits for answers to be finished and read; then it closes connections.", ge=0
+    )
+    num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
+    metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free one; -1: no endpoint.", ge=-1, le=65535)
+    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which asks nobody who they are.")
+    fetch_max_bytes: Int = key(57_671_680, "Most bytes in one Fetch response.", ge=1024)
+    decompressed_max_bytes: Int = key(
+        67_108_864, "Most bytes that one batch may unpack to where the broker opens batches.", ge=1024
+    )
+    producer_id_expiration_ms: Int = key(86_400_000, "How long an idle idempotent producer is remembered.", ge=1)
+
+    topic_validators: PluginChoices = key((), "Topic validators, in the order in which they are asked.")
+
+    group_min_session_timeout_ms: Int = key(6_000, "The shortest session time-out of a group member.", ge=0)
+    group_max_session_timeout_ms: Int = key(1_800_000, "The longest session time-out of a group member.", ge=0)
+    group_initial_rebalance_delay_ms: Int = key(3_000, "How long an empty group waits for more members.", ge=0)
+    group_max_size: Int = key(INT_MAX, "Members of one group.", ge=1)
+    offset_metadata_max_bytes: Int = key(4_096, "Longest text that a commit may carry.", ge=0)
+    offsets_retention_minutes: Int = key(10_080, "How long an empty group's offsets are kept, in minutes.", ge=1)
+    offsets_retention_check_interval_ms: Long = key(600_000, "Time between two looks for expired offsets.", ge=1)
+
+    log_retention_check_interval_ms: Long = key(300_000, "Time between two looks for old segments.", ge=1)
+    log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two looks for logs whose flush is due.", ge=1)
+
+    log_flush_offset_checkpoint_interval_ms: Long = key(
+        60_000, "Time after which what was written is flushed in the background, and not read after a crash.", ge=1
+    )
+    num_recovery_threads_per_data_dir: Int = key(2, "Threads that open the logs at the start.", ge=1, le=64)
+
+    log_verify_on_read: bool = key(False, "Whether every read checks the CRC of its batches; clients do so anyway.")
+    log_scrub_bytes_per_second: Long = key(
+        4_194_304, "Bytes of old segments that are re-read and checked in a second; 0: none.", ge=0
+    )
+    log_scrub_interval_ms: Long = key(604_800_000, "Time between the end of one such pass and the next.", ge=0)
+
+    log_cleaner_enable: bool = key(True, "Whether topics with cleanup.policy=compact are compacted.")
+    log_cleaner_threads: Int = key(1, "Threads that compact logs.", ge=0)
+    log_cleaner_dedupe_buffer_size: Long = key(
+        134_217_728, "Memory for the last offsets of keys, all threads together; a larger log takes several passes.",
+        ge=1_048_576,
+    )  # fmt: skip
+    log_cleaner_io_max_bytes_per_second: float = key(
+        sys.float_info.max, "Most bytes that compaction reads and writes in a second.", ge=1
+    )
+    log_cleaner_backoff_ms: Long = key(15_000, "Time between two looks for logs to compact, when there was none.", ge=0)
+
+    compression_type: str = key(_TOPIC.compression_type, "Default of the topic config compression.type.")
+    message_max_bytes: Int = key(_TOPIC.max_message_bytes, "Default of the topic config max.message.bytes.", ge=0)
+    min_insync_replicas: Int = key(_TOPIC.min_insync_replicas, "Default of min.insync.replicas.", ge=1)
+    log_cleanup_policy: CleanupPolicy = key(_TOPIC.cleanup_policy, "Default of cleanup.policy.")
+    log_cleaner_delete_retention_ms: Long = key(_TOPIC.delete_retention_ms, "Default of delete.retention.ms.", ge=0)
+    log_cleaner_max_compaction_lag_ms: Long = key(
+        _TOPIC.max_compaction_lag_ms, "Default of max.compaction.lag.ms.", ge=1
+    )
+    log_cleaner_min_cleanable_ratio: float = key(0.5, "Default of min.cleanable.dirty.ratio.", ge=0, le=1)
+    log_cleaner_min_compaction_lag_ms: Long = key(0, "Default of min.compaction.lag.ms.", ge=0)
+    log_flush_interval_messages: Long = key(_TOPIC.flush_messages, "Default of flush.messages.", ge=1)
+    log_flush_interval_ms: Long = key(_TOPIC.flush_ms, "Default of flush.ms.", ge=0)
+    log_index_interval_bytes: Int = key(_TOPIC.index_interval_bytes, "Default of index.interval.bytes.", ge=0)
+    log_index_size_max_bytes: Int = key(_TOPIC.segment_index_bytes, "Default of segment.index.bytes.", ge=4)
+    log_message_timestamp_after_max_ms: Long = key(
+        _TOPIC.message_timestamp_after_max_ms, "Default of message.timestamp.after.max.ms.", ge=0
+    )
+    log_message_timestamp_before_max_ms: Long = key(
+        _TOPIC.message_timestamp_before_max_ms, "Default of message.timestamp.before.max.ms.", ge=0
+    )
+    log_message_timestamp_type: TimestampType = key("CreateTime", "Default of message.timestamp.type.")
+    log_retention_bytes: Long = key(_TOPIC.retention_bytes, "Default of retention.bytes.", ge=-1)
+    log_retention_ms: Long | None = key(None, "Default of retention.ms.", ge=-1)
+    log_retention_minutes: Int | None = key(None, "The same in minutes, when log.retention.ms is not set.", ge=-1)
+    log_retention_hours: Int = key(168, "The same in hours, when neither is set.", ge=-1)
+    log_roll_ms: Long | None = key(None, "Default of segment.ms.", ge=1)
+    log_roll_hours: Int = key(168, "The same in hours, when log.roll.ms is not set.", ge=1)
+    log_segment_bytes: Int = key(_TOPIC.segment_bytes, "Default of segment.bytes.", ge=14)
+    log_segment_delete_delay_ms: Long = key(_TOPIC.file_delete_delay_ms, "Default of file.delete.delay.ms.", ge=0)
+    log_verify_payload: VerifyPayload = key(_TOPIC.verify_payload, "Default of verify.payload.")
+
+    @field_validator("max_connections_per_ip_overrides")
+    @classmethod
+    def _address_and_number(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for entry in value:
+            address, _, number = entry.rpartition(":")
+            try:
+                ip_address(address.strip("[] "))
+            except ValueError as error:
+                raise ValueError(f"expected ADDRESS:NUMBER, got {entry!r}") from error
+            if not number.strip().isdecimal():
+                raise ValueError(f"expected ADDRESS:NUMBER, got {entry!r}")
+        return value
+
+    @field_validator("listeners", "advertised_listeners", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        return ",".join(map(str, value)) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BrokerConfig:
+        for name, parse in (("listeners", self.bound), ("advertised.listeners", self.advertised)):
+            try:
+                parse()
+            except ValueError as error:
+                raise wrong_key(name, str(error)) from error
+        names = [listener.name for listener in self.bound()]
+        for listener in self.advertised():
+            if listener.name not in names:
+                raise wrong_key("advertised.listeners", f"names {listener.name}, which listeners does not")
+            if listener.host in ("", "0.0.0.0", "::"):
+                raise wrong_key("advertised.listeners", f"clients cannot connect to {listener}; name a real address")
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
+        return self
+
+    def _protocols(self) -> dict[str, str]:
+        pairs = (part.strip().partition(":") for part in self.listener_security_protocol_map.split(","))
+        return {name: protocol for name, _, protocol in pairs}
+
+    def bound(self) -> list[Listener]:
+        """The addresses to listen on, at least one."""
+        return parse_listeners(self.listeners, self._protocols())
+
+    def advertised(self) -> list[Listener]:
+        """The addresses that clients are told. Port 0 stands for the port that was bound."""
+        return parse_listeners(self.advertised_listeners or self.listeners, self._protocols())
+
+    def connection_overrides(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` by address."""
+        pairs = (entry.rpartition(":") for entry in self.max_connections_per_ip_overrides)
+        return {address.strip("[] "): int(number) for address, _, number in pairs}
+
+    def topic_defaults(self) -> TopicConfig:
+        """What a topic has that says nothing itself."""
+        found = {name: self.topic_default(name)[1] for name in BROKER_SYNONYMS}
+        return TopicConfig.model_validate(found)
+
+    def topic_default(self, name: str) -> tuple[str, Any]:
+        """The broker key in force for a topic config, and its value in the topic's unit."""
+        for broker_key, factor in BROKER_SYNONYMS[name]:
+            value = getattr(self, broker_key.replace(".", "_"))
+            if value is not None:
+                return broker_key, value if factor == 1 or value == -1 else value * factor
+        raise AssertionError(f"the last synonym of {name} always has a value")
+
+    def is_set(self, broker_key: str) -> bool:
+        """Whether the file says it (DescribeConfigs: static broker config, not default)."""
+        return broker_key in {dotted(field) for field in self.model_fields_set}

@@ -1,0 +1,169 @@
+"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. What
+makes no difference here is in `ignored_topic`.
+
+A value comes from the topic itself, else from the broker's file, else from here. -1 means unlimited, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, ValidationError, model_validator
+
+from ...errors import ConfigError
+from ..problems import problems_of, unknown
+from ..section import (
+    LONG_MAX,
+    ConfigType,
+    Int,
+    Long,
+    Section,
+    definitions,
+    key,
+    to_string,
+    values,
+    wrong_key,
+)
+from .ignored_topic import IgnoredTopicConfig
+
+
+def _policy(value: Any) -> Any:
+    """Kafka writes a list; the order says nothing."""
+    names = value.split(",") if isinstance(value, str) else value
+    parts = sorted({str(name).strip() for name in names})
+    if not parts or not set(parts) <= {"compact", "delete"}:
+        raise ValueError(f"should be delete, compact or compact,delete, got {to_string(value)!r}")
+    return ",".join(parts)
+
+
+CleanupPolicy = Annotated[str, BeforeValidator(_policy), ConfigType.LIST]
+TimestampType = Literal["CreateTime", "LogAppendTime"]
+VerifyPayload = Literal["none", "uncompressed", "all"]
+
+
+class TopicConfig(Section):
+    """The log settings of one topic. Times in ms, sizes in bytes."""
+
+    cleanup_policy: CleanupPolicy = key(
+        "delete", "delete: old segments go; compact: of each key the last record stays; or both."
+    )
+    compression_type: str = key(
+        "producer", "The codec of stored batches: `producer` keeps the sender's; a third party's codec must be named."
+    )
+    delete_retention_ms: Long = key(86_400_000, "How long a compacted topic keeps tombstones.", ge=0)
+    file_delete_delay_ms: Long = key(60_000, "How long a removed file stays on disk.", ge=0)
+    flush_messages: Long = key(LONG_MAX, "Records after which the log is forced to disk.", ge=1)
+    flush_ms: Long = key(LONG_MAX, "Time after which the log is forced to disk.", ge=0)
+    index_interval_bytes: Int = key(4096, "Bytes of log between two entries of the offset index.", ge=0)
+    max_compaction_lag_ms: Long = key(LONG_MAX, "A record is compacted after this time at the latest.", ge=1)
+    max_message_bytes: Int = key(1_048_588, "The largest batch accepted, compressed.", ge=0)
+    message_timestamp_after_max_ms: Long = key(
+        3_600_000, "How far a record's timestamp may lie after the broker's clock.", ge=0
+    )
+    message_timestamp_before_max_ms: Long = key(
+        LONG_MAX, "How far a record's timestamp may lie before the broker's clock.", ge=0
+    )
+    message_timestamp_type: TimestampType = key("CreateTime", "Whose clock stamps a record: sender's or broker's.")
+    min_cleanable_dirty_ratio: float = key(
+        0.5, "Share of the log not yet compacted that starts compaction.", ge=0, le=1
+    )
+    min_compaction_lag_ms: Long = key(0, "A record is not compacted before this time.", ge=0)
+    min_insync_replicas: Int = key(1, "In-sync replicas that acks=all needs.", ge=1)
+    retention_bytes: Long = key(-1, "Size of a partition over which old segments go; -1: any size.", ge=-1)
+    retention_ms: Long = key(604_800_000, "Age at which a segment goes; -1: never.", ge=-1)
+    segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
+    segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and the segment rolled.", ge=4)
+    segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
+    verify_payload: VerifyPayload = key(
+        "uncompressed", "Of which batches the broker reads the records before it takes them; others it takes unopened."
+    )
+
+    @property
+    def deletes(self) -> bool:
+        return "delete" in self.cleanup_policy
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @model_validator(mode="after")
+    def _lags_in_order(self) -> TopicConfig:
+        if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
+            raise wrong_key("min.compaction.lag.ms", "is above max.compaction.lag.ms")
+        return self
+
+    @classmethod
+    def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
+        """`given` over `defaults`; `ConfigError` in one line for an unknown name or a wrong value."""
+        for name in given:
+            if name not in TOPIC_DEFINITIONS:
+                raise ConfigError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
+        _ignored(given)
+        base = (defaults or cls()).model_dump(by_alias=True)
+        own = {name: value for name, value in given.items() if topic_model(name) is cls}
+        try:
+            return cls.model_validate({**base, **own}, by_alias=True, by_name=False)
+        except ValidationError as error:
+            raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls, given))) from error
+
+    def to_strings(self) -> dict[str, str]:
+        """Every config that is obeyed by its name, as Kafka's tools write it."""
+        return values(self)
+
+
+_IGNORED = {d.name: d for d in definitions(IgnoredTopicConfig)}
+TOPIC_DEFINITIONS = {d.name: d for d in definitions(TopicConfig)} | _IGNORED
+"""Those that are obeyed, then those that make no difference."""
+
+
+def topic_model(name: str) -> type[TopicConfig] | type[IgnoredTopicConfig]:
+    """The section that checks a topic config."""
+    return IgnoredTopicConfig if name in _IGNORED else TopicConfig
+
+
+def topic_values(given: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
+    """Every topic config of a topic that sets `given`, as Kafka's tools write it; `ConfigError` as `from_strings`."""
+    return TopicConfig.from_strings(given, defaults).to_strings() | values(_ignored(given))
+
+
+def _ignored(given: Mapping[str, str]) -> IgnoredTopicConfig:
+    theirs = {name: value for name, value in given.items() if name in _IGNORED}
+    try:
+        return IgnoredTopicConfig.model_validate(theirs, by_alias=True, by_name=False)
+    except ValidationError as error:
+        found = problems_of(error, IgnoredTopicConfig, theirs)
+        raise ConfigError("; ".join(str(problem) for problem in found)) from error
+
+
+_MINUTE_MS = 60_000
+_HOUR_MS = 3_600_000
+
+BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
+    "cleanup.policy": (("log.cleanup.policy", 1),),
+    "compression.type": (("compression.type", 1),),
+    "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
+    "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
+    "flush.messages": (("log.flush.interval.messages", 1),),
+    "flush.ms": (("log.flush.interval.ms", 1),),
+    "index.interval.bytes": (("log.index.interval.bytes", 1),),
+    "max.compaction.lag.ms": (("log.cleaner.max.compaction.lag.ms", 1),),
+    "max.message.bytes": (("message.max.bytes", 1),),
+    "message.timestamp.after.max.ms": (("log.message.timestamp.after.max.ms", 1),),
+    "message.timestamp.before.max.ms": (("log.message.timestamp.before.max.ms", 1),),
+    "message.timestamp.type": (("log.message.timestamp.type", 1),),
+    "min.cleanable.dirty.ratio": (("log.cleaner.min.cleanable.ratio", 1),),
+    "min.compaction.lag.ms": (("log.cleaner.min.compaction.lag.ms", 1),),
+    "min.insync.replicas": (("min.insync.replicas", 1),),
+    "retention.bytes": (("log.retention.bytes", 1),),
+    "retention.ms": (
+        ("log.retention.ms", 1),
+        ("log.retention.minutes", _MINUTE_MS),
+        ("log.retention.hours", _HOUR_MS),
+    ),
+    "segment.bytes": (("log.segment.bytes", 1),),
+    "segment.index.bytes": (("log.index.size.max.bytes", 1),),
+    "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
+    "verify.payload": (("log.verify.payload", 1),),
+}
+"""The broker keys that give a topic config its default, the strongest first, each with its factor (hours to ms)."""

@@ -1,0 +1,99 @@
+"""What a registry member sees of its group and topics, and the watches that say when it changes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from ...cluster import paths
+from ...cluster.nodes import TopicNode
+from ...errors import CoordinationError
+from ...interfaces.coordination import Coordination, NoNodeError, Watch
+
+
+class MemberNode(BaseModel):
+    """The data of `ids/<member>`, as Kafka's ZooKeeper consumer wrote it: streams by topic."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = 1
+    pattern: str = "static"
+    subscription: dict[str, int]
+    timestamp: str = ""
+
+    def encode(self) -> bytes:
+        return self.model_dump_json().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """`generation`: the newest member's creation id. `partitions`: numbers by subscribed topic; a topic that is not
+    there (yet) has none, and no id in `topic_ids`."""
+
+    generation: int
+    subscriptions: Mapping[str, Mapping[str, int]]
+    partitions: Mapping[str, tuple[int, ...]]
+    topic_ids: Mapping[str, UUID]
+
+
+def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> GroupView:
+    """The group now, as far as the given topics are concerned."""
+    generation = -1
+    subscriptions: dict[str, Mapping[str, int]] = {}
+    for name in coordination.children(paths.group_ids(group)):
+        path = paths.group_member(group, name)
+        try:
+            data, stat = coordination.get(path)
+        except NoNodeError:
+            continue  # left since the listing; the watch tells
+        subscriptions[name] = _subscription(path, data)
+        generation = max(generation, stat.creation_id)
+    nodes = {topic: _topic(coordination, topic) for topic in topics}
+    return GroupView(
+        generation,
+        subscriptions,
+        {topic: tuple(sorted(node.partitions)) if node else () for topic, node in nodes.items()},
+        {topic: node.topic_id for topic, node in nodes.items() if node},
+    )
+
+
+def _subscription(path: str, data: bytes) -> dict[str, int]:
+    try:
+        return MemberNode.model_validate_json(data).subscription
+    except ValidationError as error:
+        raise CoordinationError(f"{path} should hold a member's subscription, but holds {data[:80]!r}") from error
+
+
+def _topic(coordination: Coordination, topic: str) -> TopicNode | None:
+    path = paths.topic(topic)
+    try:
+        return TopicNode.decode(path, coordination.get(path)[0])
+    except NoNodeError:
+        return None
+
+
+class WatchSet:
+    """The watches of one session; not thread-safe. After a new session call `forget`: the old ones are gone."""
+
+    def __init__(self, coordination: Coordination, callback: Callable[[], None]) -> None:
+        self._coordination = coordination
+        self._callback = callback
+        self._watches: dict[str, Watch] = {}
+
+    def keep(self, wanted: Iterable[str]) -> None:
+        """Watch exactly these paths."""
+        wanted = set(wanted)
+        for path in set(self._watches) - wanted:
+            self._watches.pop(path).cancel()
+        for path in wanted - set(self._watches):
+            self._watches[path] = self._coordination.watch(path, self._callback)
+
+    def forget(self) -> None:
+        for watch in self._watches.values():
+            with contextlib.suppress(CoordinationError):  # of a session that is over: nothing is left to cancel
+                watch.cancel()
+        self._watches.clear()

@@ -1,0 +1,1 @@
+"""A member's side of a group: registry and classic."""

@@ -1,0 +1,44 @@
+"""Assignors of classic groups, by Kafka's names: what a leader computes for all members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from ...records.partition import TopicPartition
+from .assignment import Stream, ranges
+
+Subscriptions = Mapping[str, Sequence[str]]
+"""Topics by member id."""
+Partitions = Mapping[str, Sequence[int]]
+"""Partition numbers by topic."""
+Assignment = dict[str, list[TopicPartition]]
+
+
+def range_assignor(subscriptions: Subscriptions, partitions: Partitions) -> Assignment:
+    """Kafka's RangeAssignor: topic by topic, contiguous ranges over the sorted members."""
+    shares: Assignment = {member: [] for member in subscriptions}
+    for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
+        streams = [Stream(member, 0) for member, topics in subscriptions.items() if topic in topics]
+        for stream, numbers in ranges(partitions.get(topic, ()), streams).items():
+            shares[stream.member] += [TopicPartition(topic, number) for number in numbers]
+    return shares
+
+
+def roundrobin_assignor(subscriptions: Subscriptions, partitions: Partitions) -> Assignment:
+    """Kafka's RoundRobinAssignor: all partitions in order, dealt to the sorted members that subscribe to the topic."""
+    shares: Assignment = {member: [] for member in subscriptions}
+    members = sorted(subscriptions)
+    turn = 0
+    for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
+        for number in sorted(partitions.get(topic, ())):
+            while topic not in subscriptions[members[turn % len(members)]]:
+                turn += 1
+            shares[members[turn % len(members)]].append(TopicPartition(topic, number))
+            turn += 1
+    return shares
+
+
+ASSIGNORS: Mapping[str, Callable[[Subscriptions, Partitions], Assignment]] = {
+    "range": range_assignor,
+    "roundrobin": roundrobin_assignor,
+}

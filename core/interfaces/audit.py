@@ -1,0 +1,253 @@
+"""The audit seam: who counts what passed each tier, and tells it to the audit topic (design D10).
+
+An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
+
+How the tiers call it:
+
+- A producer asks `Audit.mark` for the headers of the first record of each batch, which say whose batch it is. Before it
+  takes a batch to send it, it asks `begin`; it then tells `attempted` of the batch, sends it, and tells `end`. It tells
+  `acknowledged` of each record that a broker has confirmed and `failed` of each whose future raises. Of nothing of this
+  it is told record by record: an audit's cost is by batch.
+- A consumer calls `start` for each partition it is given, with the offset its group committed (or where it starts when
+  there is none), the topic's id and the epoch of its ownership, `seek` when its user moves the position, `count` for
+  what it hands out, and around each commit `publish(offsets)`, then the commit, then `committed(offsets)` when that
+  succeeded; `stop` for what is taken away.
+- A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
+- The broker starts the service that `Audit.broker` makes; it follows the partitions that the broker leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ..records.codecs import CodecTable
+from ..records.partition import TopicPartition
+from ..records.record import Headers
+from .offsets import OffsetStore
+
+Publish = Callable[[bytes, bytes], "Future[None]"]
+"""Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
+sent only when somebody asks for a result, with those that were given before."""
+
+Counted = tuple[tuple[int, int, int], ...]
+"""A batch, each window once: (a timestamp of the window, records in it, their keys' and values' bytes)."""
+
+NO_WINDOW = -1
+"""The window of records without a timestamp (any below 0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditIdentity:
+    """Who counts: `tier` producer, broker, consumer or hadoop; `owner` the group, or the load job's name (not
+    one load's number: ranges tile across loads), or the producer's own id; `host` and `application` as in the marks of
+    batches."""
+
+    tier: str
+    owner: str
+    host: str
+    application: str
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCount:
+    """Records and bytes (key plus value) whose timestamp lies in [start_ms, start_ms + the audit's window)."""
+
+    start_ms: int
+    count: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeCount:
+    """What the offsets [from_offset, to_offset) of a partition held. `topic_id`: of the topic that these offsets belong
+    to; None when it is not known. `load`: the number of the load that published them; None in other tiers."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    windows: tuple[WindowCount, ...]
+    topic_id: UUID | None = None
+    load: int | None = None
+
+
+class ProducerAudit(Protocol):
+    """Counts attempted and acknowledged apart, by topic and window of record time. Thread-safe; does not wait, except
+    in `flush` and `close`."""
+
+    def begin(self, topic: str) -> bool:
+        """Whether a batch of the topic may be sent now. Not, for some seconds at most, while it is being stored that
+        this producer sends again; it is asked again once an event is stored."""
+        ...
+
+    def end(self, topic: str) -> None:
+        """After each `begin` that said yes, once `attempted` was told of what is sent, or nothing is."""
+        ...
+
+    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        """`count` records of one window, `timestamp_ms` in it; `size` is key plus value in bytes of all of them, as
+        serialized, without headers."""
+        ...
+
+    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
+        """With a timestamp of the window that `attempted` got (where the broker stamps, its time); the sums over all
+        calls are the same."""
+        ...
+
+    def failed(self, topic: str, count: int = 1) -> None:
+        """So many that were attempted are given up: they will not be acknowledged any more."""
+        ...
+
+    def flush(self) -> None:
+        """Publish all counts and wait until they are stored."""
+        ...
+
+    def close(self) -> None:
+        """Publish the rest as the last counts of this producer, then stop. Called when all records are settled."""
+        ...
+
+
+class RangeAudit(Protocol):
+    """Counts what an offset range [from, to) of a partition held; for the broker, consumer and hadoop tiers.
+
+    Called from one thread at a time.
+    """
+
+    def start(
+        self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
+    ) -> None:
+        """The partition is this owner's from here on: `from` of the next event is the committed offset. Counts that
+        were not committed are dropped, since their records will be read again. `epoch` grows with each change of
+        owner."""
+        ...
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """The user moved the position. Records below what was counted already are not counted again; below the last
+        commit they make events marked as replay, which no sum includes."""
+        ...
+
+    def count(
+        self, partition: TopicPartition, offsets: Sequence[int], timestamps_ms: Sequence[int], sizes: Sequence[int]
+    ) -> None:
+        """Records handed out, in order; sizes are key plus value in bytes."""
+        ...
+
+    def publish(self, to: Mapping[TopicPartition, int]) -> None:
+        """Publish events for [from, to) and wait until stored; the caller commits `to` only after this returns."""
+        ...
+
+    def committed(self, to: Mapping[TopicPartition, int]) -> None:
+        """The commit that followed `publish` succeeded: the next events begin here."""
+        ...
+
+    def stop(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are no longer this owner's; what was counted and not committed is dropped."""
+        ...
+
+    def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
+        """Publish counts that were made elsewhere, and wait until they are stored. Doing it again changes nothing:
+        for one (tier, owner, topic, topic id, partition, from) one event wins."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class AuditRead(NamedTuple):
+    """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
+    are those of the log that was read."""
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+    topic_id: UUID | None = None
+    leader_epoch: int = -1
+
+
+class BrokerLogs(Protocol):
+    """What a broker lets its audit tier reach. Blocking, thread-safe."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's own listener, once it serves: events are sent to the cluster by Produce, like anyone's."""
+        ...
+
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    @property
+    def offsets(self) -> OffsetStore:
+        """Where the tier keeps how far it has counted, under a reserved group."""
+        ...
+
+    def partitions(self) -> Mapping[TopicPartition, UUID | None]:
+        """Those that this broker leads now, and the ids of their topics."""
+        ...
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+        """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
+        outside of the log. A `KlammError` when the partition is not led here any more."""
+        ...
+
+    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        """Where the log's batches of this leader epoch, or of the last one before it, end; -1 when that is unknown. A
+        position of that epoch beyond it is one of another history: the log was cut, or restored from a backup."""
+        ...
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Create the topic unless it is there."""
+        ...
+
+
+class BackgroundService(Protocol):
+    """Something that runs beside the broker, on its own thread. Both methods block; call them off the event loop."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Finish what is at hand, within seconds, and end. The broker still serves while this runs."""
+        ...
+
+
+class BrokerAudit(BackgroundService, Protocol):
+    """The broker tier of one broker."""
+
+    def watermarks_ms(self) -> Mapping[str, int]:
+        """The completeness watermarks that this broker tells its metrics, by topic, in ms since the epoch; empty where
+        it computes none. Answers at once, on any thread."""
+        ...
+
+
+class Audit(Protocol):
+    """One audit system, as configured."""
+
+    @property
+    def topic(self) -> str:
+        """The audit topic's name; it is itself not audited."""
+        ...
+
+    @property
+    def window_ms(self) -> int:
+        """The length of a window: a record with timestamp t ≥ 0 is in the one that starts at t - t % window_ms (UTC);
+        one without a timestamp (t < 0) in `NO_WINDOW`."""
+        ...
+
+    def audits(self, topic: str) -> bool: ...
+
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
+        """What a producer adds to the first record of each batch that it sends to a partition: who it is, by the owner
+        in its events, and what the batch holds. Not to each record: whoever sent the first one sent the batch."""
+        ...
+
+    def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...
+
+    def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit: ...
+
+    def broker(self, logs: BrokerLogs) -> BrokerAudit:
+        """The broker tier of one broker, not started."""
+        ...

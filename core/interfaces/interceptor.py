@@ -1,0 +1,31 @@
+"""The interception seams: a look at (or a change of) records on their way, in producer and consumer.
+
+An interceptor that raises is counted and passed over: the record goes on as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from ..records.partition import TopicPartition
+from ..records.record import ConsumerRecord, ProducerRecord, RecordMetadata
+
+
+class ProducerInterceptor(Protocol):
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """Before serialization and partitioning; returns the record to send."""
+        ...
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
+        """Once per record: one of the two is set."""
+        ...
+
+
+class ConsumerInterceptor(Protocol):
+    def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
+        """Before they are handed out; offsets advance over what is dropped. Records are shown again when they did not
+        reach the application: another interceptor or a signal interrupted it, or a rebalance took them away."""
+        ...
+
+    def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...

@@ -1,0 +1,112 @@
+"""The sink seam: where a running `klamm sink` puts a group's records.
+
+A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
+
+More protocols are a sink's to implement or not:
+
+- `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
+  means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
+  topic that was deleted and created again.
+- `HistorySink`, for such a sink too: an offset means something in one history of its topic only. A log that was
+  restored from an older backup ends below what the sink has, and other records take the place of those that were lost.
+- `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
+- `CheckedSink`, for a sink that takes only some of what its section may say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+from uuid import UUID
+
+from ..records.partition import TopicPartition
+from ..records.record import ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecords:
+    """What cannot be read: the offsets [from_offset, to_offset), one record or a whole batch. `value` is the record's
+    value as stored, or the batch's bytes; both it and `key` are None where they are deleted by now."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    reason: str
+    key: bytes | None = None
+    value: bytes | None = None
+    is_batch: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogCut:
+    """The records of a partition from `offset` on that were read are no longer in its log; those of them had leader
+    epochs up to `lost_epoch`, and what takes their place has larger ones. A cut that is told again is equal to what it
+    was, unless other commits were made meanwhile."""
+
+    partition: TopicPartition
+    offset: int
+    lost_epoch: int
+
+
+class Sink(Protocol):
+    """Made once per task; called from one thread. A task whose topic is deleted and created again closes its sink and
+    makes another one. A sink that keeps positions of its own is a `TopicIdSink` too: its `topic_ids(ids)` is called
+    between `open` and the first `write`, and its positions are by topic id. One with a place for what cannot be read is
+    a `QuarantineSink` too: `quarantine(bad)`. Making one connects to nothing and writes nothing: `klamm config check`
+    makes one."""
+
+    def open(self) -> None: ...
+
+    def write(self, records: Sequence[ConsumerRecord]) -> None:
+        """Take records of any of the task's partitions, in order within each."""
+        ...
+
+    def flush(self) -> None:
+        """Returns when all that was written is durable; only then are the offsets committed. Called only while each
+        topic is the one whose id the sink was told: what was written before belongs to it."""
+        ...
+
+    def close(self) -> None:
+        """What was not flushed is not kept, or is delivered again. Closing twice is no error."""
+        ...
+
+
+@runtime_checkable
+class TopicIdSink(Sink, Protocol):
+    """A sink that keeps positions of its own."""
+
+    def topic_ids(self, ids: Mapping[str, UUID]) -> None:
+        """Called once, between `open` and the first `write`: the ids of the sink's topics. Not called where the brokers
+        give none."""
+        ...
+
+
+@runtime_checkable
+class HistorySink(Sink, Protocol):
+    """A sink that keeps positions of its own, and is told where a log lost its end."""
+
+    def log_cut(self, cut: LogCut) -> None:
+        """Called after a `flush` and before the first record that was written after the cut: what the sink has of the
+        partition from `cut.offset` on is of the lost history, and its position there is at most `cut.offset`. Durable
+        when it returns; called again with the same cut, unless its position was committed, and then changes
+        nothing."""
+        ...
+
+
+@runtime_checkable
+class QuarantineSink(Sink, Protocol):
+    """A sink with a place for what cannot be read."""
+
+    def quarantine(self, bad: BadRecords) -> None:
+        """Set it aside; it is durable when the next `flush` returns. Doing it again changes nothing."""
+        ...
+
+
+@runtime_checkable
+class CheckedSink(Sink, Protocol):
+    """A sink that judges its section before it is opened, `on.bad.record` included."""
+
+    def check(self, on_bad_record: str) -> None:
+        """`ValueError` that names the key and says what is expected of it. Connects to nothing."""
+        ...

@@ -1,0 +1,21 @@
+"""The topic-validation seam: the broker opens a batch and asks, before it is appended.
+
+A validator that raises refuses the batch with INVALID_RECORD and its one-line message. It runs off the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ..records.record import Record
+
+
+class TopicValidator(Protocol):
+    def applies_to(self, topic: str) -> bool:
+        """Asked once per topic: whether its batches are to be opened for this validator."""
+        ...
+
+    def validate(self, topic: str, partition: int, records: Sequence[Record]) -> None:
+        """Raise `KlammError` to refuse; `records` have offsets relative to the batch (from 0)."""
+        ...

@@ -1,0 +1,1 @@
+"""Retention, compaction and the scrubber."""

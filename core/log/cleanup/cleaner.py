@@ -1,0 +1,231 @@
+"""The threads that compact logs: which partition next, how far it is compacted, and what to do when it fails.
+
+The partition with the largest share of bytes not yet compacted goes first, once that share reaches
+`min.cleanable.dirty.ratio`; one with a record older than `max.compaction.lag.ms` goes before all. How far each is
+compacted stands in `cleaner-offset-checkpoint`. A partition with a batch that cannot be read is left alone from then
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from ...config.section import LONG_MAX
+from ...errors import CorruptRecordError, KlammError, StorageError
+from ...faults import fault_point
+from ...records.codecs import CodecTable, UnsupportedCodecError
+from ...records.partition import TopicPartition
+from ..errors import LogClosedError
+from ..manager import LogManager
+from ..partition_log import PartitionLog
+from ..segment.segment import Segment
+from ..state.checkpoints import CLEANER_OFFSETS
+from ..state.clock import Clock, system_clock
+from .compaction import CompactionCancelledError, Compactor, compact, first_timestamp
+from .throttle import Throttle, ToldToStopError
+
+_log = logging.getLogger(__name__)
+_JOIN_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class CleanerConfig:
+    """`log.cleaner.*`: bytes, bytes per second, ms."""
+
+    threads: int = 1
+    dedupe_buffer_size: int = 128 * 1024 * 1024
+    io_max_bytes_per_second: float = sys.float_info.max
+    backoff_ms: int = 15_000
+
+
+@dataclass(frozen=True, slots=True)
+class Dirt:
+    """What of a log is not compacted: offsets [first, end), `ratio` of the bytes that may be; `overdue` by its age."""
+
+    first: int
+    end: int
+    ratio: float
+    overdue: bool
+
+
+def dirt_of(log: PartitionLog, compacted_to: int, now_ms: int) -> Dirt | None:
+    """None when there is nothing to compact."""
+    config = log.config
+    sealed = log.sealed_segments()
+    if not sealed:
+        return None
+    end = sealed[0].base_offset
+    bases = [s.base_offset for s in sealed[1:]] + [log.sealed_end(sealed)]
+    first = compacted_to if log.log_start_offset <= compacted_to <= bases[-1] else log.log_start_offset
+    clean = dirty = 0
+    dirty_segments: list[Segment] = []
+    for segment, following in zip(sealed, bases, strict=True):
+        if following <= first:
+            clean += segment.size
+        elif config.min_compaction_lag_ms and segment.largest.timestamp_ms > now_ms - config.min_compaction_lag_ms:
+            break
+        else:
+            dirty += segment.size
+            dirty_segments.append(segment)
+        end = following
+    if end <= first or not dirty_segments:
+        return None
+    overdue = _overdue(log, dirty_segments[0], now_ms)
+    return Dirt(first, end, dirty / (clean + dirty) if clean + dirty else 0.0, overdue)
+
+
+def _overdue(log: PartitionLog, segment: Segment, now_ms: int) -> bool:
+    limit = log.config.max_compaction_lag_ms
+    return limit < LONG_MAX and 0 <= first_timestamp(log, segment) < now_ms - limit
+
+
+class Cleaner:
+    """Made once the logs are loaded, before topics may come or go. `start` and `stop` its threads, or `run_once`."""
+
+    def __init__(
+        self, logs: LogManager, codecs: CodecTable, config: CleanerConfig, clock: Clock = system_clock
+    ) -> None:
+        self._logs = logs
+        self._config = config
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._busy: set[TopicPartition] = set()
+        self._given_up: set[UUID] = set()
+        self._checkpoint = logs.shared_checkpoint(CLEANER_OFFSETS)
+        self._compacted = {
+            tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read() if tp in found
+        }
+        self._codecs = codecs
+        self._tools = self._make_tools(config)
+
+    def _make_tools(self, config: CleanerConfig) -> Compactor:
+        share = max(1, config.threads)
+        throttle = Throttle(config.io_max_bytes_per_second / share, self._stopping.wait)
+        return Compactor(self._codecs, config.dedupe_buffer_size // share, throttle, self._clock)
+
+    def reconfigure(self, config: CleanerConfig) -> None:
+        """Blocking. Go on with other settings; a pass that is under way is broken off and made again."""
+        if config == self._config:
+            return
+        self.stop()
+        self._stopping = threading.Event()
+        self._threads = []
+        self._config = config
+        self._tools = self._make_tools(config)
+        self.start()
+
+    def _read(self) -> list[tuple[TopicPartition, int]]:
+        try:
+            return list(self._checkpoint.read().items())
+        except StorageError as error:
+            _log.warning("%s; the logs are compacted from their start", error)
+            return []
+
+    def start(self) -> None:
+        for number in range(self._config.threads):
+            thread = threading.Thread(target=self._run, name=f"klamm-cleaner-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Break off what is under way; its files are removed."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        stopping = self._stopping
+        while not stopping.is_set():
+            try:
+                worked = self.run_once()
+            except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
+                _log.error("the log cleaner: unexpected %s: %s", type(error).__name__, error)
+                worked = False
+            if not worked:
+                stopping.wait(self._config.backoff_ms / 1000)
+
+    def run_once(self) -> bool:
+        """Compact the log that needs it most; False when none does, or it could not be."""
+        grabbed = self._grab()
+        if grabbed is None:
+            return False
+        log, dirt = grabbed
+        try:
+            self._clean(log, dirt)
+        except (CompactionCancelledError, ToldToStopError) as cancelled:
+            _log.debug("compaction of %s was broken off: %s", log.tp, cancelled)
+            return False
+        except (CorruptRecordError, UnsupportedCodecError) as error:
+            self._given_up.add(log.topic_id)
+            _log.error("%s cannot be compacted, and is left as it is until the next start: %s", log.tp, error)
+        except LogClosedError:
+            return False
+        except KlammError as error:
+            _log.error("compaction of %s failed and is tried again: %s", log.tp, error)
+            return False
+        finally:
+            with self._lock:
+                self._busy.discard(log.tp)
+        return True
+
+    def _grab(self) -> tuple[PartitionLog, Dirt] | None:
+        now_ms = self._clock()
+        found: list[tuple[bool, float, PartitionLog, Dirt]] = []
+        with self._lock:
+            for tp, log in self._logs.logs().items():
+                usable = log.config.compacts and log.offline is None and log.topic_id not in self._given_up
+                if not usable or tp in self._busy:
+                    continue
+                dirt = self._dirt(log, now_ms)
+                if dirt and (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
+                    found.append((dirt.overdue, dirt.ratio, log, dirt))
+            if not found:
+                return None
+            _, _, log, dirt = max(found, key=lambda row: row[:2])
+            self._busy.add(log.tp)
+        return log, dirt
+
+    def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt | None:
+        try:
+            log.roll_when_older(log.config.max_compaction_lag_ms, now_ms)
+            return dirt_of(log, self.compacted_to(log), now_ms)
+        except LogClosedError:
+            return None
+        except KlammError as error:
+            _log.error("%s cannot be looked at for compaction: %s", log.tp, error)
+            return None
+
+    def compacted_to(self, log: PartitionLog) -> int:
+        """The first offset that no pass has read yet; 0 for a log that is not known."""
+        topic_id, at = self._compacted.get(log.tp, (log.topic_id, 0))
+        return at if topic_id == log.topic_id else 0
+
+    def _clean(self, log: PartitionLog, dirt: Dirt) -> None:
+        first = dirt.first
+        while first < dirt.end:
+            done = compact(log, first, dirt.end, self._tools)
+            first = done.first_dirty
+            self._note(log, first)
+            _log.info(
+                "%s is compacted to offset %d: %d bytes became %d, %d records went", log.tp, first, done.bytes_before,
+                done.bytes_after, done.records_dropped,
+            )  # fmt: skip
+            if done.keyless_dropped:
+                _log.warning("%s: %d of the records that went had no key", log.tp, done.keyless_dropped)
+
+    def _note(self, log: PartitionLog, first_dirty: int) -> None:
+        with self._lock:
+            self._compacted[log.tp] = (log.topic_id, first_dirty)
+            logs = self._logs.logs()
+            known = {
+                tp: at for tp, (topic_id, at) in self._compacted.items() if tp in logs and logs[tp].topic_id == topic_id
+            }
+            fault_point("compaction.checkpoint")
+            self._checkpoint.write(known)

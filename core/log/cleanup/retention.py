@@ -1,0 +1,49 @@
+"""Which segments retention takes: always the oldest, never one that holds records at or above the high watermark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...config.sections.topic import TopicConfig
+from ..segment.segment import Segment
+
+UNLIMITED: Final = -1
+
+
+def expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
+    """How many of the oldest segments are to go: by time, by size, or because the log start has passed them.
+
+    All of them means that the last one must be rolled first.
+    """
+    below = sum(segment.next_offset <= high_watermark for segment in segments)
+    passed = sum(segment.next_offset <= log_start for segment in segments[:-1])
+    if not config.deletes:
+        return min(passed, below)
+    return min(max(passed, _by_time(segments, config, now_ms), _by_size(segments, config)), below)
+
+
+def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
+    """A segment's age is that of its largest timestamp, or of its file where no record has one."""
+    if config.retention_ms == UNLIMITED:
+        return 0
+    count = 0
+    for segment in segments:
+        if not segment.size or now_ms - segment.retention_time_ms() <= config.retention_ms:
+            break
+        count += 1
+    return count
+
+
+def _by_size(segments: Sequence[Segment], config: TopicConfig) -> int:
+    """As long as the rest is still `retention.bytes` large; never the last segment."""
+    if config.retention_bytes == UNLIMITED:
+        return 0
+    excess = sum(segment.size for segment in segments) - config.retention_bytes
+    count = 0
+    for segment in segments[:-1]:
+        excess -= segment.size
+        if excess < 0:
+            break
+        count += 1
+    return count

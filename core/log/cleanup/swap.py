@@ -1,0 +1,91 @@
+"""Putting a compacted segment in the place of others, so that a crash at any step leaves the old or the new.
+
+1. `.log.cleaned` is whole and on disk. Before the next step a start removes it.
+2. It is renamed `.log.swap`, and the directory is flushed: from here on a start finishes what follows.
+3. The old segments' files are renamed `.deleted`.
+4. The new indexes lose `.cleaned`, then the segment `.swap`; the directory is flushed.
+
+A swap file ends where the last of the old segments ended (compaction sees to it), so it says itself which it replaces.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+
+from ...errors import CorruptRecordError
+from ...faults import fault_point
+from ..segment.file_operations import OpenFile, remove, rename, storage, sync_directory
+from ..segment.naming import CORRUPT, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, parse_segment_file, segment_file
+from ..segment.scan import scan
+from ..segment.segment import Segment
+
+_log = logging.getLogger(__name__)
+
+
+def commit_swap(directory: Path, cleaned: Segment) -> None:
+    """Step 2: after it the swap is done, now or at the next start. `StorageError` before: nothing happened."""
+    with storage(f"cannot rename {cleaned.path}"):
+        fault_point("compaction.swap")
+        rename(cleaned.path, _swap_file(directory, cleaned.base_offset))
+        fault_point("compaction.swapped")
+        sync_directory(directory)
+
+
+def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> list[Path]:
+    """Steps 3 and 4; the paths of the old files, to be removed after the delay."""
+    moved: list[Path] = []
+    for segment in old:
+        fault_point("compaction.remove_old")
+        moved += segment.mark_removed()
+    fault_point("compaction.finish")
+    with storage(f"cannot rename the files of {cleaned.path}"):
+        cleaned.take_names(directory, _swap_file(directory, cleaned.base_offset))
+        fault_point("compaction.finished")
+        sync_directory(directory)
+    return moved
+
+
+def recover_swaps(directory: Path) -> None:
+    """At start: finish every swap that was committed."""
+    with storage(f"cannot finish the compaction of {directory}"):
+        swaps = sorted(path for path in directory.iterdir() if path.name.endswith(LOG + SWAP))
+        for path in swaps:
+            _recover(directory, path)
+        if swaps:
+            sync_directory(directory)
+
+
+def _recover(directory: Path, path: Path) -> None:
+    parsed = parse_segment_file(path.name.removesuffix(SWAP))
+    if parsed is None:
+        return
+    base = parsed[0]
+    try:
+        end = _end(path, base)
+    except CorruptRecordError as error:
+        aside = path.with_name(f"{path.name}{CORRUPT}")
+        _log.error("%s, written by compaction, is damaged (%s): set aside as %s", path, error, aside.name)
+        rename(path, aside)
+        return
+    for other in list(directory.iterdir()):
+        found = parse_segment_file(other.name)
+        replaced = found is not None and (found[0] == base or base < found[0] < end)
+        if found and replaced and found[1] in (LOG, OFFSET_INDEX, TIME_INDEX):
+            fault_point("compaction.recover")
+            remove(other)
+    fault_point("compaction.recover")
+    rename(path, segment_file(directory, base, LOG))
+    _log.info("%s: a compaction that a stop had cut short was finished", directory)
+
+
+def _end(path: Path, base: int) -> int:
+    file, end = OpenFile(path), base
+    for _, header in scan(file, 0, file.size(), verify=True):
+        end = header.next_offset
+    return end
+
+
+def _swap_file(directory: Path, base: int) -> Path:
+    return segment_file(directory, base, LOG + SWAP)

@@ -1,0 +1,129 @@
+"""Logs that are gone: a broker does not begin a partition again at offset 0 where it has written before.
+
+The log directory as a whole is taken for empty where `meta.properties` or every checkpoint is missing: a broker writes
+both before it is given its first partition. Then the partitions that the cluster has on this broker stop the start,
+before anything is written. In a directory that is in use the checkpoint of high watermarks says which partitions have
+held records; one of these without a segment is not made again.
+
+The checkpoints know nothing of a partition that was made after the backup from which they were restored. The
+coordination does (`KnownPast`): whatever existed at the broker's last start had a directory then; and a directory that
+has not seen that start is older, so that it proves nothing of any partition. A topic that is new, and whose directory a
+crash has prevented, was made after the last start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ...errors import StorageError
+from ...records.partition import TopicPartition, some_of
+from ..log_directory import META
+from ..segment.file_operations import storage
+from ..segment.naming import LOG, is_deleted, is_stray, parse_directory, partition_directory
+from ..state.checkpoints import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from ..state.last_start import NO_START, read_last_start
+
+_log = logging.getLogger(__name__)
+ACCEPT: Final = "--accept-missing-logs"
+_UNKNOWN: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KnownPast:
+    """What the coordination knows of the directory. `last_start`: the broker epoch of the last start at which every
+    partition was opened; `NO_START` where none is known. `created` gives a partition's creation id, to be
+    compared with broker epochs."""
+
+    last_start: int = NO_START
+    created: Callable[[TopicPartition], int] = lambda _: NO_START
+
+
+class MissingLogs:
+    """`tp in missing` where a partition's log is gone and that was not accepted. Not thread-safe: the manager's lock
+    guards it."""
+
+    def __init__(
+        self, directory: Path, expected: Collection[TopicPartition], accept: bool, past: KnownPast = KnownPast()
+    ) -> None:
+        """`StorageError` where the whole directory is empty, `expected` should be there and that is not accepted."""
+        self._directory = directory
+        self._expected = expected
+        self._past = past
+        self._accept = accept
+        self._ends: dict[TopicPartition, int] = {}
+        self.accepted: set[TopicPartition] = set()
+        """Partitions that begin again."""
+        self.new_directory = self._is_new()
+        self._seen = read_last_start(directory)
+        self.is_older = not self.new_directory and self._seen < past.last_start
+        """Whether the directory has not seen the broker's last start."""
+        gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
+        if gone and not accept:
+            raise StorageError(
+                f"log directory {directory} is empty, but the cluster has {len(gone)} partitions here "
+                f"({some_of(gone)}): mount or restore it, or start once with {ACCEPT} to begin them again without "
+                "their records"
+            )
+        self.accepted.update(gone)
+
+    def _is_new(self) -> bool:
+        with storage(f"cannot read {self._directory}"):
+            checkpoints = (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_STARTS)
+            used = (self._directory / META).exists() and any((self._directory / name).exists() for name in checkpoints)
+        return not used
+
+    def _is_empty(self, tp: TopicPartition) -> bool:
+        """Whether there is no segment, nor one that compaction is putting in place."""
+        path = self._directory / partition_directory(tp)
+        with storage(f"cannot read {path}"):
+            return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
+
+    def look(self, ends: Mapping[TopicPartition, int]) -> None:
+        """Note which of the partitions in the checkpoints are gone. What the broker itself has taken away (deleted, set
+        aside) is not: the checkpoints may be older."""
+        with storage(f"cannot read {self._directory}"):
+            moved = {
+                parse_directory(path.name.rpartition(".")[0])
+                for path in self._directory.iterdir()
+                if is_deleted(path.name) or is_stray(path.name)
+            }
+        written = {tp: end for tp, end in ends.items() if end > 0}
+        for tp in {*written, *self._expected} - moved - self.accepted:
+            if self._is_empty(tp) and (tp in written or self._was_here(tp)):
+                if self._accept:
+                    self.accepted.add(tp)
+                else:
+                    self._ends[tp] = written.get(tp, _UNKNOWN)
+        for tp in sorted(self.accepted):
+            _log.warning("%s begins again at offset 0: its log is gone, and %s was given", tp, ACCEPT)
+
+    def _was_here(self, tp: TopicPartition) -> bool:
+        """Whether the broker has had a directory for the partition, as far as the coordination knows."""
+        if self._seen == self._past.last_start != NO_START:
+            return self._past.created(tp) < self._past.last_start
+        return self.is_older
+
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._ends
+
+    def ends(self) -> Mapping[TopicPartition, int]:
+        """Where each ended, for the checkpoint: the next start must know it as well. 0 where that is not known."""
+        return dict(self._ends)
+
+    def check(self, tp: TopicPartition) -> None:
+        """`StorageError` where the partition must not be made again."""
+        end = self._ends.get(tp)
+        if end is not None:
+            known = "it was here at the broker's last start" if end == _UNKNOWN else f"its log ended at offset {end}"
+            raise StorageError(
+                f"{self._directory / partition_directory(tp)} has no segments, but {known}: "
+                f"restore it with the broker stopped, or start once with {ACCEPT} to begin it again without its records"
+            )
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The topic was deleted."""
+        self._ends.pop(tp, None)

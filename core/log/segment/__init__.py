@@ -1,0 +1,1 @@
+"""Segments: files of record batches with their indexes, read and searched."""

@@ -1,0 +1,195 @@
+"""The few file operations that the log is made of, each with its fault point, and OSError translated once."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ...errors import StorageError
+from ...faults import fault_point
+
+MOST_CACHED: Final = 512 * 1024  # a copy of that size takes about as long as a thread to wake up
+_FILE_MODE: Final = 0o644
+_NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
+
+
+@contextmanager
+def storage(what: str) -> Iterator[None]:
+    """OSError becomes `StorageError`: `what` failed, and why."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{what}: {error.strerror or error}") from error
+
+
+class _Scratch(threading.local):
+    """Memory that reads without waiting go through, a thread's own: new memory would be zeroed for each."""
+
+    def __init__(self) -> None:
+        self._memory: memoryview | None = None
+
+    def of(self, size: int) -> memoryview:
+        if self._memory is None:
+            self._memory = memoryview(bytearray(MOST_CACHED))
+        return self._memory[:size]
+
+
+_scratch: Final = _Scratch()
+
+
+class OpenFile:
+    """A file descriptor that closes when the last who holds this object lets go.
+
+    A reader takes the object under the log's lock and reads without it; meanwhile the segment may be removed. Reference
+    counting keeps the descriptor open until the read is done, and never lets another file take its number.
+    """
+
+    __slots__ = ("fd",)
+
+    def __init__(self, path: Path) -> None:
+        self.fd = -1
+        with storage(f"cannot open {path}"):
+            self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _FILE_MODE)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def read(self, size: int, pos: int) -> bytes:
+        """Up to `size` bytes at `pos`; fewer only at the end of the file."""
+        data = os.pread(self.fd, size, pos)
+        if len(data) == size or not data:
+            return data
+        parts, got = [data], len(data)
+        while got < size:
+            data = os.pread(self.fd, size - got, pos + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_cached(self, size: int, pos: int) -> bytes | None:
+        """As `read`, or None where the bytes are not all in the page cache, or more than `MOST_CACHED`. Never waits
+        for a disk, nor keeps the caller for long."""
+        if size > MOST_CACHED:
+            return None
+        buffer = _scratch.of(size)
+        try:
+            got = os.preadv(self.fd, [buffer], pos, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno in _NO_NOWAIT:  # a file system that cannot tell
+                return None
+            raise
+        return bytes(buffer) if got == size else None
+
+    def write(self, data: bytes | bytearray | memoryview, pos: int) -> None:
+        """All of `data` at `pos`."""
+        done = os.pwrite(self.fd, data, pos)
+        if done == len(data):
+            return
+        view = memoryview(data)
+        while done < len(data):
+            done += os.pwrite(self.fd, view[done:], pos + done)
+
+    def sync(self) -> None:
+        fault_point("files.fsync")
+        os.fdatasync(self.fd)
+
+    def forget_pages(self, pos: int, size: int = 0) -> None:
+        """Drop the clean pages of `size` bytes from `pos` on, or all, from the page cache: the next read asks the
+        disk."""
+        os.posix_fadvise(self.fd, pos, size, os.POSIX_FADV_DONTNEED)
+
+    def truncate(self, size: int) -> None:
+        fault_point("files.truncate")
+        os.ftruncate(self.fd, size)
+
+
+def is_short(path: Path, size: int) -> bool:
+    """Whether it is known that the file is not there, or has fewer bytes than that."""
+    try:
+        return path.stat().st_size < size
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # nothing is known; a read or a write will tell
+        return False
+
+
+def sync_directory(path: Path) -> None:
+    """Make creations, renames and removals in a directory durable."""
+    fault_point("files.fsync_directory")
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file_system(path: Path) -> bool:
+    """Make all that was written to the file system of `path` durable, names too. False where that cannot be done: the
+    caller syncs file by file, and is told there what fails."""
+    syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
+    if syncfs is None:
+        return False
+    try:
+        fault_point("files.fsync_directory")
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return int(syncfs(fd)) == 0
+    finally:
+        os.close(fd)
+
+
+def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
+    """Replace a file's content whole: readers and a restart see the old or the new, never a part.
+
+    Without `durable` a power cut (not a killed process) may leave it empty; such a file needs a checksum.
+    """
+    partial = path.with_name(path.name + ".tmp")
+    with storage(f"cannot write {path}"):
+        fault_point("files.write")
+        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            if durable:
+                fault_point("files.fsync")
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        rename(partial, path)
+        if durable:
+            sync_directory(path.parent)
+
+
+def rename(source: Path, target: Path) -> None:
+    fault_point("files.rename")
+    source.rename(target)
+
+
+def remove_tree(path: Path) -> None:
+    """A directory and all that is in it."""
+    fault_point("files.rmtree")
+    shutil.rmtree(path)
+
+
+def remove(path: Path) -> None:
+    """Gone, or was not there."""
+    fault_point("files.unlink")
+    path.unlink(missing_ok=True)

@@ -1,0 +1,173 @@
+"""The segments of one partition, in offset order.
+
+Invariants: there is at least one; base offsets increase; each segment begins at or after the end of the one before;
+only the last one, the active segment, grows. Not thread-safe: `PartitionLog` holds the lock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ...config.sections.topic import TopicConfig
+from ..cleanup.swap import finish_swap
+from .file_operations import write_atomically
+from .naming import HOLES
+from .open_files import OpenFiles
+from .reading import BrokenChainError, Extent
+from .segment import Segment
+
+
+class LogSegments:
+    """Finds, rolls, replaces, truncates and deletes segments. `len` and iteration go from the oldest to the active one.
+
+    The files of a segment that was deleted or replaced are renamed at once and stay on disk until `take_deleted`.
+    """
+
+    def __init__(
+        self, directory: Path, segments: Sequence[Segment], config: TopicConfig, files: OpenFiles, *, dense: bool
+    ) -> None:
+        """`segments`: at least one, loaded."""
+        self.active = segments[-1]
+        self.dense = dense
+        """Whether offsets have no gaps, so that each batch begins exactly where the one before it ended."""
+        self.directory_changed = True
+        """Whether a segment's file was created since the directory was last flushed."""
+        self._directory = directory
+        self._segments = list(segments)
+        self._bases = [segment.base_offset for segment in segments]
+        self._config = config
+        self._files = files
+        self._deleted: list[tuple[int, Path]] = []
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    def __contains__(self, segment: Segment) -> bool:
+        return segment in self._segments
+
+    @property
+    def first_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self._bases[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+        for segment in self._segments:
+            segment.reconfigure(config)
+
+    def allow_gaps(self) -> None:
+        """Offsets may have gaps from now on, for good: reads check all but that offsets follow one another exactly."""
+        if self.dense:
+            write_atomically(self._directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
+            self.dense = False
+            for segment in self._segments:
+                segment.dense = False
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def sealed(self, below: int) -> list[Segment]:
+        """The segments that are no longer written and end at or below this offset."""
+        return [segment for segment in self._segments[:-1] if segment.next_offset <= below]
+
+    def base_after(self, offset: int) -> int | None:
+        """The first base offset above `offset`; None where there is none."""
+        return next((base for base in self._bases if base > offset), None)
+
+    def extents(self, offset: int, bound: int, max_bytes: int, *, cached_only: bool) -> list[Extent]:
+        """Returns where the batches are from the one that holds `offset` to the offset `bound`, in as many segments as
+        it takes to reach `max_bytes`. The extents hold the files open.
+
+        Raises `BrokenChainError` where offsets are missing in a log without gaps before anything was found, and
+        `NotCachedError` when `cached_only` and the disk would have to be read.
+        """
+        found: list[Extent] = []
+        segments, bases = self._segments, self._bases
+        index, size = bisect_right(bases, offset) - 1, 0
+        while offset < bound and index < len(segments) and size < max(max_bytes, 1):
+            segment = segments[index]
+            start, expected = segment.locate_batch(offset, cached_only=cached_only)
+            end = segment.size
+            if bound < segment.next_offset:
+                end = segment.locate(bound, cached_only=cached_only)
+            if end > start:
+                found.append(segment.extent(start, end, expected))
+                size += end - start
+            index += 1
+            if index < len(segments) and self.dense and segment.next_offset < bases[index]:
+                if found:
+                    break  # what comes before the gap is read; the next read, which begins at the gap, is refused
+                missing = f"offsets {segment.next_offset} to {bases[index] - 1} are damaged or missing"
+                raise BrokenChainError(segment.path, segment.size, missing)
+            offset = max(offset, segment.next_offset)
+        return found
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def roll(self, base_offset: int, now_ms: int) -> Segment:
+        """Begins a new active segment; the old one must have been sealed. Nothing changes where that fails."""
+        segment = Segment(self._directory, base_offset, self._config, now_ms, self._files)
+        segment.dense = self.dense
+        sealed, self.active = self.active, segment
+        self._segments.append(segment)
+        self._bases.append(base_offset)
+        self.directory_changed = True
+        sealed.used()
+        return segment
+
+    def holds_sealed(self, segments: Sequence[Segment]) -> bool:
+        """Whether all of them are here, one after the other, and none is the active one."""
+        first = bisect_right(self._bases, segments[0].base_offset) - 1
+        last = first + len(segments)
+        return first >= 0 and last < len(self._segments) and self._segments[first:last] == list(segments)
+
+    def replace(self, old: Sequence[Segment], cleaned: Segment, due_ms: int) -> None:
+        """Puts `cleaned`, whose swap was committed, in the place of `old`; the old files go at `due_ms`. After
+        `StorageError` the files are those of neither."""
+        moved = finish_swap(self._directory, old, cleaned)
+        self._deleted += [(due_ms, path) for path in moved]
+        first = bisect_right(self._bases, old[0].base_offset) - 1
+        self._segments[first : first + len(old)] = [cleaned]
+        self._bases[first : first + len(old)] = [cleaned.base_offset]
+        cleaned.used()
+
+    def delete_oldest(self, count: int, due_ms: int) -> None:
+        """Takes the `count` oldest segments out, never the active one; their files go at `due_ms`."""
+        for segment in self._segments[:count]:
+            self._deleted += [(due_ms, path) for path in segment.mark_removed()]
+        del self._segments[:count], self._bases[:count]
+
+    def take_deleted(self, now_ms: int) -> list[Path]:
+        """The files whose delay has passed; the caller removes them."""
+        due = [path for at, path in self._deleted if at <= now_ms]
+        self._deleted = [(at, path) for at, path in self._deleted if at > now_ms]
+        return due
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every batch that holds `offset` or a later one, and the segments that begin at or after it but for the
+        first."""
+        while len(self._segments) > 1 and self._bases[-1] >= offset:
+            self._bases.pop()
+            discarded = self._segments.pop()
+            self.active = self._segments[-1]
+            discarded.discard()
+        self.active.truncate_to(offset)
+
+    def seal(self) -> None:
+        """Writes the indexes that are in memory only."""
+        for segment in self._segments:
+            segment.seal()
+
+    def close_files(self) -> None:
+        """Closes the files, each once its last reader is done."""
+        for segment in self._segments:
+            segment.let_go()

@@ -1,0 +1,188 @@
+"""Reading whole batches from stretches of segment files, without the log's lock.
+
+No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them by what surrounds them:
+each batch begins where the one before it ended (in a log with holes: not before), its epoch is the one that
+`leader-epoch-checkpoint` has for its offset. What comes before a batch that fails is served, nothing of it ever is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ...errors import CorruptRecordError
+from ...records.chain import Chain, check_chain
+from ...records.header import CRC_FROM, HEADER_SIZE, LENGTH_OVERHEAD, MAGIC, MAGIC_AT, BatchHeader
+from .file_operations import OpenFile
+
+MAX_HINTS: Final = 64
+_FRONT: Final = Struct(">qi")
+"""Base offset, batch length."""
+
+
+class Extent(NamedTuple):
+    """Bytes [start, end) of a segment's file: whole batches, the first of which begins at offset `expected` (in a log
+    with holes: there or later). `hints` maps offsets to positions for later reads; the segment takes a new one when it
+    is cut, so that a late reader cannot leave a wrong hint."""
+
+    file: OpenFile
+    path: Path
+    start: int
+    end: int
+    expected: int
+    hints: dict[int, int]
+
+
+class BrokenChainError(CorruptRecordError):
+    """A batch that does not follow the one before it, or fails its CRC. `position` is its first byte in `path`."""
+
+    def __init__(self, path: Path, position: int, what: str) -> None:
+        super().__init__(f"{path}, byte {position}: {what}")
+        self.path = path
+        self.position = position
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRules:
+    """What the batches of one log must be like. `dense`: offsets without holes. `verify`: CRCs too. The epochs and the
+    offsets where they begin are those of the epoch checkpoint; an empty list: not known."""
+
+    dense: bool
+    verify: bool
+    epochs: list[int]
+    starts: list[int]
+
+    def epoch_at(self, offset: int) -> int:
+        """What is older than the first known epoch's start is its too: the log start may lie within a batch."""
+        return self.epochs[max(bisect_right(self.starts, offset) - 1, 0)]
+
+    def check(self, data: bytes, extent: Extent) -> Chain:
+        """The whole batches in `data`, read at the extent's start; `BrokenChainError` at the first bad one."""
+        try:
+            chain = check_chain(data, expected=extent.expected, dense=self.dense, verify=self.verify)
+            if self._epochs_agree(chain):
+                return chain
+        except CorruptRecordError:
+            pass  # where, and whether it is one, is found out with care
+        return self._walk(data, extent)
+
+    def _epochs_agree(self, chain: Chain) -> bool:
+        if not self.epochs or chain.last_at < 0:
+            return True
+        if self.dense:
+            ends = [*(base for _, base in chain.epochs[1:]), chain.next_offset]
+            if any(self.epoch_at(end - 1) != epoch for (epoch, _), end in zip(chain.epochs, ends, strict=True)):
+                return False
+        return all(self.epoch_at(base) == epoch for epoch, base in chain.epochs)
+
+    def _walk(self, data: bytes, extent: Extent) -> Chain:
+        """As `check`, batch by batch."""
+        pos, expected, count, last, first = 0, extent.expected, 0, -1, -1
+        stamps = [-1]
+        while len(data) - pos >= HEADER_SIZE:
+            _possible_size(data, pos, extent)
+            header = BatchHeader.parse(data, pos) if data[pos + MAGIC_AT] == MAGIC else None
+            what = self._fault(data, pos, header, expected)
+            if what or header is None:
+                raise BrokenChainError(extent.path, extent.start + pos, what)
+            if header.size > len(data) - pos:
+                break
+            first = header.base_offset if first < 0 else first
+            stamps.append(header.max_timestamp)
+            expected, count, last = header.next_offset, count + 1, pos
+            pos += header.size
+        return Chain(count, pos, first, expected, max(stamps), last, [])
+
+    def _fault(self, data: bytes, pos: int, header: BatchHeader | None, expected: int) -> str:
+        if header is None:
+            return f"a batch has magic {data[pos + MAGIC_AT]}, not {MAGIC}"
+        name = f"the batch at offset {header.base_offset}"
+        if header.base_offset < expected or (self.dense and header.base_offset != expected):
+            return f"{name} should begin at {'' if self.dense else 'or after '}{expected}"
+        if header.last_offset_delta < 0 or header.record_count - 1 > header.last_offset_delta:
+            return f"{name} says that it holds {header.record_count} records up to offset {header.last_offset}"
+        if self.epochs and header.leader_epoch != self.epoch_at(header.base_offset):
+            return f"{name} has the leader epoch {header.leader_epoch}, not {self.epoch_at(header.base_offset)}"
+        if not self.verify or header.size > len(data) - pos:
+            return ""
+        crc = crc32c(memoryview(data)[pos + CRC_FROM : pos + header.size])
+        return "" if crc == header.crc else f"{name} fails its CRC"
+
+
+def read_extents(
+    extents: list[Extent], max_bytes: int, min_one: bool, rules: ChainRules, *, cached_only: bool = False
+) -> tuple[bytes | None, BrokenChainError | None]:
+    """Whole batches in order, up to `max_bytes`; the first one however large if `min_one`. None when `cached_only` and
+    not all is in the page cache. With the error that ended it, if one did: what is returned lies before."""
+    parts: list[bytes] = []
+    room = max_bytes
+    for extent in extents:
+        wanted = min(max(room, 0), extent.end - extent.start)
+        data = _read(extent, wanted, cached_only)
+        if data is None:
+            return None, None
+        try:
+            if wanted < extent.end - extent.start and min_one and not parts and _first_is_cut(data):
+                data = _read(extent, _first_size(extent), cached_only)
+                if data is None:
+                    return None, None
+            chain = rules.check(data, extent)
+            if chain.end < len(data) or chain.end == 0:
+                _check_cut(data, chain.end, extent)
+        except BrokenChainError as error:
+            if error.position > extent.start:
+                parts.append((data or b"")[: error.position - extent.start])
+            return b"".join(parts), error
+        parts.append(data if chain.end == len(data) else data[: chain.end])
+        if extent.start + chain.end < extent.end:  # cut off at the limit
+            _leave_hint(extent, chain)
+            break
+        room -= len(data)
+    return parts[0] if len(parts) == 1 else b"".join(parts), None
+
+
+def _read(extent: Extent, size: int, cached_only: bool) -> bytes | None:
+    if not size:
+        return b""
+    return extent.file.read_cached(size, extent.start) if cached_only else extent.file.read(size, extent.start)
+
+
+def _first_is_cut(data: bytes) -> bool:
+    if len(data) < _FRONT.size:
+        return True
+    return int(_FRONT.unpack_from(data)[1]) + LENGTH_OVERHEAD > len(data)
+
+
+def _first_size(extent: Extent) -> int:
+    raw = extent.file.read(_FRONT.size, extent.start)
+    if len(raw) < _FRONT.size:
+        raise BrokenChainError(extent.path, extent.start, "the file ends inside a batch")
+    return _possible_size(raw, 0, extent)
+
+
+def _possible_size(data: bytes, pos: int, extent: Extent) -> int:
+    base_offset, length = _FRONT.unpack_from(data, pos)
+    size = int(length) + LENGTH_OVERHEAD
+    if not HEADER_SIZE <= size <= extent.end - extent.start - pos:
+        raise BrokenChainError(extent.path, extent.start + pos, f"the batch at offset {base_offset} has {size} bytes")
+    return size
+
+
+def _check_cut(data: bytes, pos: int, extent: Extent) -> None:
+    """What follows the last whole batch must be one that the limit cut off, not one that lies about its length."""
+    if extent.start + len(data) >= extent.end:
+        raise BrokenChainError(extent.path, extent.start + pos, "a batch is longer than what is left of its segment")
+    if len(data) - pos >= _FRONT.size:
+        _possible_size(data, pos, extent)
+
+
+def _leave_hint(extent: Extent, chain: Chain) -> None:
+    if chain.last_at >= 0:
+        if len(extent.hints) >= MAX_HINTS:
+            extent.hints.clear()
+        extent.hints[chain.next_offset] = extent.start + chain.end

@@ -1,0 +1,417 @@
+"""A segment: one file of whole record batches in offset order, with its two indexes.
+
+Invariants: `size` is the end of the last whole batch; every offset in the file lies in [base_offset, next_offset); only
+the last segment of a log grows. Not thread-safe: the log's lock guards all but the reading of an `OpenFile`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from ...config.sections.topic import TopicConfig
+from ...errors import CorruptRecordError, StorageError
+from ...faults import fault_point
+from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from ..recovery.resync import scan_past_damage
+from .file_operations import OpenFile, remove, rename, storage
+from .index_builder import Built, Checked, IndexBuilder, check_follows
+from .index_file import SegmentState
+from .log_file import LogFile
+from .naming import LOG, REMOVED, segment_file
+from .offset_index import MAX_RELATIVE
+from .open_files import OpenFiles
+from .reading import MAX_HINTS, Extent
+from .scan import NotCachedError, scan
+from .segment_indexes import LargestTimestamp, SegmentIndexes
+
+_log = logging.getLogger(__name__)
+
+
+class Segment:
+    """Holds the bounds of its batches, and the parts `LogFile` and `SegmentIndexes`. `IndexBuilder` makes the indexes
+    and the bounds from the batches."""
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        config: TopicConfig,
+        now_ms: int,
+        files: OpenFiles,
+        suffix: str = "",
+    ) -> None:
+        """Opens or creates the files. `load` or `rebuild` must follow where the file was there before. `suffix` ends
+        the names of files that are not yet the log's."""
+        self.base_offset = base_offset
+        self._log_file = LogFile(segment_file(directory, base_offset, LOG + suffix), files)
+        self._indexes = SegmentIndexes(directory, base_offset, config.segment_index_bytes, suffix)
+        self.size = self._log_file.open().size()
+        self.next_offset = base_offset
+        self.largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
+        self.created_ms = now_ms
+        self.dense = False
+        """Whether offsets have no holes, so that a batch not exactly at the end of the one before is damage."""
+        self._config = config
+        self._first_timestamp: int | None = None
+        self._hints: dict[int, int] = {}
+        """Positions of batches by base offset, of those that readers and the writer have met last."""
+        self._refused_at = -1
+        self._damaged = False
+
+    @property
+    def path(self) -> Path:
+        return self._log_file.path
+
+    @property
+    def file(self) -> OpenFile:
+        """Hold the object, not its number, while using it: `OpenFiles` may close it here at any time."""
+        return self._log_file.open()
+
+    def used(self) -> None:
+        """Its file is closed after those of all others."""
+        self._log_file.used()
+
+    def let_go(self) -> None:
+        """Close the log file, once its last reader is done; the next use opens it."""
+        self._log_file.let_go()
+
+    def reconfigure(self, config: TopicConfig) -> None:
+        self._config = config
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Believe the indexes where they fit the segment, else make them anew; `CorruptRecordError` from `rebuild`."""
+        state = self._indexed()
+        if state is None or state.size != self.size:
+            if state is not None:
+                _log.warning("the indexes of %s do not fit it and are made anew", self.path)
+            self.rebuild()
+            return
+        self.next_offset = state.next_offset
+        self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
+
+    def _indexed(self) -> SegmentState | None:
+        """What the segment was like when its indexes were written; None when they cannot be used. Says why."""
+        try:
+            state = self._indexes.load()
+            if state is not None:
+                return state
+            if self.size:
+                _log.info("an index of %s is missing, or they do not fit together: they are made anew", self.path)
+        except (CorruptRecordError, StorageError) as error:
+            _log.warning("%s; it is made anew", error)
+        self._indexes.clear()
+        return None
+
+    def rebuild(self) -> None:
+        """Make both indexes anew from the headers. `CorruptRecordError` at the first bad one; the file is left."""
+        built = self._build()
+        if built.error:
+            raise built.error
+        self._take_bounds(built)
+
+    def salvage(self) -> None:
+        """For a segment that no longer grows: make both indexes anew around what is damaged, and say where that is.
+
+        The file is left as it is. After it `size` is where the last whole batch ends.
+        """
+        built = self._build(verify=True, keep_below=self.base_offset + MAX_RELATIVE)
+        self._take_bounds(built)
+        if built.error:
+            _log.error(
+                "%s: from byte %d of %d (offset %d) on nothing is whole: %s; reads of it fail, what follows is kept",
+                self.path, built.end, self.size, self.next_offset, built.error,
+            )  # fmt: skip
+            self.size = built.end
+
+    def recover(self, recovery_point: int = 0, checked: Checked | None = None) -> CorruptRecordError | None:
+        """After a crash: check every CRC past the recovery point, cut the file at the first bad batch (returned).
+
+        What is damaged below the recovery point is no torn write: it stays, reads find it, and a line says so. The
+        pages that the last process left are dropped where they are clean: after a failed fsync they may hold what the
+        disk does not.
+        """
+        state = self._indexed()
+        if state is not None and (state.size > self.size or state.next_offset > recovery_point):
+            state = None
+            self._remove_indexes()
+        self.file.forget_pages(state.size if state else 0)
+        built = self._build(verify=True, state=state, keep_below=recovery_point, checked=checked)
+        self._take_bounds(built)
+        if built.error:
+            with storage(f"cannot truncate {self.path}"):
+                self.file.truncate(built.end)
+            self.size = built.end
+        return built.error
+
+    def _build(
+        self,
+        *,
+        verify: bool = False,
+        state: SegmentState | None = None,
+        keep_below: int = 0,
+        checked: Checked | None = None,
+    ) -> Built:
+        """Makes both indexes; the bounds are left to the caller. Under readers they are what they were."""
+        self._hints = {}
+        builder = IndexBuilder(
+            self._log_file, self._indexes, self.base_offset, self.size, self._config.index_interval_bytes,
+            checked or Checked(), dense=self.dense, verify=verify,
+        )  # fmt: skip
+        built = builder.build(state, keep_below)
+        self._damaged = self._damaged or built.damaged
+        if self._first_timestamp is None:
+            self._first_timestamp = built.first_timestamp
+        return built
+
+    def _take_bounds(self, built: Built) -> None:
+        self.next_offset, self.largest = built.next_offset, built.largest
+
+    def _remove_indexes(self) -> None:
+        """Those on disk may not be believed once the segment has been cut and has grown again."""
+        with storage(f"cannot remove the indexes of {self.path}"):
+            self._indexes.remove()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
+        """Write one batch whose offsets are set. After `StorageError` the file is as it was, if it could be cut."""
+        check_follows(header, self.base_offset, self.next_offset)
+        self.append_next(batch, header.base_offset, header.last_offset, header.max_timestamp)
+
+    def append_next(
+        self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
+    ) -> None:
+        """`append` of a batch that is known to follow the last. Every batch pays for this, so it is in one piece."""
+        position, size = self.size, len(batch)
+        log_file, indexes = self._log_file, self._indexes
+        try:
+            fault_point("log.append.before_write")
+            (log_file.opened or log_file.open()).write(batch, position)
+            fault_point("log.append.after_write")
+        except OSError as error:
+            self._undo_write(position, error)
+        self.size = position + size
+        hints = self._hints
+        if len(hints) >= MAX_HINTS:
+            hints.clear()
+        hints[base_offset] = position
+        if position == 0 and self._first_timestamp is None:
+            self._first_timestamp = max_timestamp
+        self.next_offset = last_offset + 1
+        if max_timestamp > self.largest.timestamp_ms:
+            self.largest = LargestTimestamp(max_timestamp, last_offset)
+        if indexes.bytes_since_entry > self._config.index_interval_bytes:
+            indexes.add(last_offset, position, self.largest)
+        indexes.bytes_since_entry += size
+
+    def _undo_write(self, position: int, error: OSError) -> None:
+        with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
+            self.file.truncate(position)
+        if self._refused_at != position:  # once, not for every batch that comes while the disk is full
+            self._refused_at = position
+            _log.error("cannot write %s: %s; batches are refused until a write succeeds", self.path, error.strerror)
+        raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+    def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
+        """Whether a batch of `size` bytes may follow here, by Kafka's rule; any may in an empty segment."""
+        if not self.size:
+            return True
+        config, first = self._config, self._first_timestamp
+        if first is not None and first > 0 < max_timestamp:
+            age_ms = max_timestamp - first
+        else:
+            age_ms = self._age_ms(max_timestamp, now_ms)
+        return (
+            self.size + size <= config.segment_bytes
+            and age_ms <= config.segment_ms
+            and not self._indexes.full
+            and last_offset - self.base_offset <= MAX_RELATIVE
+        )
+
+    def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
+        """By record time where the first batch and this one have one, else since the segment was opened."""
+        if self._first_timestamp is None and self.size:
+            self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
+        first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
+        if first > 0 < timestamp_ms:
+            return timestamp_ms - first
+        return now_ms - self.created_ms
+
+    def older_than(self, age_ms: int, now_ms: int) -> bool:
+        """Whether the first batch's records are that old; never for an empty segment."""
+        return bool(self.size) and self._age_ms(now_ms, now_ms) > age_ms
+
+    def seal(self) -> None:
+        """No more batches for now: write the indexes. Where the disk is too full for them they stay in memory, and the
+        next start makes them anew: a batch that is stored is not refused for its index."""
+        self._indexes.close(self.largest)
+        try:
+            self._indexes.seal(self._state())
+        except StorageError as error:
+            _log.warning("%s; the next start makes the index anew", error)
+
+    def index_contents(self) -> list[bytes | None]:
+        """The two index files for what the segment holds now; None for one that the disk has already."""
+        return self._indexes.contents(self._state())
+
+    def write_indexes(self, contents: list[bytes | None]) -> None:
+        """What `index_contents` gave, when it has been flushed: after a crash reading begins behind it."""
+        self._indexes.write(contents)
+
+    def stored_index(self) -> list[tuple[int, int]]:
+        """For a segment that no longer grows: last offset and position of each batch that the index file names.
+        `CorruptRecordError` where one of the two files is damaged or fits another state; empty where it is in
+        memory."""
+        return self._indexes.stored_entries(self._state())
+
+    def _state(self) -> SegmentState:
+        return SegmentState(self.size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def locate(self, offset: int, *, cached_only: bool = False) -> int:
+        """Position of the first batch that ends at or after `offset`; `size` when there is none.
+
+        `NotCachedError` when `cached_only` and it takes the disk to say.
+        """
+        return self.locate_batch(offset, cached_only=cached_only)[0]
+
+    def locate_batch(self, offset: int, *, cached_only: bool = False) -> tuple[int, int]:
+        """As `locate`, and the offset where that batch must begin (with holes: there or later)."""
+        hint = self._hints.get(offset)
+        if hint is not None:
+            return hint, offset
+        if offset <= self.base_offset:
+            return 0, self.base_offset
+        if offset >= self.next_offset:
+            return self.size, self.next_offset
+        if cached_only and not self._indexes.offsets.in_memory:
+            raise NotCachedError
+        try:
+            return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
+        except (CorruptRecordError, StorageError) as error:
+            if cached_only:
+                raise NotCachedError from error
+            if self._damaged:
+                raise  # the indexes have been made around the damage already
+            self._rebuild_under_readers(error)
+        return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
+
+    def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
+        """From the batch that the index names, which must be there, along the chain of batches."""
+        start = entry[1] if entry else 0
+        expected, path = self.base_offset, self.path
+        for position, header in scan(self.file, start, self.size, cached_only=cached_only):
+            if entry and position == start:
+                if header.last_offset != entry[0]:
+                    raise CorruptRecordError(
+                        f"{path}, byte {position}: a batch ends at offset {header.last_offset}, "
+                        f"its index says {entry[0]}"
+                    )
+                expected = header.base_offset
+            elif header.base_offset < expected or header.last_offset_delta < 0:
+                raise CorruptRecordError(
+                    f"{path}, byte {position}: a batch begins at offset {header.base_offset}, {expected} is expected"
+                )
+            if header.last_offset >= offset:
+                return position, expected
+            expected = header.next_offset
+        return self.size, self.next_offset
+
+    def _rebuild_under_readers(self, error: Exception) -> None:
+        """The index led astray, or the segment is damaged; then only the indexes are made around that."""
+        _log.warning("%s; the indexes of %s are made anew", error, self.path)
+        self._build(keep_below=self.base_offset + MAX_RELATIVE)
+
+    def extent(self, start: int, end: int, expected: int) -> Extent:
+        """Bytes [start, end), to be read without the log's lock; the first batch begins at offset `expected`. Counts as
+        a use of the file."""
+        log_file = self._log_file
+        file = log_file.opened or log_file.open()
+        log_file.used()
+        return Extent(file, log_file.path, start, end, expected, self._hints)
+
+    def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of batches from the first that may hold a record of that time or later."""
+        try:
+            since = self._indexes.times.offset(timestamp_ms)
+        except (CorruptRecordError, StorageError) as error:
+            self._rebuild_under_readers(error)
+            since = self._indexes.times.offset(timestamp_ms)
+        return self.batches_from(max(since, self.base_offset))
+
+    def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Position and header of the whole batches that end at or after `offset`; what is damaged is passed over."""
+        try:
+            start = self.locate(offset)
+        except CorruptRecordError:
+            start = 0
+        return (found for found in scan_past_damage(self.file, start, self.size) if found[1].last_offset >= offset)
+
+    # -- shortening and removing ---------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that holds `offset` or a later one."""
+        position = self.locate(offset)
+        self._hints = {}
+        with storage(f"cannot truncate {self.path}"):
+            self.file.truncate(position)
+        self.size = position
+        self._remove_indexes()
+        self.rebuild()
+        if not position:
+            self._first_timestamp = None
+
+    def mark_removed(self) -> list[Path]:
+        """Rename the files so that the next start removes them; returns their paths, to be removed after the delay.
+
+        The log file goes first: an index without a segment is swept at the next start, never used.
+        """
+        return self.set_aside(REMOVED)
+
+    def set_aside(self, suffix: str) -> list[Path]:
+        """Rename the files, the log file first, and close it; returns the paths of those that were there."""
+        offsets, times = self._indexes.offsets, self._indexes.times
+        moved = []
+        for path in (self.path, offsets.path, times.path):
+            target = path.with_name(path.name + suffix)
+            with storage(f"cannot rename {path}"):
+                if path.exists():
+                    rename(path, target)
+                    moved.append(target)
+        # A walk that began before goes on in these files, not in new ones of the old names.
+        self._log_file.path, offsets.path, times.path = (
+            path.with_name(path.name + suffix) for path in (self.path, offsets.path, times.path)
+        )
+        self.let_go()
+        return moved
+
+    def take_names(self, directory: Path, log_file: Path) -> None:
+        """The files, made under another suffix and not open for writing, get the names of the log's; OSError as is.
+
+        The segment, which is at `log_file` by now, comes last: without it the indexes are nothing.
+        """
+        self._indexes.take_names(directory)
+        self._log_file.path = segment_file(directory, self.base_offset, LOG)
+        rename(log_file, self.path)
+
+    def discard(self) -> None:
+        """Remove the files now."""
+        self.let_go()
+        with storage(f"cannot remove {self.path}"):
+            remove(self.path)
+            self._indexes.remove()
+
+    def retention_time_ms(self) -> int:
+        """From when on retention counts: the largest timestamp of its records, or the file's time where none has one
+        (Kafka's `LogSegment.largestTimestamp`)."""
+        stamp = self.largest.timestamp_ms
+        return stamp if stamp > 0 else self.modified_ms()
+
+    def modified_ms(self) -> int:
+        with storage(f"cannot read {self.path}"):
+            return self.path.stat().st_mtime_ns // 1_000_000

@@ -1,0 +1,49 @@
+"""The sparse time index (`%020d.timeindex`): from which offset on a segment has records of a time.
+
+Kafka's entries, 12 bytes: the largest timestamp so far in ms (int64), last offset of the batch that has it less the
+segment's base (uint32). Every record with a larger timestamp comes after that offset. The last entry of a segment that
+is no longer written holds its largest timestamp.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from struct import Struct
+from typing import Final
+
+from .index_file import IndexFile, SegmentState
+
+_ENTRY: Final = Struct(">qI")
+
+
+class TimeIndex(IndexFile):
+    def __init__(self, path: Path, base_offset: int, max_bytes: int) -> None:
+        super().__init__(path, base_offset, _ENTRY, max_bytes)
+        self._largest = -1
+
+    def load(self) -> SegmentState | None:
+        state = super().load()
+        if state:
+            self._largest = state.largest_ms
+        return state
+
+    def add(self, timestamp_ms: int, offset: int) -> None:
+        """Ignored unless the timestamp is larger than all before."""
+        if timestamp_ms > self._largest:
+            self.append(timestamp_ms, offset - self._base)
+            self._largest = timestamp_ms
+
+    def encoded(self, state: SegmentState, closing: tuple[int, int] | None = None) -> bytes | None:
+        """With the entry `closing` (timestamp, offset) that a segment's last one would be, which is not added."""
+        if closing is None or closing[0] <= self._largest or not self.in_memory:
+            return super().encoded(state)
+        return self._encode(state, (closing[0], closing[1] - self._base))
+
+    def clear(self) -> None:
+        super().clear()
+        self._largest = -1
+
+    def offset(self, timestamp_ms: int) -> int:
+        """Where to begin looking for the first record of `timestamp_ms` or later; `CorruptRecordError` when damaged."""
+        entry = self.floor_checked(timestamp_ms)
+        return self._base + entry[1] if entry else self._base

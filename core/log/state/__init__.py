@@ -1,0 +1,1 @@
+"""What a log keeps beside its records: producers, leader epochs, checkpoints, topic id."""

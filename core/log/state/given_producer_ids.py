@@ -1,0 +1,47 @@
+"""The highest producer id that this broker has taken from the coordination: `given-producer-ids` in the log directory.
+
+The logs know only producers that have written; this knows those that may write yet. So a coordination that is restored
+from an older backup gives out none of them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from ..segment.file_operations import storage, write_atomically
+from .checksummed import VERSION, seal, versioned_lines
+
+GIVEN_PRODUCER_IDS: Final = "given-producer-ids"
+_log = logging.getLogger(__name__)
+
+
+class GivenProducerIds:
+    """Thread-safe. A file that cannot be read says nothing: the logs are still asked."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / GIVEN_PRODUCER_IDS
+        self._lock = Lock()
+        self.highest = self._read()
+        """-1 when none was given."""
+
+    def note(self, producer_id: int) -> None:
+        """On disk when it returns; `StorageError`."""
+        with self._lock:
+            if producer_id > self.highest:
+                write_atomically(self._path, seal(f"{VERSION}\n{producer_id}\n"))
+                self.highest = producer_id
+
+    def _read(self) -> int:
+        with storage(f"cannot read {self._path}"):
+            if not self._path.exists():
+                return -1
+            raw = self._path.read_bytes()
+        try:
+            (line,) = versioned_lines(raw)
+            return int(line)
+        except ValueError as error:
+            _log.warning("%s is damaged: %s; the logs say which producer ids are in use", self._path, error)
+            return -1

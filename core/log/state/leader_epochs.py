@@ -1,0 +1,107 @@
+"""Which leader epoch began at which offset (KIP-101), in the file `leader-epoch-checkpoint` of each partition.
+
+The file is Kafka's, with a checksum (`checksummed`): a line with the version, one with the number of entries, then
+`epoch start_offset` a line. Epochs and start offsets both grow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final
+
+from ...errors import StorageError
+from ..segment.file_operations import storage, write_atomically
+from .checksummed import VERSION, seal, versioned_lines
+
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+
+
+class LeaderEpochs:
+    """Written whenever it changes, and durable unless `assign` was asked to leave that to `sync`. Not thread-safe: the
+    log's lock guards it."""
+
+    def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
+        self._path = path
+        self._epochs = [epoch for epoch, _ in entries]
+        self._starts = [start for _, start in entries]
+        self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
+        """-1 when no epoch is known."""
+        self.durable = True
+        """Whether a power cut would leave the file as it is."""
+
+    @classmethod
+    def read(cls, path: Path) -> LeaderEpochs:
+        """Empty when there is no file; `StorageError` when it cannot be understood."""
+        with storage(f"cannot read {path}"):
+            if not path.exists():
+                return cls(path)
+            raw = path.read_bytes()
+        try:
+            lines = versioned_lines(raw)
+            entries = [(int(a), int(b)) for a, b in (line.split() for line in lines[1:])]
+            if len(entries) != int(lines[0]):
+                raise ValueError(f"{len(entries)} entries, not {lines[0]}")
+            if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(entries)):
+                raise ValueError("epochs or offsets do not grow")
+        except (ValueError, IndexError) as error:
+            raise StorageError(f"{path} is damaged: {error}") from error
+        return cls(path, entries)
+
+    def entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def columns(self) -> tuple[list[int], list[int]]:
+        """Epochs and start offsets. The lists are never changed: to be read without the lock."""
+        return self._epochs, self._starts
+
+    def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
+        """`epoch` begins at this offset, unless it or a later one has begun. Without `durable` the caller must see to
+        `sync` before it writes a batch of the epoch."""
+        if epoch > self.latest:
+            self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
+
+    def sync(self, *, written: bool = False) -> None:
+        """Make the file durable; `written`: the caller has synced the whole file system since it changed."""
+        if written:
+            self.durable = True
+        elif not self.durable:
+            self._replace(self._epochs, self._starts)
+
+    def epoch_at(self, offset: int) -> int:
+        """The epoch under which an offset was written; -1 when not known."""
+        index = bisect_right(self._starts, offset) - 1
+        return self._epochs[index] if index >= 0 else NO_EPOCH
+
+    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and where it ended (OffsetsForLeaderEpoch); (-1, -1) when not known."""
+        if epoch == NO_EPOCH or epoch > self.latest:
+            return NO_EPOCH, NO_OFFSET
+        if epoch == self.latest:
+            return epoch, log_end_offset
+        index = bisect_right(self._epochs, epoch)
+        return (self._epochs[index - 1] if index else epoch), self._starts[index]
+
+    def truncate_end(self, offset: int) -> None:
+        """Forget epochs that begin at or after `offset`."""
+        keep = sum(start < offset for start in self._starts)
+        if keep < len(self._starts):
+            self._replace(self._epochs[:keep], self._starts[:keep])
+
+    def truncate_start(self, offset: int) -> None:
+        """Forget what ended before `offset`: the epoch that holds it now begins there."""
+        index = bisect_right(self._starts, offset) - 1
+        if (index >= 0 and self._starts[index] != offset) or index > 0:
+            first = max(self._starts[index], offset)
+            self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
+
+    def _replace(self, epochs: list[int], starts: list[int], *, durable: bool = True) -> None:
+        """On disk first: what could not be written is not believed."""
+        rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
+        write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
+        self._epochs, self._starts = epochs, starts
+        self.latest = epochs[-1] if epochs else NO_EPOCH
+        self.durable = durable

@@ -1,0 +1,163 @@
+"""Idempotent producers (KIP-98): the last five batches of each, so that a retry is answered, not stored again.
+
+Rules, as in Kafka since 2.5: a producer id that is not known may begin with any sequence (its records may have been
+deleted by retention); a new epoch begins with sequence 0; within an epoch each batch follows the last one; sequences
+wrap from 2^31 - 1 to 0. Five batches, because a client has at most five requests in flight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from struct import error as StructError
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ...errors import CorruptRecordError
+from ...records.header import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
+
+BATCHES_KEPT: Final = 5
+MAX_PRODUCERS: Final = 100_000
+"""Producers kept per partition; over it the one that was silent longest is forgotten."""
+
+SNAPSHOT_VERSION: Final = 1
+_PREFIX: Final = Struct(">HII")
+_PRODUCER: Final = Struct(">qhqB")
+_BATCH: Final = Struct(">iiqqq")
+_MAX_SEQUENCE: Final = 2**31 - 1
+
+
+class BatchEntry(NamedTuple):
+    """A stored batch of a producer; `timestamp_ms` its largest."""
+
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class Producer:
+    """One producer's epoch and its last batches, oldest first."""
+
+    __slots__ = ("batches", "epoch", "seen_ms")
+
+    def __init__(self, epoch: int, seen_ms: int, batches: Iterable[BatchEntry] = ()) -> None:
+        self.epoch = epoch
+        self.seen_ms = seen_ms
+        self.batches = list(batches)
+
+
+class ProducerState:
+    """All producers of one partition. Not thread-safe: the log's lock guards it."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}  # the longest silent first
+        self.highest_id = NO_PRODUCER_ID
+        """The highest producer id that was ever here, those forgotten since included."""
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._producers)
+
+    def check(self, header: BatchHeader) -> BatchEntry | None:
+        """The stored batch when this is a retry of it, None when it is new; raises when it may not be stored."""
+        producer = self._producers.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch == producer.epoch:
+            for entry in producer.batches:
+                if entry.first_sequence == header.base_sequence and entry.last_sequence == header.last_sequence:
+                    return entry
+        elif header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpochError(
+                f"producer {header.producer_id} sent the epoch {header.producer_epoch}, the last was {producer.epoch}"
+            )
+        elif header.base_sequence != 0:
+            raise OutOfOrderSequenceError(
+                f"producer {header.producer_id} began its epoch {header.producer_epoch} with the sequence "
+                f"{header.base_sequence}, not 0"
+            )
+        else:
+            return None
+        if producer.batches:
+            last = producer.batches[-1].last_sequence
+            if header.base_sequence != (0 if last == _MAX_SEQUENCE else last + 1):
+                raise OutOfOrderSequenceError(
+                    f"producer {header.producer_id} sent the sequence {header.base_sequence} after {last}"
+                )
+        return None
+
+    def update(self, header: BatchHeader, now_ms: int) -> None:
+        """Take note of a stored batch; the header has its offsets. Ignores batches without producer id or sequence."""
+        if header.producer_id == NO_PRODUCER_ID or header.base_sequence == NO_SEQUENCE:
+            return
+        producer = self._producers.pop(header.producer_id, None)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = Producer(header.producer_epoch, now_ms)
+            self.highest_id = max(self.highest_id, header.producer_id)
+            if len(self._producers) >= MAX_PRODUCERS:
+                del self._producers[next(iter(self._producers))]
+        producer.seen_ms = now_ms
+        batches = producer.batches
+        batches.append(
+            BatchEntry(
+                header.base_sequence, header.last_sequence, header.base_offset, header.last_offset, header.max_timestamp
+            )
+        )
+        if len(batches) > BATCHES_KEPT:
+            del batches[0]
+        self._producers[header.producer_id] = producer
+
+    def last_offsets(self) -> dict[int, int]:
+        """Of each producer, the last offset of its last batch: what compaction must keep the header of."""
+        return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
+
+    def expire(self, seen_before_ms: int) -> int:
+        """Forget producers not heard of since; returns how many. By the broker's clock, not by record time: records of
+        any age may be produced."""
+        old = [pid for pid, producer in self._producers.items() if producer.seen_ms < seen_before_ms]
+        for pid in old:
+            del self._producers[pid]
+        return len(old)
+
+    def clear(self) -> None:
+        self._producers.clear()
+
+    def to_bytes(self) -> bytes:
+        """A snapshot: version (uint16), CRC-32C of all producers (uint32), their number (uint32); for each its id
+        (int64), epoch (int16), when last heard of (int64 ms), number of batches (uint8); for each of these its first
+        and last sequence (int32), base and last offset (int64), largest timestamp (int64)."""
+        body = bytearray()
+        for pid, producer in self._producers.items():
+            body += _PRODUCER.pack(pid, producer.epoch, producer.seen_ms, len(producer.batches))
+            for entry in producer.batches:
+                body += _BATCH.pack(*entry)
+        return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + bytes(body)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ProducerState:
+        """`CorruptRecordError` for anything but a whole snapshot."""
+        state = cls()
+        try:
+            version, crc, count = _PREFIX.unpack_from(data)
+            if version != SNAPSHOT_VERSION or crc32c(data[_PREFIX.size :]) != crc:
+                raise CorruptRecordError("a producer snapshot fails its CRC or is of an unknown version")
+            pos = _PREFIX.size
+            for _ in range(count):
+                pid, epoch, seen_ms, batches = _PRODUCER.unpack_from(data, pos)
+                pos += _PRODUCER.size
+                end = pos + batches * _BATCH.size
+                entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
+                state._producers[pid] = Producer(epoch, seen_ms, entries)
+                state.highest_id = max(state.highest_id, pid)
+                pos = end
+            if pos != len(data):  # no CRC covers the number of producers
+                raise CorruptRecordError(f"a producer snapshot says {count} producers, and holds more")
+        except StructError as error:
+            raise CorruptRecordError(f"a producer snapshot is cut off: {error}") from error
+        return state

@@ -1,0 +1,63 @@
+"""The topic id in each partition directory (`partition.metadata`, KIP-516).
+
+With it a topic that was created anew under an old name is not given the old one's records.
+
+Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a checksum;
+without one only exactly those two lines are believed, which older brokers wrote.
+"""
+
+from __future__ import annotations
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from pathlib import Path
+from uuid import UUID
+
+from ...errors import StorageError
+from ...records.partition import TopicPartition
+from ..segment.file_operations import storage, sync_directory, write_atomically
+from ..segment.naming import PARTITION_METADATA
+from .checksummed import properties, seal, unseal
+
+
+def uuid_text(value: UUID) -> str:
+    """Kafka's form: 22 characters."""
+    return urlsafe_b64encode(value.bytes).decode().rstrip("=")
+
+
+def parse_uuid(text: str) -> UUID:
+    """`ValueError` for anything else."""
+    return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+
+
+def read_topic_id(directory: Path) -> UUID | None:
+    """None when the directory has none yet; `StorageError` when it cannot be understood."""
+    path = directory / PARTITION_METADATA
+    with storage(f"cannot read {path}"):
+        if not path.exists():
+            return None
+        raw = path.read_bytes()
+    try:
+        fields = properties(raw, ": ")
+        if set(fields) != {"version", "topic_id"}:
+            fields = properties(unseal(raw), ": ")
+        if fields["version"] != "0":
+            raise ValueError(f"version {fields['version']!r}, not 0")
+        return parse_uuid(fields["topic_id"])
+    except (ValueError, KeyError) as error:
+        raise StorageError(f"{path} is damaged: {error}") from error
+
+
+def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None:
+    """Make the directory this topic's; `StorageError` when it is that of another topic of the same name."""
+    with storage(f"cannot create {directory}"):
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            sync_directory(directory.parent)
+    found = read_topic_id(directory)
+    if found is None:
+        content = f"version: 0\ntopic_id: {uuid_text(topic_id)}\n"
+        write_atomically(directory / PARTITION_METADATA, seal(content))
+    elif found != topic_id:
+        raise StorageError(
+            f"{directory} holds {tp} of the topic id {uuid_text(found)}, not {uuid_text(topic_id)}: set it aside"
+        )

@@ -1,0 +1,232 @@
+"""Walking a message by its schema without building it: element counts are bounded, unknown tags are found.
+
+kio refuses a tag that it does not know; KIP-482 says that a reader skips it. The walk follows the same schema that kio
+reads by (its dataclasses), so that the unknown fields can be cut out and the rest be read as usual. It also checks what
+arrays claim, because kio's native reader trusts a claim and ends the process when there is not that much memory; and it
+counts their elements, so that a frame of a million empty names is refused before it holds up the event loop.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import Field, dataclass, field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
+
+from ..errors import ProtocolError
+
+MAX_ELEMENTS = 100_000
+"""Array elements in one message, at all levels together; a Fetch of 90,000 partitions still fits."""
+
+_FIXED_SIZES = {
+    "int8": 1,
+    "bool": 1,
+    "int16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+@dataclass(slots=True)
+class Walk:
+    """The state of one walk: `cuts` are (start, end, replacement) pieces of the data, in order."""
+
+    data: memoryview
+    cuts: list[tuple[int, int, bytes]] = field(default_factory=list)
+    elements: int = 0
+
+    def count(self, elements: int, smallest: int, position: int) -> None:
+        """Room for this many more elements of at least `smallest` bytes each, or `ProtocolError`."""
+        self.elements += elements
+        if elements * smallest > len(self.data) - position:
+            raise ProtocolError(f"an array at byte {position} claims {elements} elements, more than the frame holds")
+        if self.elements > MAX_ELEMENTS:
+            raise ProtocolError(f"more than {MAX_ELEMENTS} array elements in one message")
+
+    def remains(self, offset: int) -> bytes:
+        """`data[offset:]` without what was cut."""
+        out = bytearray()
+        position = offset
+        for start, end, replacement in self.cuts:
+            out += self.data[position:start]
+            out += replacement
+            position = end
+        out += self.data[position:]
+        return bytes(out)
+
+
+Step = Callable[[Walk, int], int]
+"""From a position to the one after the field; may run past the end, which the caller checks."""
+
+
+def walk(root: type[Any], data: memoryview, offset: int) -> Walk:
+    """The walk of one message of this kio class; `ProtocolError` where it runs over the end or the bounds."""
+    state = Walk(data)
+    try:
+        end = _entity(cast(Hashable, root))(state, offset)
+    except (struct.error, IndexError) as error:
+        raise ProtocolError(f"the frame ends in the middle of {root.__name__} v{root.__version__}") from error
+    if end > len(data):
+        raise ProtocolError(f"the frame ends in the middle of {root.__name__} v{root.__version__}")
+    return state
+
+
+def read_uvarint(data: memoryview | bytes | bytearray, position: int) -> tuple[int, int]:
+    """(value, next position) of an unsigned varint of at most 5 bytes; `ProtocolError` past that."""
+    value = 0
+    for shift in range(0, 35, 7):
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+    raise ProtocolError(f"a varint of more than 5 bytes before byte {position}")
+
+
+def write_uvarint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+@cache
+def _entity(cls: Hashable) -> Step:
+    """The walk of one struct, compiled once."""
+    entity = cast("type[Any]", cls)
+    flexible: bool = entity.__flexible__
+    steps = [_field(f, flexible)[0] for f in fields(entity) if "tag" not in f.metadata]
+    tags = {f.metadata["tag"]: _field(f, flexible)[0] for f in fields(entity) if "tag" in f.metadata}
+
+    def run(state: Walk, position: int) -> int:
+        for step in steps:
+            position = step(state, position)
+        return _tagged(state, position, tags) if flexible else position
+
+    return run
+
+
+def _tagged(state: Walk, position: int, known: Mapping[int, Step]) -> int:
+    """Past a tag section: unknown tags are cut, known ones entered, counts and sizes corrected where that shortens
+    them."""
+    section, first_cut = position, len(state.cuts)
+    count, position = read_uvarint(state.data, position)
+    after_count = position
+    state.count(count, 2, position)
+    unknown = 0
+    for _ in range(count):
+        begin = position
+        tag, position = read_uvarint(state.data, position)
+        size_at = position
+        size, position = read_uvarint(state.data, position)
+        if tag in known:
+            _enter(state, known[tag], size_at, position, size)
+        else:
+            state.cuts.append((begin, position + size, b""))
+            unknown += 1
+        position += size
+    if unknown:
+        state.cuts.insert(first_cut, (section, after_count, write_uvarint(count - unknown)))
+    return position
+
+
+def _enter(state: Walk, step: Step, size_at: int, start: int, size: int) -> None:
+    """Walk a known tagged field, and shorten its size by what was cut within."""
+    first_cut = len(state.cuts)
+    if step(state, start) != start + size:
+        raise ProtocolError(f"the tagged field at byte {size_at} does not have the size it claims")
+    removed = sum(end - begin - len(new) for begin, end, new in state.cuts[first_cut:])
+    if removed:
+        state.cuts.insert(first_cut, (size_at, start, write_uvarint(size - removed)))
+
+
+def _field(f: Field[Any], flexible: bool) -> tuple[Step, int]:
+    """(step, smallest size in bytes) of a field's value."""
+    kind = _inner(f.type)
+    if get_origin(kind) is not tuple:
+        if "kafka_type" not in f.metadata:
+            return _entity(kind), _smallest(kind, flexible)
+        return _scalar(f.metadata["kafka_type"], flexible)
+    element = _inner(get_args(kind)[0])
+    if "kafka_type" in f.metadata:
+        step, smallest = _scalar(f.metadata["kafka_type"], flexible)
+    else:
+        step, smallest = _entity(element), _smallest(element, flexible)
+    return _array(step, smallest, flexible, nullable=kind is not f.type), 1 if flexible else 4
+
+
+def _smallest(entity: type[Any], flexible: bool) -> int:
+    sizes = [_field(f, flexible)[1] for f in fields(entity) if "tag" not in f.metadata]
+    return sum(sizes) + (1 if flexible else 0)
+
+
+def _inner(kind: Any) -> Any:
+    """`X` for `X | None`."""
+    if get_origin(kind) in (UnionType, Union):
+        return next(arm for arm in get_args(kind) if arm is not type(None))
+    return kind
+
+
+def _array(element: Step, smallest: int, flexible: bool, *, nullable: bool) -> Step:
+    """kio reads a null where Kafka's definition allows none; handlers rely on the definition."""
+
+    def run(state: Walk, position: int) -> int:
+        if flexible:
+            count, position = read_uvarint(state.data, position)
+            count -= 1
+        else:
+            (count,) = _INT32.unpack_from(state.data, position)
+            position += 4
+        if count <= 0:
+            if count < 0 and not nullable:
+                raise ProtocolError(f"a null array before byte {position}, where Kafka's definition allows none")
+            return position
+        state.count(count, smallest, position)
+        for _ in range(count):
+            position = element(state, position)
+        return position
+
+    return run
+
+
+def _scalar(kafka_type: str, flexible: bool) -> tuple[Step, int]:
+    size = _FIXED_SIZES.get(kafka_type)
+    if size is not None:
+        return _fixed(size), size
+    if flexible:
+        return _compact_bytes, 1
+    return (_legacy_string, 2) if kafka_type == "string" else (_legacy_bytes, 4)
+
+
+def _fixed(size: int) -> Step:
+    def run(_: Walk, position: int) -> int:
+        return position + size
+
+    return run
+
+
+def _compact_bytes(state: Walk, position: int) -> int:
+    size, position = read_uvarint(state.data, position)
+    return position + max(size - 1, 0)
+
+
+def _legacy_string(state: Walk, position: int) -> int:
+    (size,) = _INT16.unpack_from(state.data, position)
+    return int(position + 2 + max(size, 0))
+
+
+def _legacy_bytes(state: Walk, position: int) -> int:
+    (size,) = _INT32.unpack_from(state.data, position)
+    return int(position + 4 + max(size, 0))

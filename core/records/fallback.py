@@ -1,0 +1,523 @@
+"""The twin in Python of the compiled module: the same functions, bytes and errors, some thirty times slower.
+
+`native` chooses between the two. All arguments are positional. A buffer is anything that gives its bytes; numbers in
+the buffers of columns are of this machine's byte order, as Arrow has them. Bitmaps are Arrow's: a bit for each row,
+lowest first, 1 where there is a value.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterator
+from itertools import accumulate
+from struct import Struct
+from typing import Any, Final
+
+import crc32c as _crc32c
+
+from ..errors import CorruptRecordError
+from .murmur2 import murmur2
+from .plain_produce import plain_produce as plain_produce
+from .plain_produce import produced as produced
+from .record import Headers
+from .strict import explain
+from .varint import SMALL, VARINT, encode_varint, read_varint, read_varlong
+
+Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever has the buffer protocol
+RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
+"""Timestamp in ms, key, value, headers."""
+ChainTuple = tuple[int, int, int, int, int, int, list[tuple[int, int]]]
+Lists = tuple[list[int], list[int], list[bytes | None], list[bytes | None], list[Headers]]
+Area = tuple[Buffer, int, int, int, int, int, int, bool]
+"""A batch's uncompressed records and what its header says: buffer, start, end, record count, base offset, last offset
+delta, base timestamp, whether that is every record's timestamp."""
+Binary = tuple[Buffer | None, Buffer, Buffer, int, int]
+"""A binary column: bitmap or None, offsets, data, the first row's place, bytes of one offset (4 or 8)."""
+Column = tuple[bytes | None, bytes, bytes]
+"""A binary column made: bitmap (None: no nulls), int32 offsets, data."""
+Columns = tuple[int, Column, Column, bytes, bytes, bytes, Column, Column]
+"""Rows; keys; values; offsets (int64); timestamps in ms (int64); where each row's headers begin (int32, rows + 1);
+names; header values."""
+
+WindowCounts = tuple[int, int, int, bytes]
+"""The start of a window in ms (-1: without a timestamp); records; bytes of their keys and values; their headers as they
+are in the batch, without their number."""
+
+HEADER_SIZE: Final = 61
+_LENGTH_OVERHEAD: Final = 12
+_CRC_FROM: Final = 21
+_MAX_EPOCHS: Final = 64
+_INT32_MAX: Final = 2**31 - 1
+_INT64_MAX: Final = 2**63 - 1
+_INT64_MIN: Final = -(2**63)
+_HEADER: Final = Struct(">qiibIhiqqqhii")
+_NULL: Final = encode_varint(-1)
+_NO_HEADERS: Final = VARINT[0]
+_ORDER: Final = sys.byteorder
+_CHANGED_TEXT: Final = "records that are wrong only to the fast loop"
+
+
+def crc32c(data: Buffer, crc: int = 0, /) -> int:
+    """CRC-32C (Castagnoli) of `data`, going on from `crc`."""
+    return int(_crc32c.crc32c(data, crc))
+
+
+def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple:
+    """The headers of the whole batches in `data[start:end]`; a trailing partial batch ends it.
+
+    The first batch begins at `expected` or later (-1: anywhere), each next one after the one before it; with `dense`
+    exactly there. `verify` checks the CRCs too. Gives the number of batches, the position after the last, the first
+    base offset (-1), the next offset (`expected` when there is none), the largest max timestamp (-1), where the last
+    batch begins (-1), and [(leader epoch, first base offset), …] where the epoch changes.
+    """
+    if not 0 <= start <= end <= memoryview(data).nbytes:
+        raise ValueError(f"[{start}, {end}) is not within {memoryview(data).nbytes} bytes")
+    view = memoryview(data)
+    pos, count, first, latest, last_at = start, 0, -1, -1, -1
+    epochs: list[tuple[int, int]] = []
+    while end - pos >= HEADER_SIZE:
+        fields = _HEADER.unpack_from(view, pos)
+        base, length, epoch, magic, crc, _, last_delta, _, max_timestamp, _, _, _, records = fields
+        size = length + _LENGTH_OVERHEAD
+        if magic != 2:
+            raise CorruptRecordError(f"byte {pos}: the batch at offset {base} has magic {magic}, not 2")
+        if size < HEADER_SIZE:
+            raise CorruptRecordError(f"byte {pos}: the batch at offset {base} has the length {length}")
+        if size > end - pos:
+            break
+        if base < 0 or (expected >= 0 and (base < expected or (dense and base != expected))):
+            least = "" if dense and expected >= 0 else "at least "
+            wanted = f"{least}{max(expected, 0)} is expected"
+            raise CorruptRecordError(f"byte {pos}: a batch begins at offset {base}, {wanted}")
+        if last_delta < 0 or records < 0 or records - 1 > last_delta or base > _INT64_MAX - 1 - last_delta:
+            says = f"says that it holds {records} records, the last offset delta is {last_delta}"
+            raise CorruptRecordError(f"byte {pos}: the batch at offset {base} {says}")
+        if verify and _crc32c.crc32c(view[pos + _CRC_FROM : pos + size]) != crc:
+            raise CorruptRecordError(f"byte {pos}: the CRC of the batch at offset {base} does not match its bytes")
+        if not epochs or epochs[-1][0] != epoch:
+            if len(epochs) == _MAX_EPOCHS:
+                raise CorruptRecordError(f"byte {pos}: the leader epoch changes for the {_MAX_EPOCHS}th time")
+            epochs.append((epoch, base))
+        latest = max_timestamp if count == 0 else max(latest, max_timestamp)
+        first = base if count == 0 else first
+        count, last_at, expected = count + 1, pos, base + last_delta + 1
+        pos += size
+    return count, pos, first, expected, latest, last_at, epochs
+
+
+# -- reading
+
+
+def lists(data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /) -> Lists:
+    """Offsets, timestamps in ms, keys, values, headers of the `count` records in `data`, uncompressed. `fixed`: all
+    have `base_timestamp`. `CorruptRecordError` names record and byte."""
+    raw = bytes(data)
+    try:
+        found = _parse(raw, count, base_offset, last_delta, base_timestamp)
+    except (CorruptRecordError, IndexError, UnicodeDecodeError):
+        found = None
+    if found is not None and fixed:
+        found[1][:] = [base_timestamp] * len(found[1])
+    if found is None or (found[1] and not _INT64_MIN <= min(found[1]) <= max(found[1]) <= _INT64_MAX):
+        raise explain(raw, count, base_offset, last_delta, base_timestamp, fixed) or AssertionError(_CHANGED_TEXT)
+    return found
+
+
+def validate(
+    data: Buffer, count: int, base_offset: int, last_delta: int, base_timestamp: int, fixed: bool, /
+) -> tuple[int, int]:
+    """Checks the records as `lists` does and makes nothing of them: the largest timestamp (-1 without records), and how
+    many records have no key. `CorruptRecordError` names record and byte."""
+    _, timestamps, keys, _, _ = lists(data, count, base_offset, last_delta, base_timestamp, fixed)
+    return max(timestamps, default=-1), keys.count(None)
+
+
+def _parse(data: bytes, count: int, base_offset: int, last_delta: int, base_timestamp: int) -> Lists:
+    """The loop over records. One-byte varints are read in place: most are, and a call costs as much as the record.
+
+    Positions only grow (a negative length is refused), so one comparison with the record's end finds every overrun.
+    """
+    offsets: list[int] = []
+    timestamps: list[int] = []
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    all_headers: list[Headers] = []
+    size = len(data)
+    pos, previous = 0, -1
+    last_delta = min(last_delta, _INT64_MAX - base_offset)
+    for _ in range(count):
+        n = data[pos]
+        if n < 0x80:
+            n, pos = (n >> 1) ^ -(n & 1), pos + 1
+        else:
+            n, pos = read_varint(data, pos)
+        end = pos + n
+        if n < 0 or end > size:
+            raise CorruptRecordError("length")
+        pos += 1  # the record's attributes, unused
+        n = data[pos]
+        if n < 0x80:
+            n, pos = (n >> 1) ^ -(n & 1), pos + 1
+        else:
+            n, pos = read_varlong(data, pos)
+        timestamps.append(base_timestamp + n)
+        n = data[pos]
+        if n < 0x80:
+            n, pos = (n >> 1) ^ -(n & 1), pos + 1
+        else:
+            n, pos = read_varint(data, pos)
+        if not previous < n <= last_delta:
+            raise CorruptRecordError("offset delta")
+        previous = n
+        offsets.append(base_offset + n)
+        for column in (keys, values):
+            n = data[pos]
+            if n < 0x80:
+                n, pos = (n >> 1) ^ -(n & 1), pos + 1
+            else:
+                n, pos = read_varint(data, pos)
+            if n >= 0:
+                column.append(data[pos : pos + n])
+                pos += n
+            elif n == -1:
+                column.append(None)
+            else:
+                raise CorruptRecordError("key or value")
+        if data[pos]:
+            headers, pos = _read_headers(data, pos, end)
+            all_headers.append(headers)
+        else:
+            pos += 1
+            all_headers.append(())
+        if pos != end:
+            raise CorruptRecordError("fields")
+    if pos != size:
+        raise CorruptRecordError("left over")
+    return offsets, timestamps, keys, values, all_headers
+
+
+def _read_headers(data: bytes, pos: int, end: int) -> tuple[Headers, int]:
+    count, pos = read_varint(data, pos)
+    if not 0 <= count <= end - pos:
+        raise CorruptRecordError("headers")
+    found: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        n, pos = read_varint(data, pos)
+        if not 0 <= n <= end - pos:
+            raise CorruptRecordError("name")
+        name = data[pos : pos + n].decode()
+        n, pos = read_varint(data, pos + n)
+        if not -1 <= n <= end - pos:
+            raise CorruptRecordError("value")
+        found.append((name, None if n < 0 else data[pos : pos + n]))
+        pos += max(n, 0)
+    return tuple(found), pos
+
+
+def columns(areas: list[Area], from_offset: int, to_offset: int, /) -> Columns:
+    """The records of several batches with offsets in [from_offset, to_offset) as the buffers of Arrow columns.
+    `OverflowError` where a column grows beyond 2^31 - 1 bytes."""
+    offsets, timestamps = array("q"), array("q")
+    keys: list[bytes | None] = []
+    values: list[bytes | None] = []
+    all_headers: list[Headers] = []
+    for buffer, start, end, count, base_offset, last_delta, base_timestamp, fixed in areas:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= view.nbytes:
+            raise ValueError(f"[{start}, {end}) is not within {view.nbytes} bytes")
+        try:
+            found = lists(view[start:end], count, base_offset, last_delta, base_timestamp, fixed)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(f"batch at offset {base_offset}: {error}") from None
+        for offset, stamp, key, value, headers in zip(*found, strict=True):
+            if from_offset <= offset < to_offset:
+                offsets.append(offset)
+                timestamps.append(stamp)
+                keys.append(key)
+                values.append(value)
+                all_headers.append(headers)
+    ends = array("i", accumulate(map(len, all_headers), initial=0))
+    pairs = [pair for headers in all_headers for pair in headers]
+    return (
+        len(offsets),
+        _column(keys),
+        _column(values),
+        offsets.tobytes(),
+        timestamps.tobytes(),
+        ends.tobytes(),
+        _column([name.encode() for name, _ in pairs]),
+        _column([value for _, value in pairs]),
+    )
+
+
+def window_counts(
+    data: Buffer,
+    count: int,
+    base_offset: int,
+    last_delta: int,
+    base_timestamp: int,
+    fixed: bool,
+    from_offset: int,
+    to_offset: int,
+    window_ms: int,
+    /,
+) -> list[WindowCounts]:
+    """Counts the records with offsets in [from_offset, to_offset) by the window of their timestamps and the bytes of
+    their headers: an item for records that follow each other and have both in common. `CorruptRecordError` as `lists`
+    raises it."""
+    if window_ms <= 0:
+        raise ValueError(f"a window of {window_ms} ms")
+    raw = bytes(data)
+    offsets, timestamps, keys, values, _ = lists(raw, count, base_offset, last_delta, base_timestamp, fixed)
+    found: list[WindowCounts] = []
+    for offset, stamp, key, value, headers in zip(offsets, timestamps, keys, values, _raw_headers(raw), strict=False):
+        if from_offset <= offset < to_offset:
+            start, size = (stamp - stamp % window_ms if stamp >= 0 else -1), len(key or b"") + len(value or b"")
+            if found and (found[-1][0], found[-1][3]) == (start, headers):
+                _, records, before, _ = found.pop()
+                found.append((start, records + 1, before + size, headers))
+            else:
+                found.append((start, 1, size, headers))
+    return found
+
+
+def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[int, int, int]]:
+    """Counts rows of two columns of int64 by the window of their timestamps: (start, rows, sum of their sizes), an item
+    for rows of one window that follow each other."""
+    if window_ms <= 0:
+        raise ValueError(f"a window of {window_ms} ms")
+    stamps, held = array("q"), array("q")
+    length, other = memoryview(timestamps).nbytes, memoryview(sizes).nbytes
+    if length % 8 or length != other:
+        raise ValueError(f"columns of {length} and {other} bytes")
+    stamps.frombytes(memoryview(timestamps).cast("B"))
+    held.frombytes(memoryview(sizes).cast("B"))
+    found: list[tuple[int, int, int]] = []
+    for stamp, size in zip(stamps, held, strict=True):
+        start = stamp - stamp % window_ms if stamp >= 0 else -1
+        if found and found[-1][0] == start:
+            _, rows, before = found.pop()
+            found.append((start, rows + 1, before + size))
+        else:
+            found.append((start, 1, size))
+    return found
+
+
+def _raw_headers(data: bytes) -> Iterator[bytes]:
+    """Of each record, which must all be right: the bytes behind the number of its headers."""
+    pos = 0
+    while pos < len(data):
+        n, pos = read_varint(data, pos)
+        end = pos + n
+        _, pos = read_varlong(data, pos + 1)
+        _, pos = read_varint(data, pos)
+        for _ in ("key", "value"):
+            n, pos = read_varint(data, pos)
+            pos += max(n, 0)
+        _, pos = read_varint(data, pos)
+        yield data[pos:end]
+        pos = end
+
+
+def _column(items: list[bytes | None] | list[bytes]) -> Column:
+    data = b"".join(item for item in items if item is not None)
+    if len(data) > _INT32_MAX:
+        raise OverflowError("a column of more than 2^31 - 1 bytes or rows")
+    ends = array("i", accumulate((len(item or b"") for item in items), initial=0))
+    bitmap = None
+    if None in items:
+        bits = bytearray((len(items) + 7) // 8)
+        for row, item in enumerate(items):
+            if item is not None:
+                bits[row >> 3] |= 1 << (row & 7)
+        bitmap = bytes(bits)
+    return bitmap, ends.tobytes(), data
+
+
+# -- writing
+
+
+def encode_record(
+    offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, more: bytes
+) -> bytes:
+    """One record with its length in front; `more` is what `encode_headers` gave."""
+    if key is None:
+        key, key_size = b"", _NULL
+    else:
+        n = len(key)
+        key_size = VARINT[n] if n < SMALL else encode_varint(n)
+    if value is None:
+        value, value_size = b"", _NULL
+    else:
+        n = len(value)
+        value_size = VARINT[n] if n < SMALL else encode_varint(n)
+    body = b"".join(
+        (
+            b"\0",
+            VARINT[timestamp_delta] if 0 <= timestamp_delta < SMALL else encode_varint(timestamp_delta),
+            VARINT[offset_delta] if offset_delta < SMALL else encode_varint(offset_delta),
+            key_size,
+            key,
+            value_size,
+            value,
+            more,
+        )
+    )
+    n = len(body)
+    return (VARINT[n] if n < SMALL else encode_varint(n)) + body
+
+
+def encode_headers(headers: Headers) -> bytes:
+    """The header count and the headers, names in UTF-8."""
+    if not headers:
+        return _NO_HEADERS
+    out = bytearray(encode_varint(len(headers)))
+    for name, value in headers:
+        raw = name.encode()
+        out += encode_varint(len(raw))
+        out += raw
+        if value is None:
+            out += _NULL
+        else:
+            out += encode_varint(len(value))
+            out += value
+    return bytes(out)
+
+
+def encode_records(records: list[RecordTuple], /) -> tuple[bytearray, int, int]:
+    """A batch of these records (at least one) with room for the header that `seal` writes; the first record's
+    timestamp and the latest."""
+    if not records:
+        raise ValueError("a record batch holds at least one record")
+    base = latest = records[0][0]
+    batch = bytearray(HEADER_SIZE)
+    for delta, (timestamp, key, value, headers) in enumerate(records):
+        latest = max(latest, timestamp)
+        if not _INT64_MIN <= timestamp - base <= _INT64_MAX:
+            raise OverflowError("two timestamps of a batch are more than 64 bits apart")
+        batch += encode_record(delta, timestamp - base, key, value, encode_headers(headers) if headers else _NO_HEADERS)
+    if len(batch) > _INT32_MAX:
+        raise OverflowError("a record batch is at most 2^31 - 1 bytes")
+    return batch, base, latest
+
+
+def encode_columns(
+    keys: Binary | None,
+    values: Binary | None,
+    timestamps: Buffer | None,
+    timestamp: int,
+    prefix: Buffer,
+    more: Buffer,
+    first: int,
+    last: int,
+    max_size: int,
+    /,
+) -> tuple[bytearray, int, int, int]:
+    """One batch of rows [first, n), n ≤ last, as many as `max_size` bytes hold (the first row however large), with room
+    for the header that `seal` writes. A column None is all null; `timestamps` are int64 in ms, or None: all
+    `timestamp`. `prefix` goes before each value that is not null, `more` (as `encode_headers` gives it) are each
+    record's headers. Gives the batch, n, the first row's timestamp and the latest. `ValueError` names the row whose
+    buffers do not hold it."""
+    if first < 0 or first >= last or last > _INT64_MAX // 16:
+        raise ValueError(f"rows [{first}, {last}) make no batch")
+    key_of, value_of = _cells(keys), _cells(values)
+    stamps = None if timestamps is None else memoryview(timestamps).cast("B")
+    front, tail = bytes(prefix), bytes(more)
+    base = latest = _stamp(stamps, first, timestamp)
+    batch = bytearray(HEADER_SIZE)
+    row = first
+    while row < last:
+        key, value, stamp = key_of(row), value_of(row), _stamp(stamps, row, timestamp)
+        if not _INT64_MIN <= stamp - base <= _INT64_MAX:
+            raise ValueError(f"row {row}: its timestamp is more than 64 bits from the batch's first")
+        record = encode_record(row - first, stamp - base, key, None if value is None else front + value, tail)
+        if row > first and len(batch) + len(record) > max_size:
+            break
+        if len(batch) + len(record) > _INT32_MAX:
+            raise ValueError(f"row {row}: a record of {len(record)} bytes is too large for a batch")
+        batch += record
+        latest = max(latest, stamp)
+        row += 1
+    return batch, row, base, latest
+
+
+def _outside(row: int) -> ValueError:
+    return ValueError(f"row {row} lies outside of its column's buffers")
+
+
+def _stamp(stamps: memoryview | None, row: int, timestamp: int) -> int:
+    if stamps is None:
+        return timestamp
+    if row >= len(stamps) // 8:
+        raise _outside(row)
+    return int.from_bytes(stamps[8 * row : 8 * row + 8], _ORDER, signed=True)
+
+
+def _cells(column: Binary | None) -> Any:
+    """row → its bytes, or None where it is null."""
+    if column is None:
+        return lambda _: None
+    bitmap, offsets, data, start, width = column
+    if start < 0 or width not in (4, 8):
+        raise ValueError("a column begins at row 0 or later, its offsets take 4 or 8 bytes")
+    bits = None if bitmap is None else memoryview(bitmap).cast("B")
+    ends, view = memoryview(offsets).cast("B"), memoryview(data).cast("B")
+
+    def cell(row: int) -> bytes | None:
+        index = start + row
+        if bits is not None:
+            if index >> 3 >= len(bits):
+                raise _outside(row)
+            if not bits[index >> 3] >> (index & 7) & 1:
+                return None
+        if index + 1 >= len(ends) // width:
+            raise _outside(row)
+        begin = int.from_bytes(ends[width * index : width * (index + 1)], _ORDER, signed=True)
+        end = int.from_bytes(ends[width * (index + 1) : width * (index + 2)], _ORDER, signed=True)
+        if begin < 0 or end < begin or end > len(view):
+            raise _outside(row)
+        return bytes(view[begin:end])
+
+    return cell
+
+
+def seal(
+    batch: bytearray | memoryview,
+    base_offset: int,
+    leader_epoch: int,
+    attributes: int,
+    last_delta: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    count: int,
+    /,
+) -> None:
+    """Write the header in front of a batch's records, the CRC over what is there."""
+    size = len(batch)
+    if size < HEADER_SIZE or size - _LENGTH_OVERHEAD > _INT32_MAX:
+        raise ValueError(f"a record batch has {HEADER_SIZE} bytes of header and at most 2^31 in all, not {size}")
+    producer = (producer_id, producer_epoch, base_sequence)
+    stamps = (base_timestamp, max_timestamp)
+    length = size - _LENGTH_OVERHEAD
+    _HEADER.pack_into(
+        batch, 0, base_offset, length, leader_epoch, 2, 0, attributes, last_delta, *stamps, *producer, count
+    )
+    with memoryview(batch) as view:
+        crc = _crc32c.crc32c(view[_CRC_FROM:])
+    batch[17:21] = crc.to_bytes(4, "big")
+
+
+def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes:
+    """Each row's partition by Kafka's murmur2 of its key (int32), -1 where the key is null."""
+    if rows < 0 or partitions < 1:
+        raise ValueError("rows are 0 or more, partitions 1 or more")
+    key_of = _cells(keys)
+    return array("i", (_partition(key_of(row), partitions) for row in range(rows))).tobytes()
+
+
+def _partition(key: bytes | None, partitions: int) -> int:
+    return -1 if key is None else (murmur2(key) & 0x7FFFFFFF) % partitions

@@ -1,0 +1,1 @@
+"""Generations: loads merged into fewer files; what no generation names is collected."""

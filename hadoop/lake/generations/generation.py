@@ -1,0 +1,152 @@
+"""Generations: loads merged into fewer files, published beside them by one rename, with a manifest of their own.
+
+A generation holds the rows of the loads 1 to `last`, all of each; rows that were set aside (`_bad`) stay in the loads
+alone. Its `_generation.json` names each load with the digest of its `_offsets.json`, so that a generation of other
+loads of the same numbers is recognised, and each of its files with its size. Generations are numbered as loads are; a
+number is never reused, since the newest generation is never removed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import UTC, datetime
+from typing import Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.core.config.section import TimeZone
+from klamm.core.errors import ConfigError
+
+from ...publishing.interface import LakeError, LakeReader
+from ..layout import GENERATION, TopicLayout, generation_number
+from ..manifest import Manifest
+
+VERSION: Final = 1
+
+
+class MergedLoad(BaseModel):
+    """A load that a generation holds. `digest`: the SHA-256 of its `_offsets.json`. `rows`: of them in the generation,
+    by partition. `ends`: by partition, where the next load goes on. `timezone`: of `dt` and `hr`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    load: int = Field(ge=1)
+    job_id: str
+    created_ms: int
+    digest: str
+    rows: dict[int, int]
+    ends: dict[int, int]
+    timezone: TimeZone = "UTC"
+
+    @property
+    def created(self) -> datetime:
+        return datetime.fromtimestamp(self.created_ms / 1000, UTC)
+
+
+class DataFile(BaseModel):
+    """A data file by its path below the generation."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    bytes: int
+
+
+class Generation(BaseModel):
+    """`_generation.json`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = VERSION
+    topic: str
+    topic_id: UUID | None = None
+    cluster_id: str = ""
+    generation: int
+    job_id: str
+    created_ms: int
+    format: str
+    partition_by: tuple[str, ...]
+    rows: int
+    loads: list[MergedLoad] = Field(min_length=1)
+    files: list[DataFile]
+
+    @property
+    def last(self) -> int:
+        """The newest load that it holds."""
+        return self.loads[-1].load
+
+    @property
+    def size(self) -> int:
+        """Bytes of its data files."""
+        return sum(file.bytes for file in self.files)
+
+    @property
+    def created(self) -> datetime:
+        return datetime.fromtimestamp(self.created_ms / 1000, UTC)
+
+    def covers(self, other: Generation) -> bool:
+        """Whether it holds all that `other` holds, of the very same loads."""
+        mine = {merged.load: merged.digest for merged in self.loads}
+        return all(mine.get(merged.load) == merged.digest for merged in other.loads)
+
+    def to_bytes(self) -> bytes:
+        return (self.model_dump_json(indent=1, exclude_none=True) + "\n").encode()
+
+
+def digest(manifest: bytes) -> str:
+    """What a generation remembers of a load's `_offsets.json`."""
+    return hashlib.sha256(manifest).hexdigest()
+
+
+def merged_load(manifest: Manifest, manifest_digest: str, rows: dict[int, int]) -> MergedLoad:
+    return MergedLoad(
+        load=manifest.load,
+        job_id=manifest.job_id,
+        created_ms=manifest.created_ms,
+        digest=manifest_digest,
+        rows=rows,
+        ends={number: span.end for number, span in sorted(manifest.partitions.items())},
+        timezone=manifest.timezone,
+    )
+
+
+def generation_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
+    """Numbers of the published generations, ascending."""
+    return sorted(n for n in map(generation_number, reader.names(layout.generations_root)) if n is not None)
+
+
+def read_generation(reader: LakeReader, layout: TopicLayout, number: int) -> Generation | None:
+    """The manifest of a generation; None when there is none. `LakeError` when it cannot be read as one."""
+    path = f"{layout.generation(number)}/{GENERATION}"
+    data = reader.read(path)
+    if data is None:
+        return None
+    try:
+        return Generation.model_validate_json(data)
+    except ValidationError as error:
+        raise LakeError(f"{path} is no manifest of a generation: {error.errors()[0]['msg']}") from error
+
+
+def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Generation:
+    """`ConfigError` when there is no such generation."""
+    found = read_generation(reader, layout, number)
+    if found is None:
+        known = ", ".join(map(str, generation_numbers(reader, layout))) or "none"
+        raise ConfigError(f"{layout.base}: there is no generation {number} (there are: {known})")
+    return found
+
+
+def generations_of(reader: LakeReader, layout: TopicLayout) -> list[Generation]:
+    """All generations in their order. One that is removed meanwhile is left out; `LakeError` when one has no manifest,
+    or one that cannot be read."""
+    found = []
+    for number in generation_numbers(reader, layout):
+        generation = read_generation(reader, layout, number)
+        if generation is not None:
+            found.append(generation)
+        elif number in generation_numbers(reader, layout):
+            raise LakeError(
+                f"{layout.generation(number)} has no {GENERATION}; `klamm lake verify` says what else is wrong"
+            )
+    return found

@@ -1,0 +1,130 @@
+"""The manifest of a load: `_offsets.json`, which becomes visible in the same rename as the data.
+
+It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
+says where the next load begins. With the offsets it records what they belong to: the topic's id, and of each partition
+the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). Version 1 had neither; the next load
+adds them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.core.config.section import TimeZone
+
+from ..publishing.interface import LakeError, LakeReader
+from .layout import OFFSETS, TopicLayout, load_number
+
+VERSION: Final = 2
+
+
+class BatchMark(BaseModel):
+    """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two the
+    offset asked for is in a hole between batches, and the epoch is that of the batch after it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    leader_epoch: int
+    base_offset: int | None = None
+    crc: int | None = None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the batch holds the offset asked for."""
+        return self.base_offset is not None
+
+
+class PartitionRange(BaseModel):
+    """Offsets [from, to) of one partition. `lost_to`: the load does not hold [from, lost_to), of which at least a part
+    was deleted before it, or which its first load passed over; `reset` is the `auto.offset.reset` that it went on by.
+    `batch` holds the last offset below `to`; None when that was gone, or nothing was loaded yet."""
+
+    model_config = ConfigDict(frozen=True)
+
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    lost_to: int | None = None
+    reset: str | None = None
+    batch: BatchMark | None = None
+
+    @classmethod
+    def of(
+        cls, start: int, end: int, gap: tuple[int, str] | None = None, batch: BatchMark | None = None
+    ) -> PartitionRange:
+        """`gap`: `lost_to` and `reset`."""
+        lost_to, reset = gap or (None, None)
+        return cls.model_validate({"from": start, "to": end, "lost_to": lost_to, "reset": reset, "batch": batch})
+
+
+class UnopenedBatch(BaseModel):
+    """A batch that could not be opened: the offsets [from, to) of a partition, and why. Its bytes are in `_bad`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    partition: int
+    start: int = Field(alias="from", ge=0)
+    end: int = Field(alias="to", ge=0)
+    reason: str
+
+    @classmethod
+    def of(cls, partition: int, start: int, end: int, reason: str) -> UnopenedBatch:
+        return cls.model_validate({"partition": partition, "from": start, "to": end, "reason": reason})
+
+
+class Manifest(BaseModel):
+    """`_offsets.json`. `created_ms` since the epoch; `files` and `rows` as published; `quarantined` of the rows are
+    records that could not be read. `timezone`: of `dt` and `hr`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = VERSION
+    topic: str
+    topic_id: UUID | None = None
+    load: int
+    job_id: str
+    cluster_id: str = ""
+    created_ms: int
+    rows: int
+    files: int
+    partitions: dict[int, PartitionRange]
+    quarantined: int = 0
+    timezone: TimeZone = "UTC"
+    unopened: list[UnopenedBatch] = []
+
+    def to_bytes(self) -> bytes:
+        return (self.model_dump_json(by_alias=True, indent=1, exclude_none=True) + "\n").encode()
+
+
+def read_manifest(reader: LakeReader, layout: TopicLayout, number: int) -> Manifest | None:
+    """The manifest of a load; None when there is none. `LakeError` when it cannot be read as one."""
+    path = f"{layout.load(number)}/{OFFSETS}"
+    data = reader.read(path)
+    return None if data is None else parse_manifest(path, data)
+
+
+def parse_manifest(path: str, data: bytes) -> Manifest:
+    """`LakeError` when the bytes are no manifest of a load."""
+    try:
+        return Manifest.model_validate_json(data)
+    except ValidationError as error:
+        raise LakeError(f"{path} is no manifest of a load: {error.errors()[0]['msg']}") from error
+
+
+def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
+    """The newest load's. A load directory without one was not published by this job: `LakeError`, since going on would
+    load its offsets again."""
+    numbers = [n for n in map(load_number, reader.names(layout.base)) if n is not None]
+    if not numbers:
+        return None
+    manifest = read_manifest(reader, layout, max(numbers))
+    if manifest is None:
+        raise LakeError(f"{layout.load(max(numbers))} has no {OFFSETS}: no load wrote it; move it away")
+    return manifest
+
+
+def load_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
+    """Numbers of the published loads, ascending."""
+    return sorted(n for n in map(load_number, reader.names(layout.base)) if n is not None)

@@ -1,0 +1,1 @@
+"""Proves that a lake holds each offset once, and names what is damaged."""

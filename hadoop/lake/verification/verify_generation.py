@@ -1,0 +1,196 @@
+"""The proof that a generation holds what its loads hold, by their files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ...publishing.interface import LakeError, LakeUnavailableError
+from ..contents import LOAD, NONE, Longs, Rows
+from ..directories import PublishedDirectory, absent, examples
+from ..files import LakeFiles
+from ..generations.generation import Generation, MergedLoad, read_generation
+from ..layout import GENERATION, TopicLayout
+from ..local_time import local_time
+from .findings import Bounds, Finding
+
+
+class RowSums:
+    """By partition: rows, and the sum of a hash of each row's offset, timestamp and size, whatever their order.
+
+    A row that is missing, there twice or another one changes the sum, but for one case in 2^64. Memory does not grow
+    with the rows.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[int, int]] = {}
+
+    def add(self, rows: Rows) -> None:
+        hashed = _mixed(rows.offset ^ _mixed(rows.timestamp ^ _mixed(rows.size).view(np.int64)).view(np.int64))
+        found, index = np.unique(rows.partition, return_inverse=True)
+        counts = np.bincount(index, minlength=len(found))
+        sums = np.zeros(len(found), np.uint64)
+        np.add.at(sums, index, hashed)
+        for key, count, total in zip(found.tolist(), counts.tolist(), sums.tolist(), strict=True):
+            before = self._sums.get(key, (0, 0))
+            self._sums[key] = before[0] + count, (before[1] + total) % 2**64
+
+    def get(self, partition: int) -> tuple[int, int]:
+        return self._sums.get(partition, (0, 0))
+
+    def partitions(self) -> list[int]:
+        return sorted(self._sums)
+
+
+def _local(rows: Rows, zones: Mapping[int, str]) -> Longs:
+    """The timestamps by the clocks of each row's load."""
+    shown = rows.timestamp.copy()
+    for timezone in {*zones.values()} - {"UTC"}:
+        of_zone = np.isin(rows.load, [load for load, zone in zones.items() if zone == timezone])
+        shown[of_zone] = local_time(rows.timestamp[of_zone], timezone)
+    return shown
+
+
+def _mixed(values: Longs) -> npt.NDArray[np.uint64]:
+    """Spreads each number over 64 bits (the finaliser of splitmix64)."""
+    x = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclass
+class LoadRows:
+    """What a load's files hold for readers, by partition. `sound`: nothing was found in the load; `digest` of its
+    manifest, None when that cannot be read."""
+
+    sums: RowSums = field(default_factory=RowSums)
+    sound: bool = False
+    digest: str | None = None
+
+
+class GenerationCheck:
+    """One generation's directory against its manifest, and against `loads`, by number, as they were found."""
+
+    def __init__(
+        self,
+        files: LakeFiles,
+        layout: TopicLayout,
+        number: int,
+        bounds: Bounds | None,
+        loads: Mapping[int, LoadRows],
+    ) -> None:
+        self._files = files
+        self._layout = layout
+        self._number = number
+        self._loads = loads
+        self._found: list[Finding] = []
+        self._directory = PublishedDirectory(
+            files, layout.generation(number), "generation", GENERATION, bounds, self._find
+        )
+
+    def findings(self) -> list[Finding]:
+        data = self._directory.data_files(())
+        generation = self._manifest()
+        self._directory.check_owner(None if generation is None else generation.job_id)
+        rows: dict[int, RowSums] = {}
+        whole = True
+        for name in data:
+            whole &= self._read(name, rows, generation)
+        if generation is not None:
+            whole &= self._same_files(generation, data)
+            self._same_loads(generation)
+            if whole:  # else each load would be named for one file
+                self._same_rows(generation, rows)
+        return self._found
+
+    def _find(self, kind: str, text: str) -> None:
+        self._found.append(Finding(self._layout.topic, None, kind, text, self._number))
+
+    def _manifest(self) -> Generation | None:
+        try:
+            generation = read_generation(self._files, self._layout, self._number)
+        except LakeUnavailableError:
+            raise
+        except LakeError as error:
+            self._find("files", str(error))
+            return None
+        if generation is None:
+            self._find("files", f"{GENERATION} is missing")
+        elif (generation.topic, generation.generation) != (self._layout.topic, self._number):
+            self._find("history", f"{GENERATION} is of generation {generation.generation} of {generation.topic}")
+        return generation
+
+    def _read(self, name: str, sums: dict[int, RowSums], generation: Generation | None) -> bool:
+        """Whether the file could be read."""
+        zones = {merged.load: merged.timezone for merged in (generation.loads if generation else ())}
+        rows = self._directory.rows(name, LOAD, lambda rows: _local(rows, zones))
+        if rows is None:
+            return False
+        unknown = (rows.load == NONE) | (rows.partition == NONE)
+        if unknown.any():
+            named = examples(rows.partition[unknown], rows.offset[unknown])
+            self._find("rows", f"{name}: {int(unknown.sum())} rows are of no load or no partition: {named}")
+            rows = rows.where(~unknown)
+        for load in np.unique(rows.load).tolist():
+            mine = rows.where(rows.load == load)
+            sums.setdefault(load, RowSums()).add(mine)
+        return True
+
+    def _same_files(self, generation: Generation, data: Mapping[str, int]) -> bool:
+        """Whether all files are there that the manifest names, and no others."""
+        named = {file.name: file.bytes for file in generation.files}
+        for name in sorted(named.keys() - data.keys()):
+            self._find("files", f"{name} is missing")
+        for name in sorted(data.keys() - named.keys()):
+            self._find("files", f"{name} is not in {GENERATION}")
+        for name in sorted(named.keys() & data.keys()):
+            if named[name] != data[name]:
+                self._find("files", f"{name} has {data[name]} bytes, {GENERATION} says {named[name]}")
+        return named.keys() == data.keys()
+
+    def _same_loads(self, generation: Generation) -> None:
+        numbers = [merged.load for merged in generation.loads]
+        for first, last in absent(numbers, generation.last):
+            missing = f"load {first} is" if first == last else f"the loads {first} to {last} are"
+            self._find("numbers", f"{missing} missing in it; it holds loads up to {generation.last}")
+        if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
+            self._find("numbers", f"its loads are {', '.join(map(str, numbers))}: one is there twice, or out of order")
+        for merged in generation.loads:
+            load = self._loads.get(merged.load)
+            if load is None:
+                self._find("history", f"it was made from a load {merged.load}, which is not there")
+            elif load.digest is not None and load.digest != merged.digest:
+                self._find("history", f"it was made from another load {merged.load} than the one that is there")
+
+    def _same_rows(self, generation: Generation, rows: Mapping[int, RowSums]) -> None:
+        total = sum(count for merged in generation.loads for count in merged.rows.values())
+        if total != generation.rows:
+            self._find("counts", f"{GENERATION} says {generation.rows} rows, and {total} by load")
+        for number in sorted(rows.keys() - {merged.load for merged in generation.loads}):
+            count = sum(rows[number].get(partition)[0] for partition in rows[number].partitions())
+            self._find("rows", f"{count} rows are of load {number}, which is none of its loads")
+        for merged in generation.loads:
+            for text in self._differences(merged, rows.get(merged.load, RowSums())):
+                self._find("rows", text)
+
+    def _differences(self, merged: MergedLoad, sums: RowSums) -> Iterator[str]:
+        """A load that is damaged itself is compared with the manifest alone."""
+        load = self._loads.get(merged.load)
+        sound = load is not None and load.sound and load.digest == merged.digest
+        theirs = load.sums if load is not None and sound else RowSums()
+        for partition in sorted({*sums.partitions(), *merged.rows, *theirs.partitions()}):
+            here, total = sums.get(partition)
+            said = merged.rows.get(partition, 0)
+            if here != said:
+                yield f"{here} rows of load {merged.load}, partition {partition}, {GENERATION} says {said}"
+            elif sound and (here, total) != theirs.get(partition):
+                there = theirs.get(partition)[0]
+                yield (
+                    f"{here} rows of load {merged.load}, partition {partition}, the load has {there}"
+                    if here != there
+                    else f"the {here} rows of load {merged.load}, partition {partition} are not those of the load"
+                )

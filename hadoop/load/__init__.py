@@ -1,0 +1,1 @@
+"""The load job: plan, read, write, publish, report."""

@@ -1,0 +1,159 @@
+"""The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
+
+A load whose event was not stored has no marker in `_audited`; the next run sends it again. That does no harm: for one
+(tier, owner, topic, topic id, partition, from) one event wins. A marker names the job that wrote the load: the number
+of a load that was removed by hand is given again, and the new load is another.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.event_publisher import EventPublisher
+from klamm.core.interfaces.audit import Audit, AuditIdentity, RangeCount, WindowCount
+from klamm.core.records.partition import TopicPartition
+from klamm.plugins.audit.windows import clock_ms
+
+from ..lake.layout import AUDIT, TopicLayout
+from ..lake.manifest import load_numbers
+from ..publishing.interface import LakeError, LakeReader, Publisher
+
+TIER = "hadoop"
+Connect = Callable[[], AbstractContextManager[ClusterClient]]
+
+
+class _Counted(BaseModel):
+    """Offsets [from, to) of one partition, and `windows` of (start in ms, records, bytes). `lost`: deleted before they
+    could be loaded, so that the load has none of their records."""
+
+    model_config = ConfigDict(frozen=True)
+
+    partition: int
+    start: int = Field(alias="from")
+    end: int = Field(alias="to")
+    windows: list[tuple[int, int, int]]
+    lost: bool = False
+
+
+class LoadAudit(BaseModel):
+    """`_audit.json`: what the files of a load hold, counted in them. `owner` is the sink's name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = 1
+    tier: str = TIER
+    owner: str
+    topic: str
+    load: int
+    job_id: str
+    topic_id: UUID | None = None
+    window_ms: int
+    ranges: list[_Counted]
+
+    @classmethod
+    def of(
+        cls,
+        owner: str,
+        topic: tuple[str, UUID | None],
+        load: int,
+        job_id: str,
+        window_ms: int,
+        counts: Iterable[RangeCount],
+        lost: Iterable[RangeCount] = (),
+    ) -> LoadAudit:
+        """`topic`: its name and id."""
+        ranges = [
+            _Counted.model_validate(
+                {
+                    "partition": c.partition.partition,
+                    "from": c.from_offset,
+                    "to": c.to_offset,
+                    "windows": [(w.start_ms, w.count, w.bytes) for w in c.windows],
+                    "lost": gone,
+                }
+            )
+            for gone, part in ((True, lost), (False, counts))
+            for c in part
+        ]
+        name, topic_id = topic
+        return cls(
+            owner=owner, topic=name, topic_id=topic_id, load=load, job_id=job_id, window_ms=window_ms, ranges=ranges
+        )
+
+    def counts(self) -> list[RangeCount]:
+        return [
+            RangeCount(
+                TopicPartition(self.topic, r.partition),
+                r.start,
+                r.end,
+                tuple(WindowCount(*w) for w in r.windows),
+                self.topic_id,
+                self.load,
+            )
+            for r in self.ranges
+        ]
+
+    def to_bytes(self) -> bytes:
+        return (self.model_dump_json(by_alias=True) + "\n").encode()
+
+
+class LoadAuditor:
+    """Sends the events of published loads. `owner` names the job: ranges tile across its loads."""
+
+    def __init__(self, audit: Audit, owner: str, connect: Connect, publisher: Publisher) -> None:
+        self._audit = audit
+        self._connect = connect
+        self._publisher = publisher
+        self._identity = AuditIdentity(TIER, owner, socket.gethostname(), "klamm-load")
+
+    def audits(self, topic: str) -> bool:
+        return self._audit.audits(topic)
+
+    def send_missing(self, layout: TopicLayout) -> list[int]:
+        """The events of every load that has no marker of its own; the numbers of those sent."""
+        if not self.audits(layout.topic):
+            return []
+        done = set(self._publisher.names(layout.audited_root))
+        numbers = load_numbers(self._publisher, layout)
+        unmarked = {n for n in numbers if f"{n:06d}" not in done}
+        missing = sorted(unmarked.union(self._of_others(layout, [n for n in numbers if n not in unmarked])))
+        if missing:
+            self._send(layout, missing)
+        return missing
+
+    def _of_others(self, layout: TopicLayout, numbers: list[int]) -> Iterator[int]:
+        """Those whose marker was another load's, or names no job (a former version's), from the last one down to the
+        first that is right. Numbers are given and told in ascending order: below it all are."""
+        for number in reversed(numbers):
+            marker = self._publisher.read(layout.audited(number))
+            if marker == read_audit(self._publisher, layout, number).job_id.encode():
+                return
+            yield number
+
+    def _send(self, layout: TopicLayout, numbers: list[int]) -> None:
+        with self._connect() as client:
+            ranges = self._audit.ranges(self._identity, EventPublisher(client, self._audit.topic, clock_ms))
+            try:
+                for number in numbers:
+                    load = read_audit(self._publisher, layout, number)
+                    ranges.publish_ranges(load.counts())
+                    self._publisher.make(layout.audited_root)
+                    self._publisher.write(layout.audited(number), load.job_id.encode())
+            finally:
+                ranges.close()
+
+
+def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:
+    """A published load's counts; `LakeError` when they are not there or cannot be read."""
+    path = f"{layout.load(number)}/{AUDIT}"
+    data = reader.read(path)
+    try:
+        return LoadAudit.model_validate_json(data or b"")
+    except ValidationError as error:
+        raise LakeError(f"{path} cannot be read: {error.errors()[0]['msg']}") from error

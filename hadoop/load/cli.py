@@ -1,0 +1,138 @@
+"""`klamm load`: topics into the lake of a sink."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, interval_s
+from klamm.core.config.sections.sink import SinkSettings
+from klamm.core.config.settings import Settings, load_settings
+from klamm.core.errors import ConfigError, KlammError
+from klamm.core.process_log import of_command
+
+from ..session import require_java
+from ..sinks import choose
+from .report import Status
+from .schedule import Schedule, stop_on_sigterm
+
+if TYPE_CHECKING:
+    from .report import RunReport, TopicReport
+
+MAX_FAILURES = 10
+EMPTY = 99
+"""The exit status of a run with nothing new, where `--fail-if-empty` asks for one: Airflow's BashOperator takes it for
+"skipped" (`skip_on_exit_code`)."""
+
+SinkName = Annotated[str | None, typer.Argument(metavar="SINK", help="The sink's name, if there are several.")]
+Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
+Json = Annotated[bool, typer.Option("--json", help="Say what was loaded as one JSON object.")]
+FailIfEmpty = Annotated[bool, typer.Option("--fail-if-empty", help="Exit status 99 when no topic has anything new.")]
+
+
+Every = Annotated[
+    str | None,
+    typer.Option("--every", metavar="INTERVAL", help="Go on: a run at each 90s, 10m, 1h …, until SIGTERM."),
+]
+MaxFailures = Annotated[
+    int | None,
+    typer.Option("--max-failures", min=1, help="With --every: end after so many failed runs in a row; 10 by default."),
+]
+
+
+def load(
+    sink: SinkName = None,
+    config: ConfigFile = DEFAULT_CONFIG,
+    topic: Topics = None,
+    as_json: Json = False,
+    fail_if_empty: FailIfEmpty = False,
+    every: Every = None,
+    max_failures: MaxFailures = None,
+) -> None:
+    """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic.
+
+    Exit status 0: all topics are loaded, or have nothing new. 1: a topic failed; the others are loaded. 2: the command
+    or the file is wrong. 99: nothing is new, with --fail-if-empty. With --every 0 after SIGTERM, which ends it after
+    the present run, and 1 after too many failed runs in a row.
+    """
+    every_s = None if every is None else interval_s("--every", every)
+    if every_s is not None and fail_if_empty:
+        raise ConfigError("--fail-if-empty goes with a single run, not with --every")
+    if every_s is None and max_failures is not None:
+        raise ConfigError("--max-failures goes with --every only")
+    with _prepared(config, sink, topic or [], as_json) as run:
+        if every_s is None:
+            _end(run(), fail_if_empty)
+        else:
+            _go_on(run, every_s, MAX_FAILURES if max_failures is None else max_failures)
+
+
+def _end(report: RunReport, fail_if_empty: bool) -> None:
+    if (failure := report.failure()) is not None:
+        raise KlammError(failure)
+    if fail_if_empty and report.status is Status.EMPTY:
+        raise typer.Exit(EMPTY)
+
+
+def _go_on(run: Callable[[], RunReport], every_s: int, max_failures: int) -> None:
+    failure: str | None = None
+
+    def once() -> bool:
+        nonlocal failure
+        failure = run().failure()
+        return failure is None
+
+    def failed(left_s: float) -> None:
+        typer.echo(f"klamm: {failure}; the next run begins in {left_s:.0f} s", err=True)
+
+    with stop_on_sigterm() as stop:
+        if not Schedule(every_s, max_failures, stop).follow(once, failed):
+            raise KlammError(f"{failure}; {max_failures} runs failed in a row")
+
+
+@contextmanager
+def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) -> Iterator[Callable[[], RunReport]]:
+    """What makes a run over all topics, or `only` some, and writes what it did: to stdout when a topic is done, or the
+    JSON at the end, and what went wrong to stderr."""
+    settings = load_settings(config)
+    of_command(settings.log)
+    name, chosen = choose(settings, sink)
+    _check_topics(settings, name, chosen, only)
+    require_java()
+    # Not before all that can be wrong without Spark has been looked at: importing it takes a second.
+    from .loader import Loader
+
+    errors = Console(stderr=True)
+
+    def tell(report: TopicReport) -> None:
+        for line in () if as_json else report.lines():
+            typer.echo(line)
+        if report.error is not None:
+            said = f"klamm: load of {report.topic}: {report.error}"
+            errors.print(said, highlight=False, markup=False, soft_wrap=True)
+
+    with Loader(settings, name, errors) as loader:
+
+        def run() -> RunReport:
+            report = loader.run(only, tell)
+            if as_json:
+                typer.echo(report.to_json())
+            return report
+
+        yield run
+
+
+def _check_topics(settings: Settings, name: str, chosen: SinkSettings, only: list[str]) -> None:
+    for topic in only:
+        if chosen.topics_regex is not None:
+            if not re.fullmatch(chosen.topics_regex, topic):
+                raise ConfigError(f"{settings.source}: sinks.{name}.topics.regex: {topic!r} does not match it")
+        elif topic not in chosen.topics:
+            known = ", ".join(chosen.topics)
+            raise ConfigError(f"{settings.source}: sinks.{name}.topics: there is no {topic!r} (there are: {known})")

@@ -1,0 +1,453 @@
+"""The load job: from the last published load to the end of the topic, and out in one rename (design D11).
+
+    plan      ranges from the last load's `_offsets.json` to the high watermark, if history is still the one it was
+    write     rows below `_staging/<job id>/`, clustered by directory
+    count     what the written files hold
+    verify    that the topic and its history are still those of the plan
+    publish   `_offsets.json`, `_audit.json`, `_SUCCESS`, then one rename to `load=<number>/`
+    audit     the event, after the rename; a run that finds one missing sends it
+    commit    the offsets, to a consumer group; a run that finds others there commits them
+
+A crash before the rename leaves nothing that a reader sees, and one after it leaves all: the next run begins where the
+newest load ends. Fault points: `load.planned`, `load.written`, `load.staged`, `load.published`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal, Protocol
+from uuid import UUID
+
+from pyspark.sql import DataFrame, SparkSession
+
+from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+from klamm.core.errors import KlammError
+from klamm.core.faults import fault_point
+from klamm.core.interfaces.audit import RangeCount
+from klamm.core.records.partition import TopicPartition
+
+from ..columnar.job import ColumnarJob
+from ..jvm_zone import check_zone
+from ..lake.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
+from ..lake.manifest import BatchMark, Manifest, PartitionRange, last_manifest
+from ..lake_session import LakeSession
+from ..publishing.interface import LakeError, Publisher, check_root
+from .audit import LoadAudit, LoadAuditor
+from .planning.history import HistoryCheck, Loaded, TopicHistory, way_out
+from .planning.plan import Densities, Limits, capped, capped_bytes
+from .progress import Progress
+from .rows import RowFormat
+from .spark_writer import Counts, FileFormat, count, count_below, total_rows, write
+from .staging import Staging, sweep
+
+Reset = Literal["fail", "earliest", "latest"]
+DEFAULT_WINDOW_MS: Final = 600_000
+_NO_LIMITS: Final = Limits()
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """One partition's first offset and high watermark."""
+
+    earliest: int
+    latest: int
+
+
+class Topics(TopicHistory, Protocol):
+    """What a load reads from. `klamm.hadoop.load.topics.ClusterTopics` is the cluster."""
+
+    def cluster_id(self) -> str: ...
+
+    def ends(self, topic: str) -> dict[int, LogEnds]:
+        """Of every partition; an unknown topic is a `KlammError`."""
+        ...
+
+    def format(self, topic: str) -> RowFormat:
+        """How the topic's values are read, with every schema that is registered now."""
+        ...
+
+    def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
+        """How large the log is, by samples."""
+        ...
+
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        """The lake's rows of exactly these ranges."""
+        ...
+
+
+class TooManyBadError(KlammError):
+    """More records than `max.bad.share` allows cannot be read; nothing of the load is published."""
+
+
+class Committer(Protocol):
+    """Shows where a load ends to those who do not read manifests. `group_offsets` is a consumer group."""
+
+    group: str
+
+    def commit(self, manifest: Manifest) -> None:
+        """Does nothing when this was done before."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSpec:
+    """The lake `root`, its `files`, and staging retention in seconds."""
+
+    root: str
+    files: FileFormat
+    owner: str
+    timezone: str = "UTC"
+    """Of the directories; all loads of a topic have the same."""
+    reset: Reset = "fail"
+    """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
+    max_bad_share: float = 1.0
+    """Of the records of a load, so many may be set aside: from 0 to 1."""
+    staging_retention_s: float = 3600.0
+    window_ms: int = DEFAULT_WINDOW_MS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that it
+    left out, as they were deleted, or `latest` was asked for; `quarantined` records and batches are in `_bad`.
+    `left`: offsets that the limits left to a later load. `log_bytes` of the topic's log were taken, where that was
+    limited."""
+
+    topic: str
+    load: int
+    rows: int
+    files: int
+    bytes: int
+    ranges: tuple[OffsetRange, ...]
+    seconds: float
+    lost: tuple[OffsetRange, ...] = ()
+    quarantined: int = 0
+    left: int = 0
+    log_bytes: int = 0
+
+    @property
+    def offsets(self) -> int:
+        """How many were read; at least as many as there were records."""
+        return sum(r.size for r in self.ranges) - sum(r.size for r in self.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """One partition: `reads` begins at `begin`, where the last load ended, or above it by `auto.offset.reset`."""
+
+    begin: int
+    reads: OffsetRange
+
+    @property
+    def covered(self) -> OffsetRange:
+        return replace(self.reads, start=self.begin)
+
+    @property
+    def lost(self) -> OffsetRange:
+        return replace(self.reads, start=self.begin, end=self.reads.start)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """Of every partition, those without news too; `topic_id` and `batches` were asked for before and after the ends."""
+
+    topic_id: UUID | None
+    partitions: tuple[_Planned, ...]
+    batches: Mapping[TopicPartition, BatchMark]
+    reset: Reset
+    left: int = 0
+    log_bytes: int = 0
+
+    @property
+    def reads(self) -> list[OffsetRange]:
+        return [p.reads for p in self.partitions if p.reads.size]
+
+    @property
+    def has_news(self) -> bool:
+        return any(p.covered.size for p in self.partitions)
+
+    def loaded(self) -> Loaded:
+        return Loaded(self.topic_id, {p.reads.partition.partition: self._range(p) for p in self.partitions})
+
+    def _range(self, planned: _Planned) -> PartitionRange:
+        gap = (planned.lost.end, self.reset) if planned.lost.size else None
+        end = max(planned.begin, planned.reads.end)
+        return PartitionRange.of(planned.begin, end, gap, self.batches.get(planned.reads.partition))
+
+
+class LoadJob:
+    """Loads one topic after another into one lake."""
+
+    def __init__(
+        self,
+        spark: Callable[[], SparkSession],
+        topics: Topics,
+        publisher: Publisher,
+        spec: LoadSpec,
+        *,
+        auditor: LoadAuditor | None = None,
+        committer: Committer | None = None,
+        columnar: ColumnarJob | None = None,
+        progress: Progress | None = None,
+        warn: Callable[[str], None] = _log.warning,
+        check: Callable[[], None] = lambda: None,
+        now_s: Callable[[], float] = time.time,
+        new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
+    ) -> None:
+        self._spark = LakeSession(spark, publisher, spec.root, spec.files.target_size)
+        self._topics = topics
+        self._publisher = publisher
+        self._spec = spec
+        self._history = HistoryCheck(topics)
+        self._auditor = auditor
+        self._committer = committer
+        self._columnar = columnar
+        self._progress = progress or Progress()
+        self._warn = warn
+        self._check = check
+        self._now_s = now_s
+        self._new_id = new_id
+
+    def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
+        """One load; None when there is nothing new. `LoadConflictError` when another job published first, `NoLakeError`
+        where the lake's path is a file."""
+        started = self._now_s()
+        layout = TopicLayout(self._spec.root, topic)
+        check_root(self._publisher, self._spec.root)
+        sweep(self._publisher, layout, self._spec.staging_retention_s)
+        self._send_audit(layout)
+        plan = self._plan(layout, last := last_manifest(self._publisher, layout), limits)
+        if last is not None:
+            self._commit(last)
+        starts_at_end = last is None and self._spec.reset == "latest"
+        if not plan.has_news and not starts_at_end:  # where it starts is to be known to the next one
+            return None
+        job_id, number = self._new_id(), 1 if last is None else last.load + 1
+        fault_point("load.planned")
+        with Staging(self._publisher, layout, job_id) as staging:
+            counts = self._write(topic, staging.path, plan.reads)
+            self._check()
+            fault_point("load.written")
+            self._check_bad(topic, counts)
+            plan = self._with_late_losses(topic, plan, counts, staging.path)
+            self._history.verify(layout, plan.loaded())
+            manifest = self._describe(topic, number, job_id, plan, counts, staging.path)
+            self._finish(staging.path, manifest, plan, counts)
+            size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
+            fault_point("load.staged")
+            self._check()  # raises where the user has given up: from here on the load is visible
+            staging.publish(number)
+            fault_point("load.published")
+        self._send_audit(layout)
+        self._commit(manifest)
+        lost = tuple(p.lost for p in plan.partitions if p.lost.size)
+        why = "are not loaded: auto.offset.reset is latest"
+        if self._spec.reset != "latest":
+            why = "were deleted before they could be loaded"
+        for gap in lost:
+            self._warn(f"{gap.partition}: offsets {gap.start} to {gap.end} {why}")
+        for bad in counts.unopened:
+            self._warn(
+                f"{TopicPartition(topic, bad.partition)}: the batch of the offsets {bad.start} to {bad.end} cannot be "
+                f"opened and is set aside in {layout.load(number)}/{BAD}: {bad.reason}"
+            )
+        covered = tuple(p.covered for p in plan.partitions if p.covered.size)
+        seconds = self._now_s() - started
+        quarantined = counts.bad + len(counts.unopened)
+        return LoadResult(
+            topic, number, manifest.rows, manifest.files, size, covered, seconds, lost, quarantined, plan.left,
+            plan.log_bytes,
+        )  # fmt: skip
+
+    def last_load_ms(self, topic: str) -> int:
+        """When the newest load of a topic was made, since the epoch; 0 without one."""
+        last = last_manifest(self._publisher, TopicLayout(self._spec.root, topic))
+        return 0 if last is None else last.created_ms
+
+    def _plan(self, layout: TopicLayout, last: Manifest | None, limits: Limits) -> _Plan:
+        topic = layout.topic
+        topic_id, cluster_id = self._topics.topic_id(topic), self._topics.cluster_id()
+        ends = self._topics.ends(topic)
+        if last is not None:
+            self._verify(layout, last, cluster_id, ends)
+        known = {} if last is None else last.partitions
+        found = [
+            self._partition(TopicPartition(topic, n), log, known.get(n), last is None)
+            for n, log in sorted(ends.items())
+        ]
+        reads, log_bytes = capped([p.reads for p in found], limits.records), 0
+        if limits.bytes is not None:
+            reads, log_bytes = capped_bytes(reads, self._topics.densities(reads), limits.bytes)
+        left = sum(p.reads.size for p in found) - sum(r.size for r in reads)
+        partitions = tuple(replace(p, reads=r) for p, r in zip(found, reads, strict=True))
+        wanted = {p.reads.partition: max(p.begin, p.reads.end) for p in partitions}
+        batches = self._topics.last_batches(wanted)
+        kept = {
+            tp: mark
+            for tp, end in wanted.items()
+            if (before := known.get(tp.partition)) and before.end == end and (mark := before.batch) is not None
+        }
+        return _Plan(topic_id, partitions, kept | batches, self._spec.reset, left, log_bytes)
+
+    def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
+        """That the last load's offsets still mean what they meant."""
+        if last.cluster_id != cluster_id:
+            raise LakeError(
+                f"{layout.base} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
+                "give each cluster a lake of its own"
+            )
+        if last.timezone != self._spec.timezone:
+            raise LakeError(
+                f"{layout.base} was loaded with timezone: {last.timezone}, it is {self._spec.timezone} now: a day "
+                "would mean two things; keep it, or load into another path"
+            )
+        self._history.verify_topic(layout, last.topic_id)
+        for number, loaded in sorted(last.partitions.items()):
+            log, partition = ends.get(number), TopicPartition(layout.topic, number)
+            if log is None or loaded.end > log.latest:
+                now = "the topic has no such partition now" if log is None else f"the log ends at {log.latest} now"
+                raise DataLossError(
+                    f"{partition}: loaded up to offset {loaded.end}, {now}: the topic was deleted and created again, "
+                    f"or its log was cut; {way_out(layout)}"
+                )
+        self._history.verify(layout, Loaded(last.topic_id, last.partitions))
+
+    def _partition(
+        self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None, first: bool
+    ) -> _Planned:
+        """`first`: no load of the topic is published yet. A partition that was added later begins at offset 0 with
+        `latest`, too: unlike a consumer's, its first records are not passed over."""
+        begin, reset = 0 if loaded is None else loaded.end, self._spec.reset
+        deleted = begin < log.earliest
+        if deleted and reset == "fail":
+            if loaded is not None:
+                raise DataLossError(
+                    f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted "
+                    "what lies between; auto.offset.reset: earliest goes on without it"
+                )
+            raise DataLossError(
+                f"{partition}: the log begins at offset {log.earliest}: what was below it is deleted and was never "
+                "loaded; auto.offset.reset: earliest begins at what is left"
+            )
+        at_end = reset == "latest" and (deleted or first)
+        start = log.latest if at_end else max(begin, log.earliest)
+        return _Planned(begin, OffsetRange(partition, start, log.latest))
+
+    def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts, path: str) -> _Plan:
+        """The plan, and what retention deleted after it, before a task could read it. `DataLossError` where something
+        may be lost behind records that were read: a manifest has a gap at the beginning of a range alone."""
+        if self._spec.reset == "fail":
+            return plan  # the task has failed
+        ends = self._topics.ends(topic)
+        first = dict(counts.first)
+        for batch in counts.unopened:
+            first[batch.partition] = min(first.get(batch.partition, batch.start), batch.start)
+        partitions, deleted = [], []
+        for planned in plan.partitions:
+            reads = planned.reads
+            log = ends.get(reads.partition.partition)
+            if reads.size and log is not None and log.earliest > reads.start:
+                end = min(log.earliest, reads.end)
+                held = replace(reads, start=min(first.get(reads.partition.partition, reads.end), end))
+                planned = replace(planned, reads=held)
+                deleted.append(replace(held, end=end))
+            partitions.append(planned)
+        self._check_whole([r for r in deleted if r.size], counts, path)
+        return replace(plan, partitions=tuple(partitions))
+
+    def _check_whole(self, ranges: Sequence[OffsetRange], counts: Counts, path: str) -> None:
+        """That each offset of these ranges, whose records are deleted now, was read before."""
+        if not ranges:
+            return
+        bounds = {r.partition.partition: r.end for r in ranges}
+        has_bad = BAD in self._publisher.names(path)
+        with self._spark.running() as session:
+            below = count_below(session, path, self._spec.files, has_bad, bounds)
+        for r in ranges:
+            number = r.partition.partition
+            aside = sum(max(min(b.end, r.end) - b.start, 0) for b in counts.unopened if b.partition == number)
+            if below[number] + aside < r.size:
+                raise DataLossError(
+                    f"{r.partition}: the load has {below[number] + aside} of the offsets {r.start} to {r.end}, which "
+                    "retention deleted while it read them; nothing is published; the next run goes on at what is left"
+                )
+
+    def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
+        if not ranges:
+            return Counts([], {}, [])  # all that is new is deleted
+        format_ = self._topics.format(topic)
+        if self._columnar is not None:
+            with self._spark.as_it_is() as spark:
+                if self._columnar.serves(spark.sparkContext, format_):
+                    return self._columnar.write(spark, path, ranges, format_)
+        with self._spark.running() as session:
+            check_zone(session, [self._spec.files.name])
+            with self._progress.watch(session, f"load {topic}"):
+                rows = self._topics.rows(session, ranges, format_)
+                write(rows, path, self._spec.files, format_.quarantine)
+            with self._progress.watch(session, f"count {topic}"):
+                has_bad = BAD in self._publisher.names(path)
+                return count(session, path, self._spec.files, has_bad, self._spec.window_ms, ranges)
+
+    def _check_bad(self, topic: str, counts: Counts) -> None:
+        bad, of = counts.bad_share
+        if bad and bad > self._spec.max_bad_share * of:
+            raise TooManyBadError(
+                f"topic {topic}: {bad} of {of} records cannot be read, which is more than max.bad.share: "
+                f"{self._spec.max_bad_share:g} allows; the first is in partition {counts.first_bad}; nothing is loaded"
+            )
+
+    def _describe(self, topic: str, number: int, job_id: str, plan: _Plan, counts: Counts, path: str) -> Manifest:
+        files = [name for name, _ in self._publisher.files(path) if is_data(name)]
+        loaded = plan.loaded()
+        return Manifest(
+            topic=topic,
+            topic_id=loaded.topic_id,
+            load=number,
+            job_id=job_id,
+            cluster_id=self._topics.cluster_id(),
+            created_ms=int(self._now_s() * 1000),
+            rows=total_rows(counts.ranges),
+            files=len(files),
+            partitions=dict(loaded.partitions),
+            quarantined=counts.bad,
+            timezone=self._spec.timezone,
+            unopened=counts.unopened,
+        )
+
+    def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:
+        """A lost range is a range of its own without records, so that the audit misses them."""
+        lost = [RangeCount(p.lost.partition, p.lost.start, p.lost.end, ()) for p in plan.partitions if p.lost.size]
+        begins = {p.reads.partition: p.reads.start for p in plan.partitions}
+        held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
+        topic = manifest.topic, manifest.topic_id
+        audit = LoadAudit.of(self._spec.owner, topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost)
+        files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
+        for name, data in files.items():
+            self._publisher.write(f"{path}/{name}", data)
+
+    def _send_audit(self, layout: TopicLayout) -> None:
+        """An audit that fails never fails a load (design D7): its counts are in the lake, and sent by a later run."""
+        if self._auditor is None:
+            return
+        try:
+            self._auditor.send_missing(layout)
+        except Exception as error:
+            self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
+
+    def _commit(self, manifest: Manifest) -> None:
+        """A commit that fails never fails a load: where the next one begins is said by the manifest."""
+        if self._committer is None:
+            return
+        try:
+            self._committer.commit(manifest)
+        except Exception as error:
+            self._warn(
+                f"{manifest.topic}: the offsets of load {manifest.load} are not committed to the group "
+                f"{self._committer.group} ({error}); the next run commits them"
+            )

@@ -1,0 +1,1 @@
+"""What a load reads: ranges, bounds, and whether the saved offsets still hold."""

@@ -1,0 +1,120 @@
+"""Whether the offsets of earlier loads still mean the same records.
+
+An offset means something in one topic (its id) and in one history of its log (design D5a). A topic that was deleted and
+created again has another id. A log that was cut below a loaded offset and has grown since, as when a broker is restored
+from an older backup, shows in one of two ways:
+
+- The batch that holds the last loaded offset has another base offset or CRC. This also finds a restored coordination,
+  which gives out leader epochs a second time. Where the batch is as it was, nothing below it can have changed.
+- The leader epoch under which that batch was written ends below it (OffsetForLeaderEpoch, KIP-320). This decides where
+  the batch is gone (retention) or rewritten (compaction).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from klamm.core.client.cluster_client import EpochEnd
+from klamm.core.client.consumer.range_reader import DataLossError
+from klamm.core.records.partition import TopicPartition
+
+from ...lake.layout import TopicLayout
+from ...lake.manifest import BatchMark, PartitionRange
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was loaded of a topic, up to each partition's `end`; by a load, or by the one being made."""
+
+    topic_id: UUID | None
+    partitions: Mapping[int, PartitionRange]
+
+
+class TopicHistory(Protocol):
+    """What the cluster says of a topic's history now."""
+
+    def topic_id(self, topic: str) -> UUID | None:
+        """None when the broker does not tell."""
+        ...
+
+    def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
+        """Of the batch that holds the last offset before each end. Left out: end 0, and what retention deleted."""
+        ...
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        """Where each leader epoch ends now."""
+        ...
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether the log cleaner may rewrite batches."""
+        ...
+
+
+class HistoryCheck:
+    """Refuses to go on from offsets of another topic or of another history."""
+
+    def __init__(self, now: TopicHistory) -> None:
+        self._now = now
+
+    def verify(self, layout: TopicLayout, loaded: Loaded) -> None:
+        """`DataLossError` in one line when the topic or its history is not what was loaded. What earlier versions did
+        not record is not checked."""
+        self.verify_topic(layout, loaded.topic_id)
+        read = {TopicPartition(layout.topic, n): p for n, p in loaded.partitions.items()}
+        marks = {tp: p.batch for tp, p in read.items() if p.batch is not None}
+        changed = changes(self._now, {tp: p.end for tp, p in read.items()}, marks)
+        if changed:
+            first = min(changed)
+            raise DataLossError(
+                f"{first}: loaded up to offset {read[first].end}, but the log was cut below it and written again "
+                f"({changed[first].why}), as when a broker is restored from an older backup; {way_out(layout)}"
+            )
+
+    def verify_topic(self, layout: TopicLayout, expected: UUID | None) -> None:
+        """`DataLossError` when the topic has another id now."""
+        found = self._now.topic_id(layout.topic)
+        if expected is not None and found is not None and expected != found:
+            raise DataLossError(
+                f"topic {layout.topic} was deleted and created again: {layout.base} holds records of topic id "
+                f"{expected}, its id is {found} now; {way_out(layout)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What shows that a partition's history changed. `common_end`: below it the log is as it was; None: not known."""
+
+    why: str
+    common_end: int | None = None
+
+
+def changes(
+    now: TopicHistory, ends: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, BatchMark]
+) -> dict[TopicPartition, Change]:
+    """Partitions whose history changed below their end. `marks` are of the batches that held the last offsets before
+    the ends; a partition without one is not checked."""
+    found = now.last_batches({tp: ends[tp] for tp in marks}) if marks else {}
+    unlike = {tp: mark for tp, mark in marks.items() if found.get(tp) != mark}
+    asked = {tp: mark.leader_epoch for tp, mark in unlike.items() if mark.leader_epoch >= 0}
+    epoch_ends = now.epoch_ends(asked) if asked else {}
+    compacted = {topic: now.is_compacted(topic) for topic in {tp.topic for tp in unlike}}
+    changed: dict[TopicPartition, Change] = {}
+    for tp, mark in unlike.items():
+        here, epoch_end = found.get(tp), epoch_ends.get(tp)
+        same = here is not None and (here.base_offset, here.crc) == (mark.base_offset, mark.crc)
+        ends_below = epoch_end is not None and epoch_end.end_offset < ends[tp]
+        common_end = epoch_end.end_offset if epoch_end is not None and 0 <= epoch_end.end_offset < ends[tp] else None
+        if here is not None and here.holds and mark.holds and not same and not compacted[tp.topic]:
+            changed[tp] = Change(f"offset {ends[tp] - 1} is in another batch", common_end)
+        elif ends_below:
+            is_there = "is unknown" if common_end is None else f"ends at offset {common_end}"
+            changed[tp] = Change(f"leader epoch {mark.leader_epoch} {is_there}", common_end)
+    return changed
+
+
+def way_out(layout: TopicLayout) -> str:
+    """What a user can do when history changed."""
+    return f"move {layout.base} away to load the topic from the start"

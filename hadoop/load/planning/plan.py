@@ -1,0 +1,110 @@
+"""Which offsets a read covers, how much of them one load takes, and how they are cut into tasks.
+
+All of this is decided before anything is read: Spark may run a task a second time, and it must then read the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.records.partition import TopicPartition
+
+
+def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange]:
+    """At most `limit` offsets in all, each partition giving its share from its beginning; None: all of them."""
+    total = sum(r.size for r in ranges)
+    if limit is None or total <= limit:
+        return list(ranges)
+    shares = [limit * r.size // total for r in ranges]
+    # What rounding left over goes to the largest fractions, so that a limit of 1 still moves on.
+    by_fraction = sorted(range(len(ranges)), key=lambda i: (-(limit * ranges[i].size % total), i))
+    for i in by_fraction[: limit - sum(shares)]:
+        shares[i] += 1
+    return [replace(r, end=r.start + share) for r, share in zip(ranges, shares, strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much is taken of a topic, at most: `records`, which are counted by their offsets, and `bytes` of its log.
+    None: all that is there."""
+
+    records: int | None = None
+    bytes: int | None = None
+
+    def records_at_most(self, records: int) -> Limits:
+        return replace(self, records=records if self.records is None else min(self.records, records))
+
+    def without(self, records: int, bytes_: int) -> Limits:
+        """What is left when so much has been taken; `exhausted` where that is nothing."""
+        return Limits(
+            None if self.records is None else max(self.records - records, 0),
+            None if self.bytes is None else max(self.bytes - bytes_, 0),
+        )
+
+    @property
+    def exhausted(self) -> bool:
+        return self.records == 0 or self.bytes == 0
+
+
+Densities = Mapping[TopicPartition, Sequence[float | None]]
+"""Bytes for each offset of the log, at so many places of a range, evenly spaced from its start; None: not known."""
+
+
+def capped_bytes(ranges: Sequence[OffsetRange], densities: Densities, limit: int) -> tuple[list[OffsetRange], int]:
+    """About `limit` bytes in all, each partition giving its share from its beginning, and one offset at least; and how
+    many bytes that is likely to be."""
+    sizes = [_parts(r, densities.get(r.partition, ())) for r in ranges]
+    total = sum(size for parts in sizes for _, size in parts)
+    if total <= limit:
+        return list(ranges), round(total)
+    shares = [_prefix(parts, limit / total * sum(size for _, size in parts)) for parts in sizes]
+    if not any(shares):
+        shares[next(i for i, r in enumerate(ranges) if r.size)] = 1
+    return [replace(r, end=r.start + share) for r, share in zip(ranges, shares, strict=True)], limit
+
+
+def _parts(range_: OffsetRange, densities: Sequence[float | None]) -> list[tuple[int, float]]:
+    """The range in pieces: offsets and bytes of each. Where a density is not known the mean of the others stands in."""
+    known = [density for density in densities if density is not None]
+    if not known or not range_.size:
+        return [(range_.size, 0.0)]
+    mean = sum(known) / len(known)
+    edges = [range_.size * i // len(densities) for i in range(len(densities) + 1)]
+    lengths = (high - low for low, high in pairwise(edges))
+    found = zip(lengths, densities, strict=True)
+    return [(length, length * (mean if density is None else density)) for length, density in found]
+
+
+def _prefix(parts: Sequence[tuple[int, float]], limit: float) -> int:
+    """So many offsets from the beginning are `limit` bytes."""
+    offsets = 0
+    for length, size in parts:
+        if size > limit:
+            return offsets + int(length * limit / size)
+        offsets, limit = offsets + length, limit - size
+    return offsets
+
+
+def split(
+    ranges: Iterable[OffsetRange], min_tasks: int | None = None, max_offsets: int | None = None
+) -> list[OffsetRange]:
+    """Tasks: about `min_tasks` of even size, none above `max_offsets`; one per range unless these ask for more."""
+    wanted = [r for r in ranges if r.size]
+    total = sum(r.size for r in wanted)
+    tasks: list[OffsetRange] = []
+    for r in wanted:
+        parts = 1
+        if max_offsets is not None:
+            parts = -(-r.size // max_offsets)
+        if min_tasks is not None and min_tasks > len(wanted):
+            parts = max(parts, round(min_tasks * r.size / total))
+        tasks += _cut(r, min(parts, r.size))
+    return tasks
+
+
+def _cut(range_: OffsetRange, parts: int) -> list[OffsetRange]:
+    edges = [range_.start + range_.size * i // parts for i in range(parts + 1)]
+    return [replace(range_, start=low, end=high) for low, high in pairwise(edges)]

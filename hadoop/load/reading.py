@@ -1,0 +1,47 @@
+"""What a load's tasks do: read offset ranges from the brokers and make the lake's rows of them, in one Python worker.
+
+By the `klamm` source the records would go from one worker through the JVM to a second one, which decodes them, and
+Spark would start three more processes to ask the source for its schema and its tasks, which a load has planned already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from klamm.core.client.consumer.range_reader import OffsetRange
+
+from ..options import ReadOptions
+from ..spark.ranges import read_range
+from .rows import TIMESTAMP, RowDecoder, RowFormat
+
+RECORDS: Final = (
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", TIMESTAMP),
+)
+_UNREADABLE = (pa.field("error", pa.string()), pa.field("endOffset", pa.int64()))
+
+
+class RangeRows:
+    """Makes the rows of the ranges whose numbers it gets (column `id`); what `mapInArrow` is given."""
+
+    def __init__(self, options: ReadOptions, ranges: Sequence[OffsetRange], format_: RowFormat) -> None:
+        self._options = options
+        self._ranges = ranges
+        self._format = format_
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        decode = RowDecoder(self._format)
+        for batch in numbers:
+            for number in batch.column("id").to_pylist():
+                yield from decode(read_records(self._options, self._ranges[number], quarantine=self._format.quarantine))
+
+
+def read_records(options: ReadOptions, range_: OffsetRange, *, quarantine: bool) -> Iterator[pa.RecordBatch]:
+    """The columns that rows are made of."""
+    return read_range(options, range_, pa.schema([*RECORDS, *(_UNREADABLE if quarantine else ())]))

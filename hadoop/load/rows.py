@@ -1,0 +1,259 @@
+"""From the columns of the source to the rows of the lake; runs in Spark's Python workers, on Arrow batches.
+
+A row is the columns of the Avro record, then `_key`, `_partition`, `_offset`, `_timestamp` and `_size` (key plus value,
+in bytes, as the audit counts them), then the directory: `dt` and, if asked for, `hr`, from the record's timestamp in
+the format's time zone. A record without a value (a tombstone) has nulls for the record's columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from klamm.core.errors import SchemaError
+from klamm.core.interfaces.envelope import Envelope, SchemaKey
+from klamm.core.plugins import plugin_host
+from klamm.schemas.columns.arrowtype import arrow_type
+from klamm.schemas.columns.avrotype import AvroType, parse_type
+from klamm.schemas.columns.decode import Decoded, PayloadDecoder, without_prefix
+
+from ..lake.layout import INVALID
+
+TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
+META: Final = (
+    pa.field("_key", pa.binary()),
+    pa.field("_partition", pa.int32()),
+    pa.field("_offset", pa.int64()),
+    pa.field("_timestamp", TIMESTAMP),
+    pa.field("_size", pa.int32()),
+)
+QUARANTINE: Final = (
+    pa.field("_error", pa.string()),
+    pa.field("_value", pa.binary()),
+    pa.field("_end_offset", pa.int64()),
+)
+"""`_end_offset` is set for a batch that cannot be opened: one row for the offsets [`_offset`, `_end_offset`)."""
+RAW: Final = (pa.field("value", pa.binary()),)
+"""The columns of a topic whose values have no schema."""
+_NAMES: Final = {"dt": "%Y-%m-%d", "hr": "%H"}
+RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt", "hr"}
+
+
+@dataclass(frozen=True)
+class RowFormat:
+    """What a worker needs to know of a topic; pickled.
+
+    `reader` is the text of the schema that the lake's columns follow, None for raw bytes. `writers` are the texts of
+    all registered schemas. Records whose timestamp is outside [`min_us`, `max_us`] are invalid. `quarantine`: rows that
+    cannot be read are marked by `_error` instead of ending the load.
+    """
+
+    topic: str
+    partition_by: tuple[str, ...]
+    reader: str | None
+    writers: Mapping[SchemaKey, str]
+    envelope: str
+    plugins: tuple[str, ...]
+    min_us: int
+    max_us: int
+    quarantine: bool
+    timezone: str = "UTC"
+
+    def fields(self) -> tuple[pa.Field, ...]:
+        """The columns of the values. `SchemaError` when one of them is a column of the lake's own."""
+        if self.reader is None:
+            return RAW
+        fields = tuple(_table_type(self.topic, parse_type(self.reader)))
+        taken = sorted(f.name for f in fields if f.name.lower() in RESERVED)
+        if taken:
+            raise SchemaError(
+                f"topic {self.topic}: the lake has columns {', '.join(taken)} of its own; rename the field"
+            )
+        return fields
+
+    def schema(self) -> pa.Schema:
+        """The rows, in Arrow."""
+        directory = [pa.field(name, pa.string()) for name in self.partition_by]
+        return pa.schema([*self.columns(), *directory])
+
+    def columns(self) -> pa.Schema:
+        """The rows without their directories."""
+        return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ())])
+
+    def directories(self, places: pa.Array) -> list[pa.Array]:
+        """What the columns of the directories hold for these days or hours; null for null, an invalid record's. A null
+        hour is Hive's default partition."""
+        return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
+
+
+def _table_type(topic: str, avro: AvroType) -> pa.StructType:
+    if avro.kind != "record":
+        raise SchemaError(f"topic {topic}: its schema is {avro.kind}, no record; a table needs columns")
+    return arrow_type(avro)
+
+
+class RowDecoder:
+    """Makes the lake's rows; what `mapInArrow` is given."""
+
+    def __init__(self, format_: RowFormat) -> None:
+        self._format = format_
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        worker = RowMaker(self._format)
+        for batch in batches:
+            yield worker.rows(batch)
+
+
+class RowMaker:
+    """One task's decoders, by schema."""
+
+    def __init__(self, format_: RowFormat) -> None:
+        self._format = format_
+        self._schema = format_.schema()
+        self._kept = format_.columns()
+        self._decoders: dict[SchemaKey, PayloadDecoder] = {}
+
+    @cached_property
+    def _envelope(self) -> Envelope:
+        return plugin_host(self._format.plugins).envelopes.create(self._format.envelope)
+
+    @cached_property
+    def _reader(self) -> AvroType:
+        return parse_type(self._format.reader or "")
+
+    def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """With the columns of the directories."""
+        columns = [*self._columns(batch), *self._directories(batch.column("timestamp"))]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+    def placed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
+        """Without them, and the place of each row."""
+        rows = pa.RecordBatch.from_arrays(self._columns(batch), schema=self._kept)
+        return rows, self.places(batch.column("timestamp"))
+
+    def _columns(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        values = batch.column("value")
+        bad: dict[int, str] = {}
+        columns: list[pa.Array] = [values]
+        unopened = self._unopened(batch)
+        if self._format.reader is not None:
+            decoded = self._decode(values, unopened)
+            columns, bad = decoded.rows.flatten(), dict(decoded.bad)
+        bad |= unopened
+        if bad and not self._format.quarantine:
+            self._refuse(batch, bad)
+        columns += self._meta(batch)
+        if self._format.quarantine:
+            columns += [*_quarantined(values, bad), batch.column("endOffset")]
+        return columns
+
+    def _unopened(self, batch: pa.RecordBatch) -> dict[int, str]:
+        """Rows that stand for batches which cannot be opened, with the reason."""
+        if not self._format.quarantine:
+            return {}
+        return {row: why for row, why in enumerate(batch.column("error").to_pylist()) if why is not None}
+
+    def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
+        row = min(bad)
+        partition, offset = batch.column("partition")[row].as_py(), batch.column("offset")[row].as_py()
+        raise SchemaError(
+            f"topic {self._format.topic} partition {partition} offset {offset}: {bad[row]}; nothing is loaded "
+            "(on.bad.record: quarantine sets such records aside)"
+        )
+
+    def _decode(self, values: pa.Array, unopened: Mapping[int, str]) -> Decoded:
+        """The values as structs, each with the schema that its envelope names; in the order of the batch."""
+        size = self._envelope.prefix_size
+        if unopened:
+            opened = pa.array([row not in unopened for row in range(len(values))], pa.bool_())
+            values = pc.if_else(opened, values, pa.scalar(None, values.type))
+        prefixes = pc.binary_slice(values, 0, size).dictionary_encode()
+        bad: dict[int, str] = {}
+        found: list[tuple[pa.Array, pa.Array]] = []
+        for number, prefix in enumerate(prefixes.dictionary.to_pylist()):
+            rows = pc.indices_nonzero(pc.equal(prefixes.indices, number))
+            group = values if len(rows) == len(values) else values.take(rows)
+            decoded = self._decode_group(prefix, without_prefix(group, size))
+            bad.update({rows[i].as_py(): why for i, why in decoded.bad.items()})
+            found.append((rows, decoded.rows))
+        return Decoded(_scatter(found, len(values), arrow_type(self._reader)), bad)
+
+    def _decode_group(self, prefix: bytes, payloads: pa.Array) -> Decoded:
+        try:
+            decoder = self._decoder(self._envelope.parse(prefix))
+        except SchemaError as error:
+            bad = dict.fromkeys(range(len(payloads)), str(error))
+            return Decoded(pa.nulls(len(payloads), arrow_type(self._reader)), bad)
+        return decoder.decode(payloads)
+
+    def _decoder(self, key: SchemaKey) -> PayloadDecoder:
+        if key not in self._decoders:
+            text = self._format.writers.get(key)
+            if text is None:
+                raise SchemaError(f"no schema is registered as {_key_text(key)}")
+            self._decoders[key] = PayloadDecoder(text, self._reader)
+        return self._decoders[key]
+
+    def _meta(self, batch: pa.RecordBatch) -> list[pa.Array]:
+        sizes = [pc.fill_null(pc.binary_length(batch.column(name)), 0) for name in ("key", "value")]
+        return [
+            batch.column("key"),
+            batch.column("partition"),
+            batch.column("offset"),
+            batch.column("timestamp"),
+            pc.add(*sizes),
+        ]
+
+    def _directories(self, timestamps: pa.Array) -> list[pa.Array]:
+        """Names of directories, made once for each that a batch has."""
+        places = self.places(timestamps).dictionary_encode()
+        names = self._format.directories(places.dictionary)
+        columns = [column.take(places.indices) for column in names]
+        return [
+            pc.fill_null(column, INVALID) if name == "dt" else column
+            for name, column in zip(self._format.partition_by, columns, strict=True)
+        ]
+
+    def places(self, timestamps: pa.Array) -> pa.Array:
+        """The day or the hour of each record, as the directories tell them apart; null for an invalid record. In the
+        format's time zone, whatever the worker is in: an hour that comes twice, when clocks are set back, is one
+        directory."""
+        instants = timestamps.cast(pa.int64())
+        least, most = self._format.min_us, self._format.max_us
+        first, last = (pc.min_max(instants)[name].as_py() for name in ("min", "max"))
+        if instants.null_count or first is None or not least <= first <= last <= most:
+            inside = pc.and_(pc.greater_equal(instants, least), pc.less_equal(instants, most))
+            instants = pc.if_else(pc.fill_null(inside, False), instants, pa.scalar(None, pa.int64()))
+        times = instants.cast(pa.timestamp("us"))
+        if (zone := self._format.timezone) != "UTC":
+            times = pc.local_timestamp(instants.cast(pa.timestamp("us", tz=zone)))
+        return pc.floor_temporal(times, unit="hour" if "hr" in self._format.partition_by else "day")
+
+
+def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
+    """The groups' rows at their places; places of no group are null."""
+    if len(groups) == 1 and len(groups[0][0]) == length:
+        return groups[0][1]
+    if not groups:
+        return pa.nulls(length, kind)
+    places = pa.concat_arrays([rows for rows, _ in groups])
+    filled = pc.is_in(pa.array(range(length), places.type), places)
+    sources = pc.sort_indices(places).cast(pa.int64())
+    positions = pc.replace_with_mask(pa.nulls(length, pa.int64()), filled, sources)
+    return pa.concat_arrays([decoded for _, decoded in groups]).take(positions)
+
+
+def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:
+    errors = pa.array([bad.get(row) for row in range(len(values))], pa.string())
+    return [errors, pc.if_else(pc.is_valid(errors), values, pa.scalar(None, pa.binary()))]
+
+
+def _key_text(key: SchemaKey) -> str:
+    if key.schema_id is not None:
+        return f"id {key.schema_id}"
+    return f"md5 {key.md5.hex()}" if key.md5 is not None else f"fingerprint {(key.fingerprint or b'').hex()}"

@@ -1,0 +1,158 @@
+"""A job's staging directory: made, kept alive by a heartbeat, published in one rename, or swept when its job is dead.
+
+Rules.
+- A directory is dead when its heartbeat is older than `retention_s`; a live job beats far more often.
+- The sweep first renames a dead directory and removes it then: a job that slept through its own sweep finds no
+  `_job.json` in what its late tasks may have made again, and publishes nothing.
+- An error from the rename means unknown: the manifest found at the target says whose load or generation it is.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Callable
+from types import TracebackType
+
+from klamm.core.errors import KlammError
+from klamm.core.faults import fault_point
+
+from ..lake.generations.generation import read_generation
+from ..lake.layout import OWNER, TopicLayout
+from ..lake.manifest import read_manifest
+from ..publishing.interface import LakeError, Publisher
+
+_log = logging.getLogger(__name__)
+_DEAD = ".dead"
+_ALIVE = ".alive"
+
+
+class LoadConflictError(KlammError):
+    """Another job published this number first; nothing of this job's is visible, and it can be run again."""
+
+
+class Staging:
+    """The staging directory of one job and topic. A context manager: leaving it removes what was not published."""
+
+    def __init__(self, publisher: Publisher, layout: TopicLayout, job_id: str, beat_s: float = 15.0) -> None:
+        self._publisher = publisher
+        self._layout = layout
+        self._job_id = job_id
+        self._beat_s = beat_s
+        self._stop = threading.Event()
+        self._heart = threading.Thread(target=self._beat_on, name=f"staging-{job_id[:8]}", daemon=True)
+        self.path = layout.staging(job_id)
+
+    def __enter__(self) -> Staging:
+        self._publisher.make(self._layout.staging_root)
+        self._beat()
+        self._publisher.make(self.path)
+        self._publisher.write(f"{self.path}/{OWNER}", json.dumps({"job_id": self._job_id}).encode())
+        self._heart.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, at: TracebackType | None) -> None:
+        self._stop.set()
+        self._heart.join()
+        try:
+            self._publisher.remove(self.path)
+            self._publisher.remove(self._layout.heartbeat(self._job_id))
+        except LakeError as error:
+            # What is published is published, and what failed before this says why: neither is hidden by it.
+            _log.warning("%s: what is left of job %s is for a later sweep: %s", self._layout.topic, self._job_id, error)
+
+    def publish(self, number: int) -> None:
+        """Publish as load `number`. `LoadConflictError` when another job has that number."""
+
+        def owner() -> str | None:
+            found = read_manifest(self._publisher, self._layout, number)
+            return None if found is None else found.job_id
+
+        self._publish(f"load {number}", self._layout.load(number), owner)
+
+    def publish_generation(self, number: int) -> None:
+        """Publish as generation `number`. `LoadConflictError` when another compaction has that number."""
+
+        def owner() -> str | None:
+            found = read_generation(self._publisher, self._layout, number)
+            return None if found is None else found.job_id
+
+        self._publisher.make(self._layout.generations_root)
+        self._publish(f"generation {number}", self._layout.generation(number), owner)
+
+    def _publish(self, what: str, target: str, owner: Callable[[], str | None]) -> None:
+        if self._publisher.read(f"{self.path}/{OWNER}") is None:
+            raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run it again")
+        try:
+            self._publisher.publish(self.path, target)
+        except Exception:  # whatever it is, it means unknown: ask the target
+            found = owner()
+            if found is None:
+                raise
+            if found != self._job_id:
+                raise LoadConflictError(
+                    f"{what} of {self._layout.topic} was published by job {found} meanwhile; "
+                    f"this job {self._job_id} publishes nothing: run it again"
+                ) from None
+
+    def _beat(self) -> None:
+        self._publisher.write(self._layout.heartbeat(self._job_id), b"")
+
+    def _beat_on(self) -> None:
+        while not self._stop.wait(self._beat_s):
+            try:
+                self._beat()
+            except LakeError:
+                # A lake that is away for good fails the job itself; one missed beat of many must not.
+                continue
+
+
+def bury(publisher: Publisher, layout: TopicLayout, path: str) -> bool:
+    """Take a directory out of sight in one rename, and remove it then; False when somebody else took it first. After a
+    crash between the two the next sweep removes it."""
+    grave = f"{layout.staging_root}/{path.rpartition('/')[2]}.{uuid.uuid4().hex}{_DEAD}"
+    publisher.make(layout.staging_root)
+    if not publisher.move(path, grave):
+        return False
+    fault_point("gc.moved")
+    publisher.remove(grave)
+    return True
+
+
+def dead(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
+    """Names below `_staging` that a sweep would remove: directories of dead jobs, and what became of swept ones."""
+    names = publisher.names(layout.staging_root)
+    return [name for name in names if _is_dead(publisher, layout, name, names, retention_s)]
+
+
+def sweep(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
+    """Remove the staging directories of dead jobs; the ids removed. Never that of a live job."""
+    swept = []
+    publisher.tidy(layout.staging_root, retention_s)
+    for name in dead(publisher, layout, retention_s):
+        path = f"{layout.staging_root}/{name}"
+        if name.endswith((_DEAD, _ALIVE)):
+            publisher.remove(path)
+        elif publisher.move(path, path + _DEAD):
+            publisher.remove(path + _DEAD)
+            publisher.remove(layout.heartbeat(name))
+            swept.append(name)
+    return swept
+
+
+def _is_dead(publisher: Publisher, layout: TopicLayout, name: str, names: list[str], retention_s: float) -> bool:
+    if name.endswith(_DEAD):
+        return True
+    if name.endswith(_ALIVE):
+        return name.removesuffix(_ALIVE) not in names and _older(
+            publisher, f"{layout.staging_root}/{name}", retention_s
+        )
+    return _older(publisher, layout.heartbeat(name), retention_s)
+
+
+def _older(publisher: Publisher, path: str, seconds: float) -> bool:
+    """A heartbeat that is not there is an old one: it is written before the directory is made."""
+    age = publisher.age_s(path)
+    return age is None or age > seconds

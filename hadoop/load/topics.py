@@ -1,0 +1,156 @@
+"""What a load reads from: a cluster, its topics, and the schemas that their values were written with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
+from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ConfigError, SchemaError
+from klamm.core.interfaces.envelope import SchemaKey
+from klamm.core.records.header import BatchHeader
+from klamm.core.records.partition import TopicPartition
+from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
+from klamm.schemas.options import AvroOptions
+
+from ..columnar.job import ReadTasks
+from ..lake.manifest import BatchMark
+from ..options import ReadOptions
+from ..spark.cluster import connect, edges
+from .job import LogEnds
+from .planning.cluster_history import ClusterHistory
+from .planning.plan import Densities, split
+from .reading import RangeRows
+from .rows import RowFormat
+
+AVRO: Final = "avro"
+_MICROS: Final = 1_000_000
+_SAMPLES: Final = 8
+"""Places of a range at which the size of batches is looked at."""
+
+
+@dataclass(frozen=True)
+class TopicSchemas:
+    """`reader` is what the lake's columns follow; `writers` every schema of the cluster, by each of its keys."""
+
+    reader: str
+    writers: dict[SchemaKey, str]
+
+
+class ClusterTopics:
+    """`job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: what cannot be read is
+    set aside."""
+
+    def __init__(self, settings: Settings, config: HadoopSinkConfig, *, quarantine: bool) -> None:
+        self._settings = settings
+        self._config = config
+        self._quarantine = quarantine
+        self.bootstrap = settings.consumer.bootstrap_servers
+        self._client = connect(self.bootstrap, settings.plugins)
+        self._history = ClusterHistory(self._client)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def cluster_id(self) -> str:
+        return self._client.metadata([]).cluster_id or ""
+
+    def matching(self, pattern: str) -> list[str]:
+        """Topics whose whole name matches, without internal ones (with _ in front); sorted."""
+        wanted = re.compile(pattern)
+        names = self._client.metadata().topics
+        return sorted(name for name in names if not name.startswith("_") and wanted.fullmatch(name))
+
+    def ends(self, topic: str) -> dict[int, LogEnds]:
+        partitions = self._client.partitions(topic)
+        first, last = (edges(self._client, partitions, edge) for edge in (EARLIEST, LATEST))
+        return {tp.partition: LogEnds(first[tp], last[tp]) for tp in partitions}
+
+    def topic_id(self, topic: str) -> UUID | None:
+        return self._history.topic_id(topic)
+
+    def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return self._history.epoch_ends(epochs)
+
+    def is_compacted(self, topic: str) -> bool:
+        return self._history.is_compacted(topic)
+
+    def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
+        return self._history.last_batches(ends)
+
+    def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
+        found: dict[TopicPartition, list[float | None]] = {r.partition: [] for r in ranges if r.size}
+        for place in range(_SAMPLES):
+            at = {r.partition: r.start + r.size * place // _SAMPLES for r in ranges if r.size}
+            for tp, sample in self._history.headers_at(at).items():
+                found[tp].append(_density(sample))
+        return found
+
+    def format(self, topic: str) -> RowFormat:
+        schemas = self._schemas(topic)
+        said = self._settings.topics.get(topic)
+        return RowFormat(
+            topic=topic,
+            partition_by=self._config.partition_by,
+            reader=schemas.reader if schemas else None,
+            writers=schemas.writers if schemas else {},
+            envelope=said.envelope if said else "",
+            plugins=self._settings.plugins,
+            min_us=int(self._config.timestamp_min.timestamp() * _MICROS),
+            max_us=int(self._config.timestamp_max.timestamp() * _MICROS),
+            quarantine=self._quarantine,
+            timezone=self._config.timezone,
+        )
+
+    def _schemas(self, topic: str) -> TopicSchemas | None:
+        """None: the topic's values are bytes. Read after the ranges were planned: what wrote them is registered."""
+        serde = self._settings.serde_name(topic)
+        if serde is None:
+            return None
+        if serde != AVRO:
+            raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
+        said = self._settings.topic_format(topic)
+        options = AvroOptions.model_validate(dict(said.options))
+        entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
+        return TopicSchemas(said.schema or _latest(topic, options, entries), writers_by_key(entries))
+
+    def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:
+        options = ReadOptions(
+            self.bootstrap, self._settings.plugins, self._config.auto_offset_reset == "fail", self._quarantine
+        )
+        return ReadTasks(options, split(ranges, max_offsets=self._config.max_offsets_per_task))
+
+    def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
+        tasks = self.tasks(ranges)
+        numbers = session.range(0, len(tasks.ranges), 1, len(tasks.ranges))
+        work = RangeRows(tasks.options, tasks.ranges, format_)
+        return numbers.mapInArrow(work, from_arrow_schema(format_.schema()))
+
+    @property
+    def client(self) -> ClusterClient:
+        return self._client
+
+
+def _density(headers: Sequence[BatchHeader]) -> float | None:
+    if not headers:
+        return None
+    return sum(h.size for h in headers) / (headers[-1].next_offset - headers[0].base_offset)
+
+
+def _latest(topic: str, options: AvroOptions, entries: Sequence[SchemaEntry]) -> str:
+    subject = options.subject or f"{topic}-value"
+    versions = newest_first(entries, subject)
+    if not versions:
+        raise SchemaError(
+            f"topic {topic}: no schema is registered as {subject}; name its file in topics.{topic}.schema"
+        )
+    return versions[0].text

@@ -1,0 +1,181 @@
+"""What is asked of the audit topic, and the answer: the comparison as of now."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.errors import unknown_topic
+from klamm.core.client.event_publisher import EventPublisher
+from klamm.core.config.settings import Settings
+from klamm.core.errors import ConfigError
+
+from .compare import TopicAudit, compare, settlement_counts
+from .config import AuditConfig, expected_tier
+from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
+from .range_coverage import LogEnd, Place, TierKey, end_counted, is_behind
+from .reader import AuditReader, read_log_ends
+from .windows import clock_ms
+
+REACH_S: Final = 1.0
+LOOK_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked: topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
+    counted, instants in ms (None: no bound)."""
+
+    topics: tuple[str, ...] = ()
+    tiers: tuple[str, ...] = ()
+    expect: tuple[TierKey, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`counted`: the topics of which something has been counted, whatever was asked for. `events` and `logs`: what was
+    compared, at `now_ms`."""
+
+    audits: tuple[TopicAudit, ...]
+    unreadable: tuple[str, ...]
+    counted: frozenset[str] = frozenset()
+    events: tuple[AuditEvent, ...] = ()
+    logs: Mapping[str, Mapping[Place, LogEnd]] = field(default_factory=dict)
+    now_ms: int = 0
+
+    @property
+    def complete(self) -> bool:
+        return bool(self.audits) and not self.unreadable and all(audit.complete for audit in self.audits)
+
+
+class AuditQuestions:
+    """Answers questions one after another; each reads only what the audit topic has got since the one before."""
+
+    def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
+        """`reader`: one that has read before, or keeps only a part."""
+        self._client = client
+        self._config = config
+        self._reader = AuditReader(client, config.topic) if reader is None else reader
+
+    def ask(self, question: Question) -> Answer:
+        """Reads on and compares; `KlammError` when the topic cannot be read, and the next question reads on from there.
+        What the logs hold is asked first: what is stored meanwhile is not missed, and a broker tier that counts is
+        given the time of a pass or two to reach it."""
+        config, reader = self._config, self._reader
+        now_ms = clock_ms()
+        logs = read_log_ends(
+            self._client, lambda topic: config.audits(topic) and topic in (question.topics or (topic,))
+        )
+        reader.read()
+        deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
+        while not _reached(logs, reader.events) and time.monotonic() < deadline:
+            time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
+            reader.read()
+        wanted = question.topics or config.topics
+        events = [event for event in reader.events if not question.topics or event.topic in question.topics]
+        expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
+        audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
+        counted = frozenset(event.topic for event in reader.events)
+        narrowed = tuple(narrow(audit, question) for audit in audits)
+        return Answer(narrowed, tuple(reader.unreadable), counted, tuple(events), logs, now_ms)
+
+
+def ask(client: ClusterClient, config: AuditConfig, question: Question, reader: AuditReader | None = None) -> Answer:
+    """One question to the audit topic; from its beginning, or from where `reader` stopped."""
+    return AuditQuestions(client, config, reader).ask(question)
+
+
+def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:
+    """`UnknownTopicError` for a topic of the question that is neither in the cluster nor counted; a topic that was
+    deleted has counts still."""
+    silent = [topic for topic in question.topics if topic not in answer.counted]
+    if silent:
+        there = client.metadata().topics
+        for topic in silent:
+            if topic not in there:
+                raise unknown_topic(topic, {*there, *answer.counted}, wanted=False)
+
+
+def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
+    """A line for each of these tiers with an owner, as `hadoop/lake`, that has counted nothing of what was compared: it
+    may be one that has not begun, or a wrong name."""
+    there = sorted({f"{event.tier}/{event.owner}" for event in answer.events if event.tier in (CONSUMER, HADOOP)})
+    known = f"there are {', '.join(there)}" if there else "there is no consumer and no load that has"
+    return [f"tier {tier} has counted nothing; {known}" for tier in tiers if "/" in tier and tier not in there]
+
+
+def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:
+    """Whether the broker tier has counted all that was asked for; a log that no broker serves is not waited for."""
+    by_topic: dict[str, list[AuditEvent]] = {}
+    for event in events:
+        if event.tier == BROKER:
+            by_topic.setdefault(event.topic, []).append(event)
+    counted = {topic: end_counted(told) for topic, told in by_topic.items()}
+    return not any(
+        log.end >= 0 and is_behind(place, log, counted.get(topic, {}))
+        for topic, ends in logs.items()
+        for place, log in ends.items()
+    )
+
+
+def narrow(audit: TopicAudit, question: Question) -> TopicAudit:
+    """Only the tiers and the windows asked for, each measured as before."""
+    if question.tiers:
+        audit = audit.of_tiers([t for t in audit.tiers if t.tier in question.tiers or str(t) in question.tiers])
+    if question.since_ms is not None or question.until_ms is not None:
+        audit = audit.between(question.since_ms, question.until_ms)
+    return audit
+
+
+def settle(client: ClusterClient, config: AuditConfig, question: Question, who: str, why: str) -> tuple[int, int]:
+    """Settles every unknown count of the topic, tiers and windows of the question, as an event of the audit topic; how
+    many counts of how many windows. `ConfigError` when there is none, `UnknownTopicError` without such a topic."""
+    [topic] = question.topics
+    answer = ask(client, config, question)
+    check_topics(client, question, answer)
+    [audit] = answer.audits
+    counts = settlement_counts(audit)
+    if not counts:
+        why = "no count is unknown" if audit.windows else "nothing has been counted"
+        where = " in what was asked for" if question.tiers or question.since_ms or question.until_ms else ""
+        raise ConfigError(f"topic {topic}: {why}{where}, so there is nothing to settle")
+    now = clock_ms()
+    windows = (
+        EventWindow(start, records, 0, expected, source=tier) for (tier, start), (records, expected) in counts.items()
+    )
+    event = AuditEvent(
+        tier=SETTLEMENT,
+        owner=who,
+        host=socket.gethostname(),
+        application="klamm audit settle",
+        topic=topic,
+        partition=None,
+        from_offset=now,
+        to_offset=now + 1,
+        window_ms=audit.window_ms,
+        windows=tuple(windows),
+        time_ms=now,
+        note=why,
+    )
+    EventPublisher(client, config.topic, clock_ms)(*event.encode()).result()
+    return len(counts), len({start for _, start in counts})
+
+
+def audit_config(settings: Settings) -> AuditConfig:
+    """`ConfigError` when the file configures no audit, or another system's."""
+    if settings.audit is None or not isinstance(settings.audit.config, AuditConfig):
+        raise ConfigError(f"{settings.source}: audit: this command needs a section `audit: {{plugin: klamm, …}}`")
+    return settings.audit.config
+
+
+def completeness_watermark(client: ClusterClient, config: AuditConfig, topic: str) -> int | None:
+    """Up to which instant (ms since the epoch) all of a topic's tiers are complete; None when nothing is. What a
+    downstream job waits for."""
+    [audit] = ask(client, config, Question(topics=(topic,))).audits
+    return audit.watermark_ms
