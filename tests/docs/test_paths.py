@@ -1,0 +1,81 @@
+"""Every path, link and function that a page names exists. Starts no process."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = "core|plugins|schemas|hadoop|tests|bench|docs|examples|scripts|src|requirements"
+
+_PATH = re.compile(rf"(?<![\w/.:$<>-])(?:{FOLDERS})/[\w./*-]*[\w/*]")
+_LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_STEP = re.compile(r"`((?:core|plugins|schemas|hadoop)/[\w/]+\.py)` `([A-Za-z_][\w.]*)`")
+PLANNED = {"docs/cluster.md": {"core/replication", "tests/simulation"}}
+"""What a page describes and nobody has built yet."""
+
+
+def _ids(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    named = {match.group().rstrip("/") for match in _PATH.finditer(page.read_text(encoding="utf-8"))}
+    planned = PLANNED.get(_ids(page), set())
+    assert not [path for path in planned if _is_there(path)], "this is built: it is planned no more"
+    missing = sorted(path for path in named - planned if not _is_there(path))
+    assert not missing, f"{page.relative_to(ROOT)} names what does not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_every_relative_link_leads_to_a_file(page: Path) -> None:
+    links = {match.group(1) for match in _LINK.finditer(page.read_text(encoding="utf-8"))}
+    missing = sorted(link for link in links if "://" not in link and not (page.parent / link).exists())
+    assert not missing, f"{page.relative_to(ROOT)} links to what does not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_ids)
+def test_every_function_named_with_its_file_is_defined_there(page: Path) -> None:
+    """A page names a function as `` `path/file.py` `Class.method` ``."""
+    steps = _STEP.findall(page.read_text(encoding="utf-8"))
+    missing = [f"{file}: {name}" for file, name in steps if name not in set(_defined(ROOT / file))]
+    assert not missing, f"{page.relative_to(ROOT)} names what is not defined: {missing}"
+
+
+def test_the_map_names_functions() -> None:
+    assert len(_STEP.findall((ROOT / "docs" / "architecture.md").read_text(encoding="utf-8"))) > 20
+
+
+def _is_there(path: str) -> bool:
+    """A module may be named without `.py`, and `hadoop/SINK` stands for an owner's name, not for a path."""
+    if path.rpartition("/")[2].isupper():
+        return True
+    if "*" in path:
+        return any(ROOT.glob(path))
+    return (ROOT / path).exists() or (ROOT / f"{path}.py").exists()
+
+
+def _defined(file: Path) -> Iterator[str]:
+    """Functions, classes and assigned names of a module, and `Class.method` of its classes."""
+    if not file.exists():
+        return
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        yield from _names(node)
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                yield from (f"{node.name}.{name}" for name in _names(inner))
+
+
+def _names(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.Assign):
+        yield from (target.id for target in node.targets if isinstance(target, ast.Name))
+    elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        yield node.target.id
