@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Final
 
 from ..errors import BrokerError, CorruptRecordError, ErrorCode, KlammError, SchemaError
 from ..records.partition import TopicPartition
 
 __all__ = [
+    "STALE_LEADER_ERRORS",
     "ClientClosedError",
     "ConnectionFailedError",
     "NoOffsetError",
@@ -18,6 +20,23 @@ __all__ = [
     "UnreadableRecordError",
     "unknown_topic",
 ]
+
+
+STALE_LEADER_ERRORS: Final = frozenset(
+    {
+        ErrorCode.not_leader_or_follower,
+        ErrorCode.leader_not_available,
+        ErrorCode.fenced_leader_epoch,
+        ErrorCode.unknown_leader_epoch,
+        ErrorCode.replica_not_available,
+        ErrorCode.kafka_storage_error,
+        ErrorCode.unknown_topic_or_partition,
+        ErrorCode.unknown_topic_id,
+    }
+)
+"""Errors of a partition after which a client forgets its leader and refreshes the metadata before it tries again: the
+leader has moved, or the topic was deleted or created again. The producer, the consumer, the readers and the admin calls
+use this set."""
 
 
 class ConnectionFailedError(KlammError):

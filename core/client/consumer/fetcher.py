@@ -25,7 +25,7 @@ from ...records.chain import check_chain
 from ...records.header import iter_headers
 from ...records.partition import TopicPartition, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd, FetchedPartition
-from ..errors import ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
+from ..errors import STALE_LEADER_ERRORS, ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
 from ..network.metadata import TopicView
 from .positions import Chunk, PartitionState, Positions
 
@@ -38,16 +38,6 @@ UNWATCHED_S = 1.0
 """How long a partition may go without a fetch: meanwhile its topic may be deleted and created again."""
 HURRY_MS = 20
 """How long a broker may wait while some of its partitions have no room: they may have it soon."""
-_MOVED = {
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.leader_not_available,
-    ErrorCode.fenced_leader_epoch,
-    ErrorCode.unknown_leader_epoch,
-    ErrorCode.replica_not_available,
-    ErrorCode.kafka_storage_error,
-    ErrorCode.unknown_topic_id,
-}
 
 REPLACED = "is of a topic that was deleted and created again"
 
@@ -428,7 +418,7 @@ class NodeFetcher(threading.Thread):
                 state.suspect = state.check = True
                 state.leader_epoch = -1
             state.retry_at = 0.0
-        elif error in _MOVED:
+        elif error in STALE_LEADER_ERRORS:
             state.node = None
             state.check = True
             self._client.cluster.forget([state.partition.topic])

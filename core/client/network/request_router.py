@@ -26,6 +26,7 @@ from ...protocol.software import declare_codecs
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
 from ..errors import (
+    STALE_LEADER_ERRORS,
     ClientClosedError,
     ConnectionFailedError,
     RequestTimeoutError,
@@ -50,16 +51,6 @@ UNKNOWN_TOPIC_GRACE_S = 2.0
 """How long a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
 UNSERVED_GRACE_S = 2.0
 """How long a partition may be served by nobody before it counts as offline: its leader may be moving."""
-
-_STALE_METADATA = {
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.leader_not_available,
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.fenced_leader_epoch,
-    ErrorCode.unknown_leader_epoch,
-    ErrorCode.kafka_storage_error,
-    ErrorCode.replica_not_available,
-}
 
 _GROUP_HINTS = {
     ErrorCode.inconsistent_group_protocol: " has members of the other kind (registry or classic), or with other "
@@ -307,7 +298,7 @@ class Caller:
                     del left[tp]
                     continue
                 problem = BrokerError(result, f"partition {tp} at broker {node_id}")
-                if not (result.retriable or result in _STALE_METADATA):
+                if not (result.retriable or result in STALE_LEADER_ERRORS):
                     raise problem
         return problem
 

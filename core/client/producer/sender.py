@@ -24,7 +24,7 @@ from ...interfaces.codec import Codec
 from ...protocol.apis import ApiKey
 from ...records.partition import TopicPartition
 from ..cluster_client import ProducedBatch, produce_request, produce_results
-from ..errors import ConnectionFailedError, RequestTimeoutError
+from ..errors import STALE_LEADER_ERRORS, ConnectionFailedError, RequestTimeoutError
 from ..network.channel import CHANNEL_ERRORS, Channel, ChannelState
 from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
@@ -36,13 +36,6 @@ from .record_accumulator import RecordAccumulator
 
 _LONGEST_SLEEP_S = 1.0
 _ANY_SIZE = 2**62
-_MOVED = {
-    ErrorCode.not_leader_or_follower,
-    ErrorCode.leader_not_available,
-    ErrorCode.unknown_topic_or_partition,
-    ErrorCode.kafka_storage_error,
-    ErrorCode.fenced_leader_epoch,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +319,7 @@ class Sender:
             self._store(queue, batch, produced)
             return
         batch.problem = BrokerError(code, words or "")
-        if code in _MOVED:
+        if code in STALE_LEADER_ERRORS:
             self._cluster.forget([queue.partition.topic])
             self._control.refresh()
         if verdict is Verdict.SPLIT:
