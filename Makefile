@@ -42,10 +42,10 @@ guarantees: setup ## what Klamm never does, a line for each (ONLY=A is a letter;
 	@$(PY) -m pytest -q --no-header -p no:cacheprovider -n 2 --guarantees $(or $(ONLY),ABCDE) $(if $(PLANT),--plant) $(ARGS)
 
 native-twin: setup ## the compiled module against its twin in Python (BATCHES=n SEED=n)
-	@PYTHONPATH=tests/support $(PY) -m klammtest.batches $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests/support $(PY) -m klammtest.native.batches $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
 
 sanitize: setup ## the compiled module built with the sanitizers, against its twin and mutated batches (BATCHES=n SEED=n)
-	@PYTHONPATH=tests/support $(PY) -m klammtest.sanitized $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
+	@PYTHONPATH=tests/support $(PY) -m klammtest.native.sanitized $(if $(BATCHES),--batches $(BATCHES)) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
 	@bench/install.sh
@@ -56,8 +56,8 @@ bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK
 
 audit-pictures: setup ## the pictures of the audit's page and of the demo's report in docs/, by headless Chromium
 	@scripts/setup.sh chromium=chromium
-	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_page docs
-	@PYTHONPATH=tests/support $(PY) -m klammtest.demo_report docs
+	@PYTHONPATH=tests/support $(PY) -m klammtest.pages.audit_page docs
+	@PYTHONPATH=tests/support $(PY) -m klammtest.pages.demo_report docs
 
 wheel: setup ## dist/klamm-*.whl
 	@rm -rf build  # setuptools would take stale modules from it

@@ -12,7 +12,7 @@ from klammtest.broker import SPAWNED
 
 pytest_plugins = [
     "klammtest.zookeeper",
-    "klammtest.hdfs",
+    "klammtest.hadoop.hdfs",
     "klammtest.guarantees",
     "klammtest.scheduling",
     "klammtest.sockets",

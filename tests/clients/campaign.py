@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 from klamm.core.records.header import iter_headers
-from klammtest.foreign import CLIENTS, CODECS, ForeignClient
-from klammtest.initialised import InitialisedBroker
+from klammtest.brokers.initialised import InitialisedBroker
+from klammtest.clients.foreign import CLIENTS, CODECS, ForeignClient
 
 CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 

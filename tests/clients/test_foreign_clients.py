@@ -12,7 +12,7 @@ import pytest
 
 from klamm.core.records.header import iter_headers
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.foreign import CLIENTS, CODECS, ForeignClient
+from klammtest.clients.foreign import CLIENTS, CODECS, ForeignClient
 
 CODEC_IDS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 RECORDS = 300

@@ -16,7 +16,7 @@ from pyarrow import parquet
 from klamm.core.errors import ConfigError
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.publishing.interface import LakeError, LakeUnavailableError
-from klammtest.lakes import SCHEMES, Put, put_local, put_on_hdfs
+from klammtest.hadoop.lakes import SCHEMES, Put, put_local, put_on_hdfs
 
 Lake = tuple[LakeFiles, str, Put]
 

@@ -18,7 +18,7 @@ from klamm.core.interfaces.coordination import BadVersionError, Check, Coordinat
 from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-from klammtest.inprocess import broker_thread
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.zookeeper import CoordinationCase
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)

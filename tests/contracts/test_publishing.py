@@ -14,7 +14,7 @@ from klamm.core.errors import ConfigError
 from klamm.hadoop.publishing.interface import LakeError, NoLakeError, Publisher, TargetExistsError, check_root
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 from klamm.hadoop.publishing.schemes import publisher_for
-from klammtest.hdfs_client import Administration, new_publisher
+from klammtest.hadoop.hdfs_client import Administration, new_publisher
 
 RACES = 300
 LISTINGS = 500

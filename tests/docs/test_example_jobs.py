@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from klamm.core.faults import VARIABLE
 from klamm.core.spark_jvm import java_options
-from klammtest.numbered import Topics, number_topics
+from klammtest.clients.numbered import Topics, number_topics
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 LINES = 8000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from klammtest.documents import Reader
+from klammtest.pages.documents import Reader
 from klammtest.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -31,8 +31,8 @@ from typing import TextIO
 import psutil
 
 from harness import Campaign, Kept, Result, Run, all_campaigns
+from logs.template import scratch
 from report import Row, write_report
-from template import scratch
 
 AT_A_TIME = 2
 LIMIT_S = 3_600.0
@@ -204,7 +204,7 @@ def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[st
 
 
 def _package(options: argparse.Namespace) -> str:
-    return "load_campaigns" if options.loads else "campaigns"
+    return "loads.campaigns" if options.loads else "campaigns"
 
 
 def _target(options: argparse.Namespace) -> str:
@@ -212,7 +212,7 @@ def _target(options: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    known = all_campaigns("load_campaigns" if "--loads" in sys.argv else "campaigns")
+    known = all_campaigns("loads.campaigns" if "--loads" in sys.argv else "campaigns")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")

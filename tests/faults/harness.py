@@ -1,4 +1,4 @@
-"""What a campaign is, and what it is given. A new one: a file in `campaigns/` with a `CAMPAIGNS` list; no more.
+"""What a campaign is, and what it is given. A new one: a file below `campaigns/` with a `CAMPAIGNS` list; no more.
 
 Everything random in a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import pkgutil
 import random
 import tempfile
 import time
@@ -151,11 +150,12 @@ class Campaign(Protocol):
 
 
 def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
-    """By name, from every file in `campaigns/`, or in the other package beside it."""
+    """By name, from every file below `campaigns/`, or below the folder of another package."""
     found: dict[str, Campaign] = {}
-    folder = Path(__file__).parent / package
-    for module in sorted(m.name for m in pkgutil.iter_modules([str(folder)])):
-        for campaign in importlib.import_module(f"{package}.{module}").CAMPAIGNS:
+    here = Path(__file__).parent
+    for file in sorted(here.joinpath(*package.split(".")).rglob("*.py")):
+        module = ".".join(file.relative_to(here).with_suffix("").parts)
+        for campaign in importlib.import_module(module).CAMPAIGNS:
             found[campaign.name] = campaign
     return found
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import Campaign, Result
-from klammtest.figures import commit, machine, write_between_markers
+from klammtest.pages.figures import commit, machine, write_between_markers
 
 
 @dataclass(frozen=True)

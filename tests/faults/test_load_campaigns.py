@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from klammtest.broker import ENVIRONMENT
-from klammtest.hdfs import NO_HDFS
+from klammtest.hadoop.hdfs import NO_HDFS
 
 CAMPAIGN = Path(__file__).with_name("campaign.py")
 LIMIT_S = 1_200.0

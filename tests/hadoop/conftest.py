@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from klamm.hadoop.session import start_session
-from klammtest.hdfs_client import SPARK
+from klammtest.hadoop.hdfs_client import SPARK
 
 
 @pytest.fixture(scope="session")

@@ -14,9 +14,9 @@ from klamm.core.errors import KlammError, PluginError
 from klamm.core.hook_reference import hooks
 from klamm.core.interfaces.serde import SerdeContext
 from klamm.core.plugins import PluginHost, plugin_host
-from klammtest.everything import Thing
+from klammtest.plugins.everything import Thing
 
-MODULE = "klammtest.everything"
+MODULE = "klammtest.plugins.everything"
 CHOICE = {"plugin": "everything", "the.answer": 42}
 
 
@@ -84,7 +84,7 @@ def check_list(module: str, section: str, key: str, make: Callable[[Settings], l
 
 def use_commands(module: str) -> None:
     host = plugin_host((module,))
-    assert [c.target for c in host.commands if c.name == "hello"] == ["klammtest.everything:hello"]
+    assert [c.target for c in host.commands if c.name == "hello"] == ["klammtest.plugins.everything:hello"]
 
 
 USES: dict[str, Callable[[str], None]] = {

@@ -23,9 +23,9 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.clients.members import WAIT_S, wait_until
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
-from klammtest.members import WAIT_S, wait_until
 
 TOPIC, OTHER = "again", "other"
 FIRST = TopicPartition(TOPIC, 0)

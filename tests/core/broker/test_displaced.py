@@ -67,7 +67,7 @@ def acknowledges(wire: WireClient) -> bool:
 def test_who_wakes_up_displaced_acknowledges_nothing(
     coordination_case: CoordinationCase, tmp_path: Path, planted: bool
 ) -> None:
-    plugins = {"modules": ["klammtest.without_lease"]} if planted else {}
+    plugins = {"modules": ["klammtest.plugins.without_lease"]} if planted else {}
     tree = coordination_case.open()
     with (
         running_broker(tmp_path / "first", topics=TOPICS, coordination=section(coordination_case), plugins=plugins) as

@@ -14,9 +14,9 @@ from klamm.core.broker.network.dispatch import Dispatcher
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.protocol.apis import ApiKey
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.faulty import fault_hook
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 from klammtest.requests import batch, produce_fields
 from klammtest.wire import WireClient
 

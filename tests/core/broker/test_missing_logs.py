@@ -18,8 +18,8 @@ from klamm.core.log.manager import LogManager
 from klamm.core.log.recovery.missing_logs import MissingLogs
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 from klammtest.logs import append, codec_table
 from klammtest.requests import batch, create_topic, produce
 from klammtest.wire import WireClient, part

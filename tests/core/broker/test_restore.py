@@ -24,9 +24,9 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.clients.readers import read
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
-from klammtest.readers import read
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
 from klammtest.wire import WireClient
 from klammtest.zookeeper import eventually

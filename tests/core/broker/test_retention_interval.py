@@ -9,8 +9,8 @@ import pytest
 
 from klamm.core.broker.server import Broker
 from klamm.core.log.manager import LogManager
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 
 BOUND_S = 60.0
 ROUNDS = 5

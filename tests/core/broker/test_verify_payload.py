@@ -12,8 +12,8 @@ from klamm.core.errors import ErrorCode
 from klamm.core.log.validation import Validator
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.header import HEADER_SIZE, crc_of, set_crc
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 from klammtest.logs import codec_table
 from klammtest.requests import batch, create_topic, new_topic, produce, produce_fields
 from klammtest.wire import WireClient

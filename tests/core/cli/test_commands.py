@@ -234,7 +234,7 @@ def test_numbers_among_sparks_settings_are_text(klamm: Klamm, here: Path) -> Non
 
 
 def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> None:
-    text = "plugins: {modules: [klammtest.everything]}\nsinks: {s: {plugin: everything, topics: [t], ONBAD}}\n"
+    text = "plugins: {modules: [klammtest.plugins.everything]}\nsinks: {s: {plugin: everything, topics: [t], ONBAD}}\n"
     Path("klamm.yaml").write_text(text.replace("ONBAD", "on.bad.record: quarantine"))
     done, ran = klamm("config", "check"), klamm("sink", "s")
     words = "klamm: klamm.yaml: sinks.s.on.bad.record: the plugin 'everything' has no place for what cannot be read; "
@@ -272,8 +272,8 @@ def test_plugins_with_and_without_a_file(klamm: Klamm, here: Path) -> None:
     done = klamm("plugins")
     assert done.status == 0
     assert "klamm.plugins.codecs" in done.out
-    Path("klamm.yaml").write_text("plugins: {modules: [klammtest.everything]}\n")
-    assert "klammtest.everything" in klamm("plugins").out
+    Path("klamm.yaml").write_text("plugins: {modules: [klammtest.plugins.everything]}\n")
+    assert "klammtest.plugins.everything" in klamm("plugins").out
     Path("klamm.yaml").write_text("plugins: {modules: [no.such]}\n")
     done = klamm("plugins")
     assert (done.status, done.out) == (2, "")

@@ -8,7 +8,7 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.records.codecs import CodecTable
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.producing import topic_name
+from klammtest.clients.producing import topic_name
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.scripted import HangUpError, ScriptedBroker, scripted_broker
+from klammtest.brokers.scripted import HangUpError, ScriptedBroker, scripted_broker
 
 QUICK = Network(reconnect=Backoff(0.005, 0.02), retry=Backoff(0.005, 0.02))
 

@@ -23,8 +23,8 @@ from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.state.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.encode import encode_batch
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.guarantees import guarantee
-from klammtest.inprocess import broker_thread
 from klammtest.requests import create_topic, produce
 from klammtest.wire import WireClient
 

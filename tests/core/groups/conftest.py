@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
-from klammtest.members import CoordinationSpec
+from klammtest.clients.members import CoordinationSpec
 
 SESSION_MS = 5_000
 """Tests wait for its end after a kill; a live member must not lose it by waiting for a processor."""

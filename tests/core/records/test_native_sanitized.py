@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from klammtest import sanitized
+from klammtest.native import sanitized
 
 pytestmark = pytest.mark.skipif(
     sanitized.compiler() is None, reason="no gcc: klamm is installed without its compiled module"

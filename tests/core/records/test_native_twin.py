@@ -18,7 +18,7 @@ from klamm.core.records import native
 from klamm.core.records.chain import Chain, check_chain
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.plain_produce import CHECKED_BYTES, MOST_BYTES
-from klammtest.batches import Twins, produce_request
+from klammtest.native.batches import Twins, produce_request
 
 _native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
 BATCHES = 1500

@@ -24,7 +24,7 @@ from klamm.hadoop.spark import stored, writing
 from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
 from klamm.hadoop.spark.sink import SinkOptions, Written, parse_sink_options, sink_options, write_task
 from klamm.hadoop.spark.stored import StoredRows, digest
-from klammtest.numbered import START_MS, WAIT_S, Topics, number_topics
+from klammtest.clients.numbered import START_MS, WAIT_S, Topics, number_topics
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 GIVEN = {"kafka.bootstrap.servers": "h:1", "topic": "t"}

@@ -23,9 +23,9 @@ from klamm.hadoop.options import Reading, parse_options
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark.columns import source_columns
 from klamm.hadoop.spark.stream import KlammStreamReader, StreamOffsets
+from klammtest.brokers.served import T0, Served, served
+from klammtest.clients.numbered import START_MS, WAIT_S, Topics, number_topics
 from klammtest.guarantees import guarantee
-from klammtest.numbered import START_MS, WAIT_S, Topics, number_topics
-from klammtest.served import T0, Served, served
 
 
 @pytest.fixture(scope="module")

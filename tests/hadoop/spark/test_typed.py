@@ -20,7 +20,7 @@ from klamm.hadoop.spark.sink import parse_sink_options, write_task
 from klamm.hadoop.spark.typed import value_type
 from klamm.schemas.columns import native
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog
-from klammtest.numbered import Topics, number_topics
+from klammtest.clients.numbered import Topics, number_topics
 
 ID = {"name": "id", "type": "long"}
 TO = {"name": "to", "type": "string"}

@@ -14,7 +14,8 @@ from klamm.core.errors import ConfigError
 from klamm.plugins.audit.web.document import audit_document, document, write_document
 from klamm.plugins.audit.web.views import Filters
 from klamm.plugins.audit.windows import Span
-from klammtest.audit_page import (
+from klammtest.audits import event
+from klammtest.pages.audit_page import (
     BROWSER,
     NO_BROWSER,
     HandMade,
@@ -24,7 +25,6 @@ from klammtest.audit_page import (
     hand_made,
     look,
 )
-from klammtest.audits import event
 
 
 def written(hand: HandMade | None = None, **filters: object) -> str:

@@ -23,9 +23,9 @@ from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_comp
 from klamm.plugins.audit.query import Answer
 from klamm.plugins.audit.range_coverage import LogEnd, Place, TierKey
 from klamm.plugins.audit.windows import parse_instant
-from klammtest.audit_page import check_document
 from klammtest.audits import WINDOW_MS, event
-from klammtest.inprocess import broker_thread
+from klammtest.brokers.inprocess import broker_thread
+from klammtest.pages.audit_page import check_document
 from klammtest.ports import free_port
 
 LONG_AFTER = 10**12

@@ -29,7 +29,8 @@ from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
 from klamm.plugins.audit.web.axis import nice, ticks
 from klamm.plugins.audit.web.source import ClusterSource
-from klammtest.audit_page import (
+from klammtest.audits import event
+from klammtest.pages.audit_page import (
     BROWSER,
     GROUP,
     NO_BROWSER,
@@ -41,7 +42,6 @@ from klammtest.audit_page import (
     pipeline,
     served,
 )
-from klammtest.audits import event
 
 
 class Got:

@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from klamm.plugins.demo.steps.hdfs import Lake
-from klammtest.audit_page import check_document
-from klammtest.hdfs import NO_HDFS
+from klammtest.hadoop.hdfs import NO_HDFS
+from klammtest.pages.audit_page import check_document
 
 LAST_LINE = "demo: produced=480 consumed=479 loaded=479 missing=1 duplicated=0 complete=0."
 

@@ -11,8 +11,8 @@ import pytest
 from klamm.core.errors import ConfigError
 from klamm.plugins.demo.picture import draw, rates
 from klamm.plugins.demo.timeline import Kind, Mark, Phase, Sample, Timeline
-from klammtest.audit_page import BROWSER, NO_BROWSER, check_document, look
-from klammtest.demo_report import report_of_a_run
+from klammtest.pages.audit_page import BROWSER, NO_BROWSER, check_document, look
+from klammtest.pages.demo_report import report_of_a_run
 
 
 def test_a_clock_of_another_process_is_put_on_the_runs_own() -> None:

@@ -19,7 +19,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.offsets.kafka_format import GroupKey, OffsetKey, decode_key, decode_value, partition_for
 from klammtest.broker import KLAMM, RunningBroker, running_broker
-from klammtest.grouping import commit, describe, heartbeat, join, joined, leave, once_loaded, stored, sync
+from klammtest.clients.grouping import commit, describe, heartbeat, join, joined, leave, once_loaded, stored, sync
 from klammtest.requests import batch, produce
 from klammtest.wire import WireClient
 

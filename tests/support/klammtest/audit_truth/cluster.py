@@ -16,7 +16,7 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.audit import AuditRead
 from klamm.core.records.partition import TopicPartition
 from klammtest.audit_truth.proxy import FaultyProxy
-from klammtest.inprocess import broker_thread
+from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
 
 WINDOW_MS = 60_000

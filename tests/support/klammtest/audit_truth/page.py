@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from klammtest.audit_truth.score import Score
-from klammtest.figures import commit, machine, write_between_markers
+from klammtest.pages.figures import commit, machine, write_between_markers
 
 TARGET = "audit-truth"
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from types import TracebackType
 
-from klammtest.proxy import PRODUCE
+from klammtest.proxies.proxy import PRODUCE
 
 
 class Wrong(StrEnum):

@@ -1,0 +1,159 @@
+"""A coordinator is stopped (SIGSTOP) past its session, its group goes on at another broker, then it wakes."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+from harness import Result, Run, within
+from klamm.core.cluster import paths
+from klamm.core.config.settings import load_settings
+from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination
+from klamm.core.protocol.apis import ApiKey
+from klammtest.broker import RunningBroker, running_broker
+from klammtest.clients.grouping import commit, commit_fields, joined, stored, sync
+from klammtest.requests import metadata
+from klammtest.wire import WireClient
+
+TOPIC = "read"
+SESSION_MS = 1500
+LIMIT_S = 60.0
+VERSION = 8
+LATE = 3
+"""Commits of the old member that wait in the socket of the sleeping coordinator."""
+
+
+class PausedCoordinator:
+    name = "paused-coordinator"
+    injects = (
+        "SIGSTOP of a group's coordinator until its session is over; the group goes on at another broker and commits "
+        "there, while commits of its old member wait at the first, which then wakes"
+    )
+    asserts = (
+        "the offset that the group committed at the second broker is the one that is stored, whatever the first does"
+    )
+    plants = "the first broker's commits carry no check of who has the group by now"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        total = Result(wanted=2 if run.quick else 20)
+        tree = {
+            "plugin": "embedded", "path": str(run.folder / "coordination.db"), "session.timeout.ms": SESSION_MS,
+        }  # fmt: skip
+        plugins = {"modules": ["klammtest.plugins.without_fence"]} if run.plant else {}
+        run.folder.mkdir(parents=True, exist_ok=True)
+        with (
+            running_broker(run.folder / "0", topics={TOPIC: {"partitions": 1}}, coordination=tree, plugins=plugins) as
+            first,
+            running_broker(
+                run.folder / "1", broker={"broker.id": 1}, coordination=tree, plugins=plugins
+            ) as second,
+        ):  # fmt: skip
+            coordination = load_settings(first.config_path).make_coordination()
+            coordination.start()
+            try:
+                for i, chance in run.injections(2, 20):
+                    self._once(i, chance, (first, second), coordination, total)
+            finally:
+                coordination.close()
+            for broker in (first, second):
+                if "Traceback" in broker.log():
+                    total.wrong(0, "a traceback in a broker's log")
+        return total
+
+    def _once(
+        self,
+        i: int,
+        chance: random.Random,
+        brokers: tuple[RunningBroker, RunningBroker],
+        tree: Coordination,
+        total: Result,
+    ) -> None:
+        group = f"group-{i}"
+        within(lambda: all(_knows(broker, len(brokers)) for broker in brokers))
+        number = _coordinator(brokers[0], group)
+        sleeper, other = brokers[number], brokers[1 - number]
+        with WireClient(sleeper.bootstrap) as wire:
+            old = _member(wire, group)
+            if commit(wire, group, {(TOPIC, 0): 100}, old)[TOPIC, 0] is not ErrorCode.none:
+                total.wrong(i, "the first commit was refused")
+            _sleep_past_session(sleeper, number, tree)
+            if not within(lambda: _coordinator(other, group) == 1 - number):
+                total.wrong(i, "nobody took the group over")
+            with WireClient(other.bootstrap) as successor:
+                new = _member(successor, group)
+                if commit(successor, group, {(TOPIC, 0): 150}, new)[TOPIC, 0] is not ErrorCode.none:
+                    total.wrong(i, "the successor's commit was refused")
+            for late in range(LATE):
+                fields = commit_fields(group, {(TOPIC, 0): 120 + late}, old, VERSION)
+                wire.send(ApiKey.OFFSET_COMMIT, VERSION, **fields)
+            time.sleep(chance.random() * 0.05)
+            sleeper.resume()
+            total.injected += 1
+            taken = 0
+            for _ in range(LATE):
+                frame = wire.receive_frame()
+                if frame is None:
+                    break
+                taken += 1
+            total.count("answered-late", taken)
+        within(lambda: tree.exists(paths.broker(number)) is not None)
+        found = _stored(sleeper, other, group)
+        total.acknowledged += 1
+        if found != 150:
+            total.lose(i, f"150 was acknowledged by the successor, {found} is stored")
+
+
+def _member(wire: WireClient, group: str) -> Any:
+    """Who has joined and synced; a broker that has just been told of a change may not know yet that it is to."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        try:
+            member = joined(wire, group)
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+            continue
+        if sync(wire, group, member).error_code is ErrorCode.none:
+            return member
+
+
+def _knows(broker: RunningBroker, count: int) -> bool:
+    """Whether its image has so many brokers: else it names another coordinator in a moment."""
+    with WireClient(broker.bootstrap) as wire:
+        return len(metadata(wire, []).brokers) == count
+
+
+def _coordinator(broker: RunningBroker, group: str) -> int:
+    with WireClient(broker.bootstrap) as wire:
+        return int(wire.call(ApiKey.FIND_COORDINATOR, 3, key=group, key_type=0).node_id)
+
+
+def _stored(sleeper: RunningBroker, other: RunningBroker, group: str) -> int:
+    """What whoever coordinates the group by now answers."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        for broker in (sleeper, other):
+            with WireClient(broker.bootstrap) as wire:
+                found = stored(wire, group, TOPIC, (0,)).get(0)
+                if found is not None and found.error_code is ErrorCode.none:
+                    return int(found.committed_offset)
+        time.sleep(0.05)
+    return -2
+
+
+def _sleep_past_session(broker: RunningBroker, number: int, tree: Coordination) -> None:
+    """One that is stopped while it holds the tree's lock goes on for a moment, and is stopped again."""
+    for _ in range(10):
+        broker.pause()
+        if within(lambda: tree.exists(paths.broker(number)) is None, 10.0):
+            return
+        broker.resume()
+        time.sleep(0.05)
+    raise RuntimeError("the coordinator's session did not expire")
+
+
+CAMPAIGNS = [PausedCoordinator()]

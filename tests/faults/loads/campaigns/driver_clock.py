@@ -1,0 +1,53 @@
+"""The wall clock of a driver and of its Spark is a day ahead or a day behind, by libfaketime."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from faketime import TOOLS, faketime_environment, set_clock
+from harness import Result, Run
+from loads.scene import USER, Scene, campaign
+
+JUMPS = ("+1d", "-1d")
+
+
+class DriverClock:
+    name = "load-driver-clock"
+    injects = (
+        "a driver's clock set a day ahead or a day back, while another job's staging directory is alive and one has "
+        "been dead for two hours"
+    )
+    asserts = (
+        "the run loads; the sweep, which goes by the NameNode's clock, removes the dead directory and leaves the live "
+        "one; each offset once"
+    )
+    plants = "ages are measured by the driver's clock"
+    tools = TOOLS
+
+    def run(self, run: Run) -> Result:
+        set_clock(run.folder / "clock", "+0")
+        environment = faketime_environment(run.folder / "clock")
+        return campaign(run, skew_one, plant="own-clock", environment=environment)
+
+
+def skew_one(at: int, chance: random.Random, scene: Scene) -> None:
+    set_clock(scene.folder / "clock", JUMPS[at % len(JUMPS)])
+    staging, lake = scene.layout.staging_root, scene.client(USER)
+    live, dead = f"live{at}", f"dead{at}"
+    for name in (live, dead):
+        lake.write(scene.inside(f"{staging}/{name}/_job.json"), b"{}")
+        lake.write(scene.inside(f"{staging}/{name}.alive"), b"")
+    then = int((time.time() - 7_200) * 1_000)
+    lake.set_times(scene.inside(f"{staging}/{dead}.alive"), then, then)
+    outcome = scene.one_line(at, scene.driver().run_to_end())
+    if outcome.status != "loaded":
+        scene.total.wrong(at, f"the run: {outcome}")
+    left = scene.files.names(staging)
+    for path in (live, f"{live}.alive"):
+        lake.delete(scene.inside(f"{staging}/{path}"), recursive=True)
+    if left != [live, f"{live}.alive"]:
+        scene.total.wrong(at, f"the sweep leaves {left}, not {live} alone")
+
+
+CAMPAIGNS = [DriverClock()]

@@ -1,0 +1,116 @@
+"""What a load reads by goes away: a Python worker, the broker, the coordination of the cluster."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import suppress
+
+import psutil
+
+from harness import Result, Run
+from loads.scene import DOUBLED, LOST, Driver, Scene, campaign, eventually
+
+TRIED_AGAIN = {"spark.master": "local[2,3]"}
+"""A task of Spark may be tried three times."""
+NEXT_RUN = (
+    "the run loads, or fails in one line and leaves nothing in sight; the next run loads the rest, each offset once"
+)
+
+
+class WorkerKilled:
+    name = "load-worker-killed"
+    injects = (
+        "SIGKILL to a Python worker of Spark that reads from a broker which has been stopped for up to 2 s; a task may "
+        "be tried three times"
+    )
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is there twice"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        return campaign(run, kill_worker, plant=DOUBLED, spark=TRIED_AGAIN)
+
+
+def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
+    driver = scene.driver()
+    driver.run("load.planned")
+    driver.hear("at")
+    scene.broker.pause()
+    try:
+        driver.go()
+        time.sleep(chance.random() * 2)
+        killed = _kill_worker(driver, chance)
+    finally:
+        scene.broker.resume()
+    if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
+        eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed")
+    scene.total.count("while-stopped", killed)
+    scene.one_line(at, driver.outcome())
+
+
+def _kill_worker(driver: Driver, chance: random.Random) -> bool:
+    workers = driver.workers()
+    if not workers:
+        return False
+    with suppress(psutil.NoSuchProcess):
+        chance.choice(workers).kill()
+        return True
+    return False
+
+
+class BrokerKilled:
+    name = "load-broker-killed"
+    injects = "SIGKILL to the broker when a load has planned or up to 1 s later; it is started again within 3 s"
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is deleted"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        return campaign(run, kill_broker, plant=LOST)
+
+
+def kill_broker(at: int, chance: random.Random, scene: Scene) -> None:
+    driver = scene.driver()
+    driver.run("load.planned")
+    driver.hear("at")
+    if at % 2:
+        driver.go()
+        time.sleep(chance.random())
+        scene.broker.kill()
+    else:
+        scene.broker.kill()
+        driver.go()
+    time.sleep(chance.random() * 3)
+    scene.broker.restart()
+    scene.one_line(at, driver.outcome())
+
+
+class CoordinationDown:
+    name = "load-coordination-down"
+    injects = (
+        "SIGKILL to the cluster's only ZooKeeper when a load has planned; it is started again up to 9 s later, before "
+        "or after the broker's session has ended"
+    )
+    asserts = NEXT_RUN
+    plants = "a data file of the newest load is there twice"
+    tools = ()
+
+    def run(self, run: Run) -> Result:
+        return campaign(run, kill_zookeeper, plant=DOUBLED, zookeeper=True)
+
+
+def kill_zookeeper(at: int, chance: random.Random, scene: Scene) -> None:
+    driver, server = scene.driver(), scene.zookeeper
+    assert server is not None
+    driver.run("load.planned")
+    driver.hear("at")
+    server.kill()
+    driver.go()
+    time.sleep(chance.random() * 9)
+    server.start()
+    scene.one_line(at, driver.outcome())
+    scene.produce(chance)  # acknowledged once the broker is a member again
+
+
+CAMPAIGNS = [WorkerKilled(), BrokerKilled(), CoordinationDown()]

@@ -1,0 +1,574 @@
+"""What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
+
+HDFS, the broker and the drivers serve one campaign after another, and a driver lives until a fault takes it. A `Scene`
+is one campaign's: a topic and a lake of its own. `Scene.check` holds the lake against what was produced: the proof of
+`klamm lake verify`, and each row by partition, offset and bytes.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import queue
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, Self
+
+import psutil
+import pyarrow.parquet as pq
+import requests
+import yaml
+from confluent_kafka import KafkaError, Message, Producer
+from hdfs import HdfsError, InsecureClient
+
+from harness import Result, Run, within
+from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
+from klamm.hadoop.lake.files import LakeFiles, lake_files
+from klamm.hadoop.lake.layout import OFFSETS, TopicLayout, is_data, load_number
+from klamm.hadoop.lake.verification.verify import verify_topic
+from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
+from klammtest.ports import free_port
+from klammtest.proxies.lost_answers import AnswerLostProxy
+
+SINK, PARTITIONS = "lake", 3
+RECORDS = 90
+"""About so many are produced for each load."""
+POINTS = ("load.planned", "load.written", "load.staged", "load.published")
+FULL, QUICK = 20, 2
+LOST, DOUBLED = "lost", "doubled"
+"""Plants: a data file of the newest load is deleted, or is there twice."""
+USER = "loader"
+"""Who loads, and whose the lake is: not HDFS's superuser, to whom nothing is refused."""
+ANSWER_S = 900.0
+"""A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
+UP_S = 400.0
+"""A bound on what a server takes to be there, on a busy machine."""
+# A killed process loses nothing that it gave to the kernel.
+_HDFS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
+_SPARK = {
+    "spark.sql.shuffle.partitions": "2",
+    # A server that is away is away for seconds: it is given up before ten of them, the default.
+    "spark.hadoop.ipc.client.connect.max.retries": "3",
+    "spark.hadoop.ipc.client.connect.retry.interval": "500",
+}
+_DRIVER = Path(__file__).with_name("driver.py")
+_FAULTS = Path(__file__).parents[1]
+
+
+class DriverDiedError(Exception):
+    """The driver's process ended where it was to say something."""
+
+
+class Driver:
+    """A process of `driver.py`. Of one thread. `scene` is who uses it now."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
+        path = os.pathsep.join((str(_FAULTS), ENVIRONMENT["PYTHONPATH"]))
+        with log.open("ab") as err:
+            self._process = subprocess.Popen(
+                [sys.executable, str(_DRIVER)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=err, text=True,
+                env={**ENVIRONMENT, "PYTHONPATH": path, **environment},
+            )  # fmt: skip
+        self.scene: object = None
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._log = log
+        self.hear("ready")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether it has said nothing that was not heard."""
+        return self._lines.empty()
+
+    def load_by(self, config: Path) -> None:
+        """From now on its runs are those of that configuration's sink, with nothing planted; Spark stays."""
+        self._tell({"do": "load_by", "config": str(config), "sink": SINK})
+        self.hear("ok")
+
+    def run(self, *stop_at: str, rules: str = "") -> None:
+        """Begins a run; `hear` what becomes of it."""
+        self._tell({"do": "run", "stop_at": stop_at, "rules": rules})
+
+    def go(self) -> None:
+        self._tell({"do": "go"})
+
+    def plant(self, what: str) -> None:
+        self._tell({"do": "plant", "what": what})
+        self.hear("ok")
+
+    def safe_mode(self, user: str, *, on: bool) -> None:
+        """Of the NameNode, entered or left as that user."""
+        self._tell({"do": "safe_mode", "user": user, "on": on})
+        self.hear("ok")
+
+    def hear(self, what: str) -> Any:
+        """What it says under that name; `DriverDiedError` when it ends instead."""
+        try:
+            said = self._lines.get(timeout=ANSWER_S)
+        except queue.Empty:
+            raise RuntimeError(f"the driver does not say {what} within {ANSWER_S:g} s; {self._last_words()}") from None
+        if said is None:
+            raise DriverDiedError(self._last_words())
+        if what not in said:
+            raise RuntimeError(f"the driver says {str(said)[:2_000]}, not {what}")
+        return said[what]
+
+    def outcome(self) -> Outcome:
+        """Of the run that is under way."""
+        return Outcome.of(self.hear("done"))
+
+    def run_to_end(self) -> Outcome:
+        self.run()
+        return self.outcome()
+
+    def spark_processes(self) -> list[psutil.Process]:
+        """The JVM, the daemon of the Python workers and the workers."""
+        with suppress(psutil.NoSuchProcess):
+            return psutil.Process(self.pid).children(recursive=True)
+        return []
+
+    def workers(self) -> list[psutil.Process]:
+        """The Python workers; the daemon that forks them is not one."""
+        found = []
+        for process in self.spark_processes():
+            with suppress(psutil.Error):
+                parent = process.parent()
+                if parent is not None and all("daemon" in " ".join(p.cmdline()) for p in (process, parent)):
+                    found.append(process)
+        return found
+
+    def pause(self) -> None:
+        psutil.Process(self.pid).suspend()
+
+    def resume(self) -> None:
+        psutil.Process(self.pid).resume()
+
+    def kill(self, *, with_jvm: bool = False) -> None:
+        """With SIGKILL. Its JVM ends by itself soon after, as it would for a user: late tasks may write on."""
+        started = self.spark_processes()
+        self._process.kill()
+        self._process.wait()
+        if with_jvm:
+            _kill(started)
+
+    def close(self) -> None:
+        """In order, when it listens: libfaketime takes what it shares out of memory then."""
+        started = self.spark_processes()
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        _kill(started)
+
+    def _tell(self, order: dict[str, Any]) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(order) + "\n")
+            self._process.stdin.flush()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def _last_words(self) -> str:
+        return f"its log: {self._log.read_text(errors='replace')[-1_500:]}"
+
+
+def _kill(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+class Drivers:
+    """By name; all with the same environment. A context manager: closed at its end."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self._living: dict[str, Driver] = {}
+
+    def get(self, name: str) -> Driver:
+        """The one that lives, else a new one."""
+        if name not in self._living:
+            self._living[name] = Driver(self._folder / f"driver-{name}.log", self._environment)
+        return self._living[name]
+
+    def kill(self, name: str, *, with_jvm: bool) -> None:
+        self._living.pop(name).kill(with_jvm=with_jvm)
+
+    def living(self) -> list[Driver]:
+        return list(self._living.values())
+
+    def close(self) -> None:
+        while self._living:
+            self._living.popitem()[1].close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run says: `loaded`, `empty` or `failed`, the number of the load, and the line of what failed."""
+
+    status: str
+    load: int | None
+    error: str | None
+    crash: str | None = None
+
+    @classmethod
+    def of(cls, said: dict[str, Any]) -> Outcome:
+        if "crash" in said:
+            return cls("crashed", None, None, said["crash"])
+        topic = said["topics"][0] if said["topics"] else {"load": None, "error": said["error"]}
+        return cls(said["status"], topic["load"], topic["error"])
+
+
+class ReadOnce:
+    """`LakeFiles` that keeps the data files in `contents`; manifests and listings are asked for each time."""
+
+    def __init__(self, files: LakeFiles, contents: dict[str, bytes]) -> None:
+        self._files = files
+        self._contents = contents
+        self.read, self.names, self.files, self.is_file = files.read, files.names, files.files, files.is_file
+
+    def open(self, path: str) -> BinaryIO:
+        if not is_data(path.rpartition("/")[2]):
+            return self._files.open(path)
+        if path not in self._contents:
+            with self._files.open(path) as file:
+                self._contents[path] = file.read()
+        return io.BytesIO(self._contents[path])
+
+
+@dataclass
+class Scene:
+    """`root` is the lake's URI, as drivers see it: through the proxy. `truth`: the values that were acknowledged.
+    `zookeeper` is that of the cluster, where the campaign asked for one."""
+
+    run: Run
+    total: Result
+    topic: str
+    hdfs: HdfsServer
+    proxy: AnswerLostProxy
+    broker: RunningBroker
+    zookeeper: ZooKeeperServer | None
+    root: str
+    config: Path
+    drivers: Drivers
+    planted: str | None = None
+    """In each driver, a name of `plants.PLANTS`."""
+    truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    _contents: dict[str, bytes] = field(default_factory=dict)
+    """Of data files that were read before: a published one does not change, and all are read again at the end."""
+    _number: int = 0
+
+    @property
+    def layout(self) -> TopicLayout:
+        return TopicLayout(self.root, self.topic)
+
+    @property
+    def files(self) -> LakeFiles:
+        return ReadOnce(lake_files(self.root, self.hdfs.web_url), self._contents)
+
+    @property
+    def admin(self) -> InsecureClient:
+        """WebHDFS as HDFS's superuser."""
+        return self.client(self.admin_name)
+
+    def client(self, user: str) -> InsecureClient:
+        return InsecureClient(self.hdfs.web_url, user=user, timeout=UP_S)
+
+    @property
+    def admin_name(self) -> str:
+        """The user who started the NameNode."""
+        return psutil.Process().username()
+
+    def inside(self, path: str) -> str:
+        """A path of the lake for `admin`."""
+        return "/" + path.removeprefix("hdfs://").partition("/")[2]
+
+    @property
+    def folder(self) -> Path:
+        return self.run.folder
+
+    def driver(self, name: str = "a") -> Driver:
+        """The one that lives, else a new one."""
+        driver = self.drivers.get(name)
+        if driver.scene is not self:
+            driver.scene = self
+            driver.load_by(self.config)
+            if self.planted is not None:
+                driver.plant(self.planted)
+        return driver
+
+    def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
+        """The driver is killed; the next one that is asked for is another."""
+        self.drivers.kill(name, with_jvm=with_jvm)
+
+    def produce(self, chance: random.Random) -> None:
+        """Some records to each partition, each waited for."""
+        stored: list[tuple[int, int, bytes]] = []
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                stored.append((message.partition(), message.offset(), message.value()))
+
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap, "acks": "all", "log_level": 2})
+        for _ in range(chance.randint(RECORDS // 2, RECORDS)):
+            self._number += 1
+            producer.produce(
+                self.topic, b"%09d" % self._number, partition=self._number % PARTITIONS, on_delivery=delivered
+            )
+        if producer.flush(UP_S):
+            raise RuntimeError("the broker does not acknowledge what is produced")
+        for partition, offset, value in stored:
+            self.truth[partition, offset] = value
+        self.total.acknowledged += len(stored)
+
+    def numbers(self) -> list[int]:
+        return sorted(n for n in map(load_number, self.files.names(self.layout.base)) if n is not None)
+
+    def check(self, at: object, *, whole: bool) -> None:
+        """That each offset is there at most once and as it was produced, and nothing half; if `whole`, all of them."""
+        if self.numbers():
+            for finding in verify_topic(self.files, self.layout).findings:
+                self.total.corrupt(at, finding.line())
+        rows = Counter(self._rows(at))
+        for (partition, offset, value), times in rows.items():
+            if times > 1:
+                self.total.corrupt(at, f"partition {partition} offset {offset} is there {times} times")
+            if self.truth.get((partition, offset)) != value:
+                self.total.corrupt(at, f"partition {partition} offset {offset} holds {value!r}, which nobody produced")
+        if whole:
+            missing = self.truth.keys() - {(partition, offset) for partition, offset, _ in rows}
+            if missing:
+                self.total.lose(at, f"not in the lake: {sorted(missing)[:3]} …", len(missing))
+
+    def _rows(self, at: object) -> Iterator[tuple[int, int, bytes]]:
+        files = self.files
+        for number in self.numbers():
+            path = self.layout.load(number)
+            for name, _ in files.files(path):
+                if is_data(name):
+                    try:
+                        with files.open(f"{path}/{name}") as file:
+                            table = pq.ParquetFile(file).read(columns=["_partition", "_offset", "value"])
+                    except (OSError, ValueError) as error:
+                        self.total.corrupt(at, f"{path}/{name} cannot be read: {error}")
+                        continue
+                    columns = [table.column(i).to_pylist() for i in range(3)]
+                    yield from zip(*columns, strict=True)
+
+    def one_line(self, at: object, outcome: Outcome) -> Outcome:
+        """What failed is told in one line; a traceback is a bug."""
+        if outcome.crash is not None:
+            self.total.wrong(at, f"the run ends with an exception: {outcome.crash[-1_500:]}")
+        if outcome.error is not None and ("\n" in outcome.error or not outcome.error.strip()):
+            self.total.wrong(at, f"not one line: {outcome.error!r}")
+        self.total.count(f"runs-{outcome.status}")
+        return outcome
+
+    def refused(self, at: object, outcome: Outcome) -> Outcome:
+        """It failed in one line."""
+        if self.one_line(at, outcome).status != "failed":
+            self.total.wrong(at, f"the run is {outcome.status}, it was to fail")
+        return outcome
+
+    def recover(self, at: object, name: str = "a") -> None:
+        """The next run, without a hand: it loads what is left, and each offset is there once."""
+        outcome = self.driver(name).run_to_end()
+        if outcome.status == "failed" or outcome.crash:
+            self.total.wrong(at, f"the next run: {outcome.error or outcome.crash}")
+        self.check(at, whole=True)
+
+    def age_heartbeats(self, seconds: float = 7_200.0) -> None:
+        """As if nobody had written them for so long."""
+        then = int((time.time() - seconds) * 1_000)
+        for name in self.files.names(self.layout.staging_root):
+            if name.endswith(".alive"):
+                self.admin.set_times(self.inside(f"{self.layout.staging_root}/{name}"), then, then)
+
+    def check_end(self, at: object) -> None:
+        """Dead jobs leave nothing, once their time is over; the lake as it is on HDFS now."""
+        self.age_heartbeats()
+        self.driver().run_to_end()
+        if left := self.files.names(self.layout.staging_root):
+            self.total.wrong(at, f"the sweep leaves {left}")
+        self._contents.clear()
+        self.check(at, whole=True)
+
+    def await_hdfs(self) -> None:
+        """Until a block can be written: the NameNode believes for long in a DataNode that is dead."""
+        self.hdfs.await_ready(UP_S)
+        refused = ""
+
+        def writable() -> bool:
+            nonlocal refused
+            try:
+                self.admin.write(f"/probe-{time.monotonic_ns()}", b"x")
+            except (HdfsError, requests.RequestException) as error:
+                refused = str(error).partition("\n")[0]
+            else:
+                return True
+            return False
+
+        if not within(writable, UP_S):
+            raise RuntimeError(f"HDFS takes no block within {UP_S:g} s: {refused}")
+
+    def plant(self, what: str) -> None:
+        """From the next injection on: `LOST` and `DOUBLED` are done to the lake, all others to its drivers."""
+        if what == LOST:
+            self._harm(self.admin.delete)
+        elif what == DOUBLED:
+            self._double()
+        else:
+            self.planted = what
+            for driver in self.drivers.living():
+                driver.scene = None  # it is told when it is asked for
+
+    def _double(self) -> None:
+
+        def copy(path: str) -> None:
+            with self.admin.read(path) as file:
+                data = file.read()
+            self.admin.write(path.replace("part-", "part-0"), data)
+
+        self._harm(copy)
+
+    def _harm(self, harm: Callable[[str], object]) -> None:
+        path = self.layout.load(self.numbers()[-1])
+        name = next(name for name, _ in self.files.files(path) if is_data(name))
+        harm(self.inside(f"{path}/{name}"))
+
+    def manifest_of_last(self) -> str:
+        return self.inside(f"{self.layout.load(self.numbers()[-1])}/{OFFSETS}")
+
+
+@contextmanager
+def _hdfs(folder: Path) -> Iterator[tuple[HdfsServer, AnswerLostProxy]]:
+    """And the proxy through which drivers reach its NameNode."""
+    ports = HdfsPorts(*(free_port() for _ in range(5)))
+    server = HdfsServer(folder, ports, options=_HDFS, ends_with_parent=True)
+    server.start(2 * UP_S)
+    try:
+        with AnswerLostProxy(ports.name_node, b"rename2", b"/load=", armed=False) as proxy:
+            yield server, proxy
+    finally:
+        server.kill()
+
+
+@contextmanager
+def _broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
+    with running_broker(folder) as broker:
+        yield broker, None
+
+
+@contextmanager
+def _coordinated_broker(folder: Path) -> Iterator[tuple[RunningBroker, ZooKeeperServer | None]]:
+    with ZooKeeperServer(folder / "zookeeper", free_port(), ends_with_parent=True) as server:
+        zookeeper = {"plugin": "zookeeper", "zookeeper.connect": server.connect}
+        with running_broker(folder, coordination=zookeeper) as broker:
+            yield broker, server
+
+
+@contextmanager
+def scene(
+    run: Run,
+    total: Result,
+    *,
+    environment: Mapping[str, str] | None = None,
+    zookeeper: bool = False,
+    spark: Mapping[str, str] | None = None,
+) -> Iterator[Scene]:
+    """One load of it published. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
+    `environment`: of the drivers. With either of these two the drivers are the campaign's own, too."""
+    hdfs, proxy = run.kept.of("hdfs", _hdfs)
+    broker, server = run.kept.of("zookeeper" if zookeeper else "broker", _coordinated_broker if zookeeper else _broker)
+    topic, root = run.name, f"hdfs://127.0.0.1:{proxy.port}/{run.name}"
+    broker.create_topics({topic: {"partitions": PARTITIONS, "config": {"retention.ms": -1}}})
+    sink = {
+        "plugin": "hadoop", "topics": [topic], "path": root, "webhdfs.url": hdfs.web_url,
+        "spark.config": dict(_SPARK), **(spark or {}),
+    }  # fmt: skip
+    config = {"consumer": {"bootstrap.servers": broker.bootstrap}, "sinks": {SINK: sink}}
+    there = run.folder / "load.yaml"
+    there.write_text(yaml.safe_dump({**yaml.safe_load(broker.config_path.read_text()), **config}))
+    with ExitStack() as stack:
+
+        def new_drivers(folder: Path) -> Drivers:
+            return Drivers(folder, {"HADOOP_USER_NAME": USER, **(environment or {})})
+
+        own = environment or spark
+        drivers = stack.enter_context(new_drivers(run.folder)) if own else run.kept.of("drivers", new_drivers)
+        made = Scene(run, total, topic, hdfs, proxy, broker, server, root, there, drivers)
+        made.admin.makedirs(f"/{run.name}")
+        made.admin.set_owner(f"/{run.name}", USER)
+        made.produce(run.chance("first"))
+        first = made.driver().run_to_end()
+        if first.status != "loaded":
+            raise RuntimeError(f"the first load: {first}")
+        yield made
+        proxy.disarm()
+
+
+class Inject(Protocol):
+    """One injection: the fault, and what it asserts of the run that meets it."""
+
+    def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
+
+
+def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: int = FULL, **kind: Any) -> Result:
+    """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
+    `Scene.plant`; `kind`: see `scene`."""
+    total = Result(wanted=quick if run.quick else full)
+    with scene(run, total, **kind) as stage:
+        if run.plant:
+            stage.plant(plant)
+        for i, chance in run.injections(quick, full):
+            stage.produce(chance)
+            inject(i, chance, stage)
+            total.injected += 1
+            stage.check(i, whole=False)
+            stage.recover(i)
+            if run.plant and total.problem_count:
+                return total  # it is found
+        stage.check_end("the end")
+    return total
+
+
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    if not within(condition, UP_S):
+        raise RuntimeError(f"not within {UP_S:g} s: {what}")
+
+
+def later(seconds: float, what: Callable[[], object]) -> threading.Timer:
+    """Started; `join` it."""
+    timer = threading.Timer(seconds, what)
+    timer.start()
+    return timer

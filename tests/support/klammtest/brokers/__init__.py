@@ -1,0 +1,1 @@
+"""Brokers other than the usual process, and what is asked of one."""

@@ -1,0 +1,1 @@
+"""Clients, foreign ones and Klamm's own, as tests use them."""

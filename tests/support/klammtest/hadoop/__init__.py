@@ -1,0 +1,1 @@
+"""HDFS and lakes for tests."""

@@ -1,0 +1,1 @@
+"""The compiled module against its twin in Python."""

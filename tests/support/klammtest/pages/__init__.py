@@ -1,0 +1,1 @@
+"""Pages of the docs: run, illustrated, and filled with figures."""

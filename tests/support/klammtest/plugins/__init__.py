@@ -1,0 +1,1 @@
+"""Plugins that tests load by `plugins.modules`."""

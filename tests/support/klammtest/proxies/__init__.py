@@ -1,0 +1,1 @@
+"""TCP proxies that inject faults between a client and its server."""
