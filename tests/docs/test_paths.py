@@ -16,7 +16,7 @@ FOLDERS = "core|plugins|schemas|hadoop|tests|bench|docs|examples|scripts|src|req
 _PATH = re.compile(rf"(?<![\w/.:$<>-])(?:{FOLDERS})/[\w./*-]*[\w/*]")
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
 _STEP = re.compile(r"`((?:core|plugins|schemas|hadoop)/[\w/]+\.py)` `([A-Za-z_][\w.]*)`")
-PLANNED = {"docs/cluster.md": {"core/replication", "tests/simulation"}}
+PLANNED = {"docs/cluster.md": {"core/replication", "tests/simulation"}, "docs/design.md": {"core/replication"}}
 """What a page describes and nobody has built yet."""
 
 
