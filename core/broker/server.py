@@ -355,7 +355,7 @@ class Broker:
         )
 
     def _watch_session(self, coordination: Coordination, services: Services) -> None:
-        """A new session has lost the doors of classic groups; enter them again."""
+        """Acquires the protocol locks of classic groups again whenever the coordination has a new session."""
         loop = asyncio.get_running_loop()
         session = coordination.session_id
         tasks: set[asyncio.Task[None]] = set()
@@ -364,7 +364,7 @@ class Broker:
             nonlocal session
             if coordination.session_id not in (0, session):
                 session = coordination.session_id
-                task = loop.create_task(services.groups.renew_doors())
+                task = loop.create_task(services.groups.reacquire_locks())
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
 

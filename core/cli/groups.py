@@ -1,4 +1,4 @@
-"""`klamm groups`: consumer groups of both doors, how far behind they are, and their end."""
+"""`klamm groups`: lists, describes and deletes consumer groups of both protocols."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..cluster import paths
 from ..config.settings import Settings
 from ..errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
 from ..groups.coordinator.group_view import read_view
-from ..groups.group_protocol_lock import Door, door_of
+from ..groups.group_protocol_lock import GroupProtocol, active_protocol
 from ..groups.membership.consumer_protocol import decode_assignment, decode_subscription
 from ..interfaces.coordination import Coordination, NoNodeError
 from ..protocol.apis import ApiKey
@@ -38,16 +38,16 @@ COORDINATION_TIMEOUT_S = 5.0
 
 @app.command("list")
 def list_groups(config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
-    """Print the name, door (registry or classic) and state of every group."""
+    """Print the name, protocol (registry or classic) and state of every group."""
     with cluster_client(config, bootstrap) as (settings, client):
         states = _states(client)
         with _coordination(settings) as coordination:
-            doors = {} if coordination is None else _doors(coordination, states)
-    rows = table("group", "door", "state")
-    for group in sorted({*states, *doors}):
-        door = doors.get(group)
-        state = "Stable" if door is Door.REGISTRY else states.get(group, "Empty")
-        rows.add_row(group, door.value if door else "-", state)
+            protocols = {} if coordination is None else _protocols(coordination, states)
+    rows = table("group", "protocol", "state")
+    for group in sorted({*states, *protocols}):
+        protocol = protocols.get(group)
+        state = "Stable" if protocol is GroupProtocol.REGISTRY else states.get(group, "Empty")
+        rows.add_row(group, protocol.value if protocol else "-", state)
     console().print(rows)
 
 
@@ -57,9 +57,10 @@ def describe(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Show a group's committed offsets, how far they are behind the end, and who owns each partition.
+    """Show a group's committed offsets, its lag, and the owner of each partition.
 
-    All partitions of the topics that the group reads or has offsets of; `-` where it has committed nothing.
+    Lists all partitions of the topics that the group subscribes to or has offsets of; `-` stands for no committed
+    offset.
     """
     from ..client.cluster_client import LATEST
 
@@ -77,7 +78,7 @@ def describe(
     lags: list[int | None] = []
     for tp in sorted({*committed, *members.owners, *there}):
         end, offset = ends.get(tp), committed[tp].offset if tp in committed else None
-        lag = None if end is None or offset is None else end - offset  # below 0 where the log lost its end
+        lag = None if end is None or offset is None else end - offset  # negative if the log lost records at its end
         lags.append(lag)
         rows.add_row(tp.topic, str(tp.partition), cell(offset), cell(end), cell(lag), members.owners.get(tp, "-"))
     console().print(rows)
@@ -97,7 +98,7 @@ def delete(
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Delete groups that have no member, with their offsets."""
+    """Delete groups that have no members, and their offsets."""
     with cluster_client(config, bootstrap) as (_, client):
         for group in groups:
             try:
@@ -123,11 +124,11 @@ def _delete_offsets(client: ClusterClient, group: str, topics: set[str]) -> None
 
 
 def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown: str) -> BrokerError:
-    """The answer has no words of its own."""
+    """Returns an error with a message: the broker's response has only a code."""
     if error.code is ErrorCode.group_id_not_found:
         return _unknown_group(client, group, unknown)
     if error.code in (ErrorCode.non_empty_group, ErrorCode.group_subscribed_to_topic):
-        return BrokerError(error.code, f"{error.words}: the group has members that read there; stop them first")
+        return BrokerError(error.code, f"{error.words}: the group has members that read the topic; stop them first")
     return error
 
 
@@ -139,7 +140,7 @@ def _unknown_group(client: ClusterClient, group: str, words: str) -> BrokerError
 
 
 def _states(client: ClusterClient) -> dict[str, str]:
-    """Of the groups that brokers know: those with classic members, or with offsets."""
+    """Returns the states of the groups that brokers know: those with classic members or with offsets."""
     states: dict[str, str] = {}
     for node_id in client.metadata(()).nodes:
         message = client.call(ApiKey.LIST_GROUPS, node_id, states_filter=(), types_filter=())
@@ -156,7 +157,8 @@ def _states(client: ClusterClient) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _coordination(settings: Settings) -> Iterator[Coordination | None]:
-    """None when it does not answer: what brokers know is shown all the same, and stderr says so."""
+    """Yields None, with a line on stderr, if the coordination cannot be reached: then only what brokers know is
+    shown."""
     coordination = settings.make_coordination()
     try:
         coordination.start(COORDINATION_TIMEOUT_S)
@@ -170,39 +172,39 @@ def _coordination(settings: Settings) -> Iterator[Coordination | None]:
         coordination.close()
 
 
-def _doors(coordination: Coordination, known: Mapping[str, str]) -> dict[str, Door]:
+def _protocols(coordination: Coordination, known: Mapping[str, str]) -> dict[str, GroupProtocol]:
     try:
         names = {paths.group_id(name) for name in coordination.children(paths.CONSUMERS)}
     except NoNodeError:
         names = set()
-    doors = {group: door_of(coordination, group) for group in {*names, *known}}
-    return {group: door for group, door in doors.items() if door is not None}
+    protocols = {group: active_protocol(coordination, group) for group in {*names, *known}}
+    return {group: protocol for group, protocol in protocols.items() if protocol is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class _Members:
-    """`topics`: those that the group's members have subscribed to. `owners`: who has which partition."""
+    """`topics`: the topics that the group's members subscribe to. `owners`: each partition's owner, by member name."""
 
     topics: set[str]
     owners: dict[TopicPartition, str]
 
 
 def _registry_members(coordination: Coordination, group: str) -> _Members | None:
-    """None when no registry member is in the group."""
-    if door_of(coordination, group) is not Door.REGISTRY:
+    """Returns None if the group has no registry members."""
+    if active_protocol(coordination, group) is not GroupProtocol.REGISTRY:
         return None
     try:
         subscriptions = read_view(coordination, group, ()).subscriptions
-    except NoNodeError:  # the group is deleted just now
+    except NoNodeError:  # the group was deleted in the meantime
         return None
     return _Members({topic for topics in subscriptions.values() for topic in topics}, _owners(coordination, group))
 
 
 def _owners(coordination: Coordination, group: str) -> dict[TopicPartition, str]:
-    """By the owner paths."""
+    """Returns the owner of each partition, as the owner paths name them."""
     owners: dict[TopicPartition, str] = {}
     root = paths.group_owners(group)
-    with contextlib.suppress(NoNodeError):  # no registry group, or it changes just now
+    with contextlib.suppress(NoNodeError):  # no registry group, or its owners changed in the meantime
         for topic in coordination.children(root):
             for number in coordination.children(f"{root}/{topic}"):
                 with contextlib.suppress(NoNodeError):
@@ -222,7 +224,7 @@ def _classic_members(client: ClusterClient, group: str) -> _Members:
     members = _Members(set(), {})
     for described in message.groups:
         for member in described.members:
-            with contextlib.suppress(ProtocolError):  # no consumer: Kafka Connect, say
+            with contextlib.suppress(ProtocolError):  # not a consumer group: Kafka Connect, for example
                 members.topics.update(decode_subscription(bytes(member.member_metadata)))
                 for tp in decode_assignment(bytes(member.member_assignment)):
                     members.owners[tp] = member.member_id
@@ -230,7 +232,7 @@ def _classic_members(client: ClusterClient, group: str) -> _Members:
 
 
 def _partitions(client: ClusterClient, topics: set[str]) -> list[TopicPartition]:
-    """All of these topics'; a deleted topic has none."""
+    """Returns all partitions of these topics; a deleted topic has none."""
     return [
         TopicPartition(topic.name, number)
         for topic in client.metadata(topics).topics.values()

@@ -1,9 +1,13 @@
-"""The two doors to a consumer group, and the rule that a group is entered by one of them at a time (design D6).
+"""The protocol lock of a consumer group: at any time its members all use one group protocol, registry or classic
+(design D6).
 
-`/consumers/<group>` names the door in its data; `/consumers/<group>/ids` holds an ephemeral path for each one inside:
-the registry's members, or the broker that coordinates classic ones. Whoever enters writes the door and its own path
-in one transaction that holds only if the door's version is the one it read. So of two that come at once by different
-doors, one finds a newer version, reads again, and sees the other inside.
+The data of `/consumers/<group>` names the protocol; `/consumers/<group>/ids` has one ephemeral path for each holder of
+the lock: a member of a registry group, or the broker that coordinates the classic members. Holders that use the same
+protocol share the lock.
+
+To acquire the lock is one transaction that writes the protocol and creates the holder's path, and that holds only while
+the root's version is the one that was read. Of two holders that acquire it at once with different protocols, the second
+finds a newer version, reads again, and sees the first.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 import tenacity
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from ..cluster import paths
 from ..errors import BrokerError, CoordinationError, ErrorCode
@@ -32,93 +36,108 @@ from ..interfaces.coordination import (
     Set,
 )
 
-_ENTER_ATTEMPTS = 20
-"""Each lost race means that somebody else got in; so many in a row mean that something is wrong."""
+_ACQUIRE_ATTEMPTS = 20
+"""Each lost race means that another holder succeeded; this many in a row indicate a defect."""
 
 
-class Door(Enum):
+class GroupProtocol(Enum):
     REGISTRY = "registry"
     CLASSIC = "classic"
 
 
-class _DoorNode(BaseModel):
-    """The data of `/consumers/<group>`."""
+class _RootNode(BaseModel):
+    """The data of `/consumers/<group>`. Trees written before the key was renamed have `door`."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
-    door: Literal["registry", "classic"]
+    protocol: Literal["registry", "classic"] = Field(validation_alias=AliasChoices("protocol", "door"))
 
 
-class Entry(NamedTuple):
-    """`path`: of who is inside. `version`: of the group's root since then; each later entry, of whomever, raises it."""
+class Acquired(NamedTuple):
+    """`path`: the holder's ephemeral path. `version`: the version of the group's root after the transaction; every
+    later holder raises it."""
 
     path: str
     version: int
 
 
-def enter(
-    coordination: Coordination, group: str, door: Door, name: str, data: bytes = b"", *, expected: int | None = None
-) -> Entry:
-    """Create the ephemeral path `ids/<name>`, by this door.
+def acquire(
+    coordination: Coordination,
+    group: str,
+    protocol: GroupProtocol,
+    holder: str,
+    data: bytes = b"",
+    *,
+    expected: int | None = None,
+) -> Acquired:
+    """Acquires the group's lock for `protocol` and creates the ephemeral path `ids/<holder>` with `data`.
 
-    `BrokerError` INCONSISTENT_GROUP_PROTOCOL while the group is entered by the other door, `NodeExistsError` when the
-    name is taken by a live session (of this one's: it is entered already, and that is fine). `expected`: only as long
-    as nobody has entered since that version of the root; else `BrokerError` NOT_COORDINATOR.
+    Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while holders of the other protocol exist, and `NodeExistsError` if
+    another live session has a holder of this name (if it is this session's own registry member, the lock is held
+    already and that is no error). With `expected`, raises `BrokerError` NOT_COORDINATOR if the lock was acquired since
+    that version of the root.
     """
-    path = paths.group_member(group, name)
+    path = paths.group_member(group, holder)
     retry = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(BadVersionError),
-        stop=tenacity.stop_after_attempt(_ENTER_ATTEMPTS),
+        stop=tenacity.stop_after_attempt(_ACQUIRE_ATTEMPTS),
         wait=tenacity.wait_random(0, 0.05),
         reraise=True,
     )
-    return Entry(path, retry(_enter_once, coordination, group, door, Create(path, data, ephemeral=True), expected))
+    create = Create(path, data, ephemeral=True)
+    return Acquired(path, retry(_acquire_once, coordination, group, protocol, create, expected))
 
 
-def _enter_once(coordination: Coordination, group: str, door: Door, create: Create, expected: int | None) -> int:
-    """The version of the root after it."""
+def _acquire_once(
+    coordination: Coordination, group: str, protocol: GroupProtocol, create: Create, expected: int | None
+) -> int:
+    """Returns the root's version after the transaction."""
     root = paths.group(group)
-    _make(coordination, paths.group_ids(group))
+    _create_path(coordination, paths.group_ids(group))
     raw, stat = coordination.get(root)
     if expected not in (None, stat.version):
-        raise BrokerError(ErrorCode.not_coordinator, f"group {group!r} has been entered by another broker")
-    inside = coordination.children(paths.group_ids(group))
-    current = _door_of(root, raw)
-    if current not in (None, door) and inside:
+        raise BrokerError(ErrorCode.not_coordinator, f"group {group!r} was acquired by another broker")
+    holders = coordination.children(paths.group_ids(group))
+    current = _decode_protocol(root, raw)
+    if current is not None and current is not protocol and holders:
         raise BrokerError(
             ErrorCode.inconsistent_group_protocol,
-            f"group {group!r} has members of the {current.value if current else ''} kind; {door.value} ones must wait "
-            "until they have left, or use another group id",
+            f"group {group!r} has members that use the {current.value} protocol; members that use {protocol.value} "
+            "must wait until those have left, or use another group id",
         )
-    enter_door: list[Operation] = [Set(root, _DoorNode(door=door.value).model_dump_json().encode(), stat.version)]
-    name = create.path.rpartition("/")[2]
-    if name in inside:
+    operations: list[Operation] = [
+        Set(root, _RootNode(protocol=protocol.value).model_dump_json().encode(), stat.version)
+    ]
+    holder = create.path.rpartition("/")[2]
+    if holder in holders:
         found = coordination.exists(create.path)
         own = found is not None and found.ephemeral_owner == coordination.session_id
-        if own and door is Door.REGISTRY:
+        if own and protocol is GroupProtocol.REGISTRY:
             return stat.version
-        if found is not None and door is Door.REGISTRY:
-            raise NodeExistsError(f"{create.path} is there: a member of another session has this name")
+        if found is not None and protocol is GroupProtocol.REGISTRY:
+            raise NodeExistsError(f"{create.path} exists: a member of another session has this name")
         if found is not None:
-            # A broker's id is its own: this path is left over from its session before, or from an entry before another
-            # broker's.
-            enter_door.append(Delete(create.path))
+            # A broker's id is unique: this path is left over from its previous session, or from an earlier acquisition
+            # after which another broker acquired the lock.
+            operations.append(Delete(create.path))
     try:
-        coordination.transaction([*enter_door, create])
+        coordination.transaction([*operations, create])
     except (NoNodeError, NodeExistsError) as error:
-        # The path of the broker's former session went, or its own came, between reading and writing: read again.
+        # The path of the broker's previous session was removed, or its own created, between reading and writing: read
+        # again.
         raise BadVersionError(str(error)) from error
     return stat.version + 1
 
 
-def door_of(coordination: Coordination, group: str) -> Door | None:
-    """The door by which the group is entered now; None while nobody is inside."""
-    return look_inside(coordination, group)[0]
+def active_protocol(coordination: Coordination, group: str) -> GroupProtocol | None:
+    """Returns the protocol of the lock's present holders; None while there are none."""
+    return read_lock(coordination, group)[0]
 
 
-def look_inside(coordination: Coordination, group: str) -> tuple[Door | None, list[Check]]:
-    """`door_of`, and what holds until somebody enters; nothing where nobody ever has."""
+def read_lock(coordination: Coordination, group: str) -> tuple[GroupProtocol | None, list[Check]]:
+    """Returns `active_protocol` and the checks that hold until the lock is acquired again; no checks if it never
+    was."""
     root = paths.group(group)
     try:
         raw, stat = coordination.get(root)
@@ -126,35 +145,36 @@ def look_inside(coordination: Coordination, group: str) -> tuple[Door | None, li
         return None, []
     unchanged = [Check(root, stat.version)]
     try:
-        inside = coordination.children(paths.group_ids(group))
+        holders = coordination.children(paths.group_ids(group))
     except NoNodeError:
         return None, unchanged
-    return _door_of(root, raw) if inside else None, unchanged
+    return _decode_protocol(root, raw) if holders else None, unchanged
 
 
-def hold_still(coordination: Coordination, group: str) -> tuple[Door | None, list[Check]]:
-    """`look_inside`, for a group that nobody has ever entered too: its path is made, until `let_go`."""
-    _make(coordination, paths.group(group))
-    return look_inside(coordination, group)
+def pin_lock(coordination: Coordination, group: str) -> tuple[GroupProtocol | None, list[Check]]:
+    """Like `read_lock`, but always returns a check: creates the path of a group whose lock was never acquired. Call
+    `unpin_lock` afterwards."""
+    _create_path(coordination, paths.group(group))
+    return read_lock(coordination, group)
 
 
-def let_go(coordination: Coordination, group: str) -> None:
-    """Remove the path of a group that nobody has ever entered; it holds nothing, so it may stay as well."""
-    with suppress(CoordinationError):  # not empty, as a rule: whoever has entered once leaves `ids`
+def unpin_lock(coordination: Coordination, group: str) -> None:
+    """Removes the path of a group whose lock was never acquired. The path holds nothing, so a failure does no harm."""
+    with suppress(CoordinationError):  # usually it is not empty: `ids` stays once the lock was acquired
         coordination.delete(paths.group(group))
 
 
-def _door_of(path: str, raw: bytes) -> Door | None:
-    """None for a group that only has offsets."""
+def _decode_protocol(path: str, raw: bytes) -> GroupProtocol | None:
+    """Returns None for a group that only has offsets."""
     if not raw:
         return None
     try:
-        return Door(_DoorNode.model_validate_json(raw).door)
+        return GroupProtocol(_RootNode.model_validate_json(raw).protocol)
     except ValidationError as error:
-        raise CoordinationError(f"{path} should name the group's door, but holds {raw[:80]!r}") from error
+        raise CoordinationError(f"{path} should name the group's protocol, but holds {raw[:80]!r}") from error
 
 
-def _make(coordination: Coordination, path: str) -> None:
+def _create_path(coordination: Coordination, path: str) -> None:
     if coordination.exists(path) is None:
         try:
             coordination.create(path, make_parents=True)
@@ -162,23 +182,26 @@ def _make(coordination: Coordination, path: str) -> None:
             return
 
 
-class _Open(NamedTuple):
-    """A door that this broker has entered in that session; 0: it is not entered any more."""
+class _Held(NamedTuple):
+    """A lock as this broker acquired it in `session`; session 0: no longer held."""
 
     session: int
     version: int
 
 
-class ClassicDoors:
-    """The doors that one broker holds open for its classic groups: entered before the first member joins, left after
-    the last has gone.
+_NOT_HELD = _Held(0, -1)
 
-    The broker's handler of JoinGroup calls `enter` on a worker thread, then on its loop `coordinator.join`, then
-    `entered`; where that returns True, or the coordinator reports the group empty, it calls `leave` on a worker
-    thread. `populated` is `GroupCoordinator.populated`.
 
-    Each entry raises the version of the group's root, so the version of one's own entry is a fencing token: as long as
-    it stands, no other broker has had a member of the group since (`guard`).
+class ClassicGroupLocks:
+    """The protocol locks that one broker holds for its classic groups: acquired before the first member joins, released
+    after the last member has left.
+
+    The broker's handler of JoinGroup calls `acquire` on a worker thread, then `coordinator.join` and `join_delivered`
+    on its loop. If `join_delivered` returns True, or the coordinator reports the group empty, it calls `release` on a
+    worker thread. `populated` is `GroupCoordinator.populated`.
+
+    Each acquisition raises the version of the group's root, so the version of this broker's acquisition is a fencing
+    token: while the root has that version, no other broker has had a member of the group since (`guard`).
     """
 
     def __init__(self, coordination: Coordination, broker_id: int, populated: Callable[[str], bool]) -> None:
@@ -188,77 +211,79 @@ class ClassicDoors:
         self._io = threading.Lock()
         self._counts = threading.Lock()
         self._joining: Counter[str] = Counter()
-        self._open: dict[str, _Open] = {}
+        self._held: dict[str, _Held] = {}
 
-    def enter(self, group: str) -> None:
-        """Blocking. `BrokerError` INCONSISTENT_GROUP_PROTOCOL while registry members are inside; other errors of the
-        coordination. Call `entered` only when this has returned."""
+    def acquire(self, group: str) -> None:
+        """Blocking. Raises `BrokerError` INCONSISTENT_GROUP_PROTOCOL while the group has registry members, and the
+        coordination's other errors. Call `join_delivered` only if this has returned."""
         with self._counts:
             self._joining[group] += 1
         try:
             session = self._coordination.session_id
-            held = self._open.get(group)
+            held = self._held.get(group)
             if held is not None and held.session == session and session:
                 return
             with self._io:
-                self._enter(group)
+                self._acquire(group)
         except BaseException:
-            self._done(group)
+            self._join_ended(group)
             raise
 
-    def entered(self, group: str) -> bool:
-        """The join has been given to the coordinator. True: it left nobody in the group, so call `leave`."""
-        return not self._done(group) and not self._populated(group)
+    def join_delivered(self, group: str) -> bool:
+        """Says that the coordinator has got the join. Returns True if that left the group empty: call `release`."""
+        return not self._join_ended(group) and not self._populated(group)
 
-    def leave(self, group: str) -> None:
-        """Blocking. Close the door, unless somebody has come in the meantime."""
+    def release(self, group: str) -> None:
+        """Blocking. Releases the lock, unless the group has a member, or a join is on its way, by now."""
         with self._io:
             with self._counts:
-                if self._joining[group] > 0 or self._populated(group) or group not in self._open:
+                if self._joining[group] > 0 or self._populated(group) or group not in self._held:
                     return
-                self._open[group] = _Open(0, -1)  # who joins from here on enters again, after this
+                self._held[group] = _NOT_HELD  # a join from here on acquires the lock again, after this
             with suppress(NoNodeError):
                 self._coordination.delete(paths.group_member(group, self._name))
-            del self._open[group]  # only now: a call that failed is to be made again
+            del self._held[group]  # only after the deletion: a call that failed is repeated
 
     def guard(self, group: str) -> Check | None:
-        """What holds until another broker, or a registry member, enters the group; None while its door is not open."""
-        held = self._open.get(group)
+        """Returns the check that holds until another broker, or a registry member, acquires the lock; None while this
+        broker does not hold it."""
+        held = self._held.get(group)
         return Check(paths.group(group), held.version) if held is not None and held.session else None
 
     def still_holds(self, group: str) -> bool:
-        """Blocking. Whether the guard holds now."""
+        """Blocking. Returns whether the guard holds now."""
         with self._io:
-            held = self._open.get(group)
+            held = self._held.get(group)
             return held is None or self._coordination.get(paths.group(group))[1].version == held.version
 
-    def lost(self, group: str) -> None:
-        """The guard has failed: somebody else has entered. The next member that joins here enters again."""
-        if group in self._open:
-            self._open[group] = _Open(0, -1)
+    def mark_lost(self, group: str) -> None:
+        """Says that the guard has failed: another holder has acquired the lock. The next join here acquires it
+        again."""
+        if group in self._held:
+            self._held[group] = _NOT_HELD
 
-    def renew(self) -> list[str]:
-        """Blocking. After the session expired and a new one is up: enter again the doors of groups that have members;
-        returns the groups that somebody else has entered in the meantime, whose members must go."""
+    def reacquire(self) -> list[str]:
+        """Blocking. Acquires the locks of groups that have members again, in the session that follows an expired one.
+        Returns the groups that another holder has acquired in the meantime, whose members must be dropped."""
         lost = []
         with self._io:
-            for group, held in list(self._open.items()):
+            for group, held in list(self._held.items()):
                 if not self._populated(group):
-                    del self._open[group]
+                    del self._held[group]
                     continue
                 try:
-                    self._enter(group, held.version)
+                    self._acquire(group, held.version)
                 except BrokerError:
-                    self.lost(group)
+                    self.mark_lost(group)
                     lost.append(group)
         return lost
 
-    def _enter(self, group: str, expected: int | None = None) -> None:
-        entry = enter(self._coordination, group, Door.CLASSIC, self._name, expected=expected)
-        self._open[group] = _Open(self._coordination.session_id, entry.version)
+    def _acquire(self, group: str, expected: int | None = None) -> None:
+        acquired = acquire(self._coordination, group, GroupProtocol.CLASSIC, self._name, expected=expected)
+        self._held[group] = _Held(self._coordination.session_id, acquired.version)
 
-    def _done(self, group: str) -> bool:
-        """One join less under way; whether there are more."""
+    def _join_ended(self, group: str) -> bool:
+        """Counts one join less on its way; returns whether there are more."""
         with self._counts:
             self._joining[group] -= 1
             if self._joining[group] <= 0:

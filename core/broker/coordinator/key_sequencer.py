@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class TurnsByKey:
+class KeySequencer:
     """Belongs to the event loop."""
 
     def __init__(self) -> None:

@@ -59,7 +59,7 @@ class Consumer:
         network: Network | None = None,
     ) -> None:
         """`UnknownTopicError` for a topic that is not there; `BrokerError` INCONSISTENT_GROUP_PROTOCOL for a group that
-        is entered by the other door."""
+        has members that use the other protocol."""
         settings = config if isinstance(config, Settings) else load_settings(config)
         options = settings.consumer
         self._settings = settings

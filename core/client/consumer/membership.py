@@ -1,4 +1,4 @@
-"""Which door a consumer takes to its group, and the member that it becomes."""
+"""Chooses the group protocol of a consumer and makes its group member."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..cluster_client import ClusterClient
 from ..typed import SharedCoordination
 
 REGISTRY_COORDINATIONS = {"zookeeper", "embedded"}
-"""Where the registry is the default door (design D6)."""
+"""The coordinations with which the registry protocol is the default (design D6)."""
 
 
 def uses_registry(settings: Settings) -> bool:

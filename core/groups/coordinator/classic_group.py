@@ -1,41 +1,55 @@
-"""One classic consumer group: the coordinator's side of Kafka's group protocol, as a machine without I/O.
+"""One classic consumer group: the coordinator's side of Kafka's group protocol, as a state machine without I/O.
+
+`GROUP_STATES` is this table; every change of state goes through it:
+
+    state                event                                    next state
+    Empty                restored with members                    Stable
+    Empty                member joins                             PreparingRebalance
+    Empty                deleted, forgotten or coordinator moves  Dead
+    PreparingRebalance   member joins                             PreparingRebalance
+    PreparingRebalance   join complete, members left              CompletingRebalance
+    PreparingRebalance   join complete, no members left           Empty
+    PreparingRebalance   deleted, forgotten or coordinator moves  Dead
+    CompletingRebalance  leader syncs                             Stable
+    CompletingRebalance  member joins                             PreparingRebalance
+    CompletingRebalance  member lost                              PreparingRebalance
+    CompletingRebalance  deleted, forgotten or coordinator moves  Dead
+    Stable               member joins                             PreparingRebalance
+    Stable               member lost                              PreparingRebalance
+    Stable               state could not be stored                PreparingRebalance
+    Stable               deleted, forgotten or coordinator moves  Dead
 
 Rules (Kafka's GroupCoordinator, KIP-62, KIP-345, KIP-394, KIP-559):
 
-- A request is answered at once or parked; a parked one is answered by a later request or by `tick`.
-- A rebalance ends when every member has sent its join and no promised member (`pending`) is missing, or at the
-  rebalance time-out, when members that did not come are dropped (static ones stay). The generation then grows by one.
-- The first rebalance of an empty group waits the initial delay, again for each newcomer, no longer than the
-  rebalance time-out.
-- A member without a heartbeat for its session time-out is dropped, unless one of its requests is parked.
-- A member that has joined must sync within the rebalance time-out, or it is dropped.
-- A static member (`group.instance.id`) that comes back takes its old place without a rebalance; the id it had is
-  fenced (FENCED_INSTANCE_ID).
-
-    state                event                                     next
-    Empty                join of a (promised) member               PreparingRebalance (initial delay)
-    PreparingRebalance   all joined | time-out, members left       CompletingRebalance, generation + 1
-    PreparingRebalance   all left or expired                       Empty, generation + 1
-    PreparingRebalance   heartbeat                                 same, answers REBALANCE_IN_PROGRESS
-    CompletingRebalance  sync of the leader                        Stable, parked syncs answered
-    CompletingRebalance  join that changes | leave | expiry |      PreparingRebalance, parked syncs answered
-                         sync missing at the time-out              REBALANCE_IN_PROGRESS
-    Stable               join of the leader, a newcomer, or with   PreparingRebalance
-                         other protocols | leave | expiry
-    Stable               join, sync or heartbeat without change    same, answers the current generation
-    Stable               its state could not be stored             PreparingRebalance
-    Empty                delete | forgotten                        Dead
-    (none)               restored, with members                    Stable, sessions begin anew
+- A request is answered at once or parked; a parked request is answered by a later request or by `tick`.
+- "Member joins" is a join that changes the group: of a new member, of the leader, or with other protocols. A rejoin of
+  a Stable group that changes nothing, and a repeated join while CompletingRebalance, are answered with the current
+  generation.
+- A rebalance is complete when every member has sent its join and no pending member (one that was given a member id,
+  KIP-394) is missing, or at the rebalance time-out, when members that have not joined are dropped (static members
+  stay). The generation then grows by one, also when no member is left.
+- The first rebalance of an empty group waits for the initial delay (`group.initial.rebalance.delay.ms`). Each new
+  member extends it by the same delay, up to the rebalance time-out.
+- "Member lost" is a member that leaves or whose session expires: one without a heartbeat for its session time-out,
+  unless one of its requests is parked; and one that has joined but does not sync within the rebalance time-out.
+- In PreparingRebalance heartbeats and syncs get REBALANCE_IN_PROGRESS, as do the syncs that are parked when
+  CompletingRebalance ends without an assignment.
+- A static member (`group.instance.id`) that rejoins replaces its former self without a rebalance; the member id it had
+  is fenced (FENCED_INSTANCE_ID).
+- The sessions of a restored group's members begin when it is restored.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final
 
 from ...errors import ErrorCode, ProtocolError
 from ...interfaces.offsets import StoredGroup
+from ...state_table import StateTable
 from ..membership.consumer_protocol import decode_subscription
-from .members import Member, common_protocols, elect_protocol
+from .members import ClassicGroupMember, common_protocols, elect_protocol
 from .requests import (
     DescribedGroup,
     GroupLimits,
@@ -50,22 +64,60 @@ from .requests import (
 )
 
 CONSUMER = "consumer"
-"""The protocol type of consumers, whose subscriptions a coordinator can read."""
-REBALANCING = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+"""The protocol type of consumers, whose subscriptions a coordinator can decode."""
+ASSIGNING = (GroupState.COMPLETING_REBALANCE, GroupState.STABLE)
+"""The states after a completed join: each member has the current generation."""
+
+
+class GroupEvent(Enum):
+    RESTORED = "restored with members"
+    MEMBER_JOINS = "member joins"
+    JOIN_COMPLETE = "join complete, members left"
+    NO_MEMBERS = "join complete, no members left"
+    LEADER_SYNCS = "leader syncs"
+    MEMBER_LOST = "member lost"
+    STORE_FAILED = "state could not be stored"
+    CLOSED = "deleted, forgotten or coordinator moves"
+
+
+_EMPTY, _PREPARING, _COMPLETING = GroupState.EMPTY, GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE
+_STABLE, _DEAD = GroupState.STABLE, GroupState.DEAD
+
+GROUP_STATES: Final = StateTable(
+    "group",
+    _EMPTY,
+    [
+        (_EMPTY, GroupEvent.RESTORED, _STABLE),
+        (_EMPTY, GroupEvent.MEMBER_JOINS, _PREPARING),
+        (_EMPTY, GroupEvent.CLOSED, _DEAD),
+        (_PREPARING, GroupEvent.MEMBER_JOINS, _PREPARING),
+        (_PREPARING, GroupEvent.JOIN_COMPLETE, _COMPLETING),
+        (_PREPARING, GroupEvent.NO_MEMBERS, _EMPTY),
+        (_PREPARING, GroupEvent.CLOSED, _DEAD),
+        (_COMPLETING, GroupEvent.LEADER_SYNCS, _STABLE),
+        (_COMPLETING, GroupEvent.MEMBER_JOINS, _PREPARING),
+        (_COMPLETING, GroupEvent.MEMBER_LOST, _PREPARING),
+        (_COMPLETING, GroupEvent.CLOSED, _DEAD),
+        (_STABLE, GroupEvent.MEMBER_JOINS, _PREPARING),
+        (_STABLE, GroupEvent.MEMBER_LOST, _PREPARING),
+        (_STABLE, GroupEvent.STORE_FAILED, _PREPARING),
+        (_STABLE, GroupEvent.CLOSED, _DEAD),
+    ],
+)
 
 
 class ClassicGroup:
-    """Not thread-safe: one event loop drives it. `now` is in seconds and never goes back. Callbacks must not call
-    the group again."""
+    """Not thread-safe: one event loop drives it. `now` is in seconds and never decreases. Callbacks must not call the
+    group."""
 
     def __init__(self, group_id: str, limits: GroupLimits, new_id: Callable[[str], str], now: float) -> None:
         self.group_id = group_id
-        self.state = GroupState.EMPTY
+        self.state: GroupState = GROUP_STATES.initial
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
         self.leader: str | None = None
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClassicGroupMember] = {}
         self.static: dict[str, str] = {}
         self.pending: dict[str, float] = {}
         self.empty_since = now
@@ -74,43 +126,47 @@ class ClassicGroup:
         self._join_deadline = 0.0
         self._sync_deadline = 0.0
         self._unsynced: set[str] = set()
-        # The initial delay: seconds that it may still be extended by; None in later rebalances.
+        # Seconds by which the initial delay may still be extended; None in later rebalances.
         self._initial_left: float | None = None
-        self._newcomer = False
+        self._extend_initial = False
 
     @classmethod
     def restored(
         cls, group_id: str, stored: StoredGroup, limits: GroupLimits, new_id: Callable[[str], str], now: float
     ) -> ClassicGroup:
-        """As it was when it was stored: Stable with members, else Empty."""
+        """Returns the group as it was stored: Stable if it had members, else Empty."""
         group = cls(group_id, limits, new_id, now)
         group.generation = stored.generation
         group.protocol_type = stored.protocol_type or None
         if stored.members:
-            group.state = GroupState.STABLE
+            group._move(GroupEvent.RESTORED)
             group.protocol, group.leader = stored.protocol, stored.leader
-            restored = [Member.restored(member, stored.protocol or "", now) for member in stored.members]
+            restored = [ClassicGroupMember.restored(member, stored.protocol or "", now) for member in stored.members]
             group.members = {member.member_id: member for member in restored}
             group.static = {m.instance_id: m.member_id for m in restored if m.instance_id is not None}
         return group
 
     def stored(self, now_ms: int) -> StoredGroup:
-        """What is to be kept of it; only a Stable or Empty group is."""
+        """Returns the state to store. Call it only for a Stable or Empty group."""
         members = tuple(member.stored(self.protocol) for member in self.members.values())
         return StoredGroup(self.protocol_type or "", self.generation, self.protocol, self.leader, now_ms, members)
 
     def mark(self) -> tuple[GroupState, int, tuple[str, ...]]:
-        """Differs once there is something new to store."""
+        """Returns a value that changes whenever there is something new to store."""
         return self.state, self.generation, tuple(self.members)
 
     @property
     def populated(self) -> bool:
+        """Whether there are members, or pending ones that were given a member id and may join."""
         return bool(self.members or self.pending)
+
+    def _move(self, event: GroupEvent) -> None:
+        self.state = GROUP_STATES.next(self.state, event)
 
     # Joining
 
     def join(self, request: JoinRequest, now: float, done: JoinDone) -> None:
-        """Answer `done` now, or when the rebalance ends."""
+        """Calls `done` now, or when the rebalance ends."""
         error = self._join_error(request)
         if error is not None:
             self.pending.pop(request.member_id, None)
@@ -134,7 +190,7 @@ class ClassicGroup:
         return None
 
     def _speaks(self, request: JoinRequest) -> bool:
-        """Of the group's type, with a protocol in common with all other members."""
+        """Whether the request has the group's protocol type and a protocol in common with all other members."""
         if not request.protocol_type or not request.protocols:
             return False
         if not self.members:
@@ -170,38 +226,41 @@ class ClassicGroup:
             self._add(member_id, request, now, done)
 
     def _add(self, member_id: str, request: JoinRequest, now: float, done: JoinDone) -> None:
-        member = Member.of(member_id, request, now)
+        member = ClassicGroupMember.of(member_id, request, now)
         if not self.members:
             self.protocol_type = request.protocol_type
         self.members[member_id] = member
         if request.instance_id is not None:
             self.static[request.instance_id] = member_id
         member.join_done = done
-        self._newcomer = True
-        self._rebalance(now)
+        self._extend_initial = True
+        self._rebalance(GroupEvent.MEMBER_JOINS, now)
 
-    def _rejoin(self, member: Member, request: JoinRequest, now: float, done: JoinDone) -> None:
+    def _rejoin(self, member: ClassicGroupMember, request: JoinRequest, now: float, done: JoinDone) -> None:
         same = member.protocols == request.protocols
         leads = member.member_id == self.leader
         resent = self.state is GroupState.COMPLETING_REBALANCE and same
         unchanged = self.state is GroupState.STABLE and same and not leads
-        member.take(request, now)
+        member.update(request, now)
         if resent or unchanged:
             done(self._joined(member))
             return
         if member.join_done is not None:
-            # The same client asks again on a new connection; its first request gets the answer of a lost one.
+            # The client repeats its join on a new connection: the earlier request is answered so that it does not stay
+            # parked.
             member.join_done(JoinResult(ErrorCode.rebalance_in_progress, member.member_id))
         member.join_done = done
-        self._rebalance(now)
+        self._rebalance(GroupEvent.MEMBER_JOINS, now)
 
-    def _replace_static(self, old: Member, member_id: str, request: JoinRequest, now: float, done: JoinDone) -> None:
+    def _replace_static(
+        self, old: ClassicGroupMember, member_id: str, request: JoinRequest, now: float, done: JoinDone
+    ) -> None:
         same = old.metadata(self.protocol) == next((d for n, d in request.protocols if n == self.protocol), None)
         former_leader = self.leader
         self._answer(old, ErrorCode.fenced_instance_id)
-        member = Member.of(member_id, request, now)
+        member = ClassicGroupMember.of(member_id, request, now)
         member.assignment = old.assignment
-        # In the old one's place, so that the order of members, and an assignment made from it, stays.
+        # At the position of the replaced member: assignors depend on the order of members.
         self.members = {member_id if k == old.member_id else k: m for k, m in self.members.items()}
         self.members[member_id] = member
         self.static[request.instance_id or ""] = member_id
@@ -211,7 +270,8 @@ class ClassicGroup:
         if self.leader == old.member_id:
             self.leader = member_id
         if self.state is GroupState.STABLE and same and elect_protocol(self.members.values()) == self.protocol:
-            # To versions before 9 the former leader's id is given, so that nobody computes a new assignment (KIP-345).
+            # Versions before 9 get the former leader's id, so that the rejoined leader computes no new assignment
+            # (KIP-345).
             done(
                 JoinResult(
                     ErrorCode.none,
@@ -224,9 +284,9 @@ class ClassicGroup:
             )
             return
         member.join_done = done
-        self._rebalance(now)
+        self._rebalance(GroupEvent.MEMBER_JOINS, now)
 
-    def _joined(self, member: Member) -> JoinResult:
+    def _joined(self, member: ClassicGroupMember) -> JoinResult:
         leads = member.member_id == self.leader
         protocol = self.protocol or ""
         return JoinResult(
@@ -241,18 +301,18 @@ class ClassicGroup:
 
     # Rebalancing
 
-    def _rebalance(self, now: float) -> None:
-        """Enter PreparingRebalance, or see whether the one under way is complete."""
+    def _rebalance(self, event: GroupEvent, now: float) -> None:
+        """Enters PreparingRebalance, or completes it if nobody is missing any more."""
         if self.state is GroupState.EMPTY:
             delay = self._limits.initial_rebalance_delay_ms / 1000
             self._initial_left = max(self._rebalance_timeout() - delay, 0.0) if delay > 0 else None
             self._join_deadline = now + (delay or self._rebalance_timeout())
-            self._newcomer = False
-        elif self.state in REBALANCING:
+            self._extend_initial = False
+        elif self.state in ASSIGNING:
             self._reset_syncs()
             self._initial_left = None
             self._join_deadline = now + self._rebalance_timeout()
-        self.state = GroupState.PREPARING_REBALANCE
+        self._move(event)
         self._complete_if_all_joined(now)
 
     def _reset_syncs(self) -> None:
@@ -278,10 +338,10 @@ class ClassicGroup:
     def _complete_join(self, now: float) -> None:
         missing = [m for m in self.members.values() if m.join_done is None and m.instance_id is None]
         for member in missing:
-            self._forget(member)
+            self._drop(member)
         present = [m for m in self.members.values() if m.join_done is not None]
         if self.members and not present:
-            # Only absent static members are left: they keep their places until their sessions end.
+            # Only static members that have not joined are left: they stay members until their sessions expire.
             self._join_deadline = now + self._rebalance_timeout()
             return
         self.generation += 1
@@ -292,30 +352,30 @@ class ClassicGroup:
         if self.leader not in [m.member_id for m in present]:
             self.leader = present[0].member_id
         self.protocol = elect_protocol(self.members.values())
-        self.state = GroupState.COMPLETING_REBALANCE
+        self._move(GroupEvent.JOIN_COMPLETE)
         self._sync_deadline = now + self._rebalance_timeout()
         self._unsynced = {m.member_id for m in present}
         for member in present:
             done, member.join_done = member.join_done, None
-            member.heard(now)
+            member.renew_session(now)
             if done is not None:
                 done(self._joined(member))
 
     def _become_empty(self, now: float) -> None:
-        """The protocol type stays, as in Kafka: it says what kind of group the offsets are of."""
-        self.state = GroupState.EMPTY
+        """The protocol type stays, as in Kafka: it is the type of the group that the offsets belong to."""
+        self._move(GroupEvent.NO_MEMBERS)
         self.protocol = self.leader = None
         self.empty_since = now
 
-    def unsettle(self, now: float) -> None:
-        """What a Stable group agreed on could not be stored: it has to agree anew."""
+    def store_failed(self, now: float) -> None:
+        """Rebalances a Stable group whose state could not be stored."""
         if self.state is GroupState.STABLE:
-            self._rebalance(now)
+            self._rebalance(GroupEvent.STORE_FAILED, now)
 
     # Syncing, heartbeats, leaving, commits
 
     def sync(self, request: SyncRequest, now: float, done: SyncDone) -> None:
-        """Answer `done` now, or when the leader has brought the assignment."""
+        """Calls `done` now, or when the leader has sent the assignment."""
         error = self._member_error(request.member_id, request.instance_id, request.generation)
         if error is None and not self._same_protocol(request):
             error = ErrorCode.inconsistent_group_protocol
@@ -325,7 +385,7 @@ class ClassicGroup:
             done(SyncResult(error))
             return
         member = self.members[request.member_id]
-        member.heard(now)
+        member.renew_session(now)
         self._unsynced.discard(member.member_id)
         if self.state is GroupState.STABLE:
             done(self._synced(member))
@@ -340,27 +400,27 @@ class ClassicGroup:
         return request.protocol_type in (None, self.protocol_type) and request.protocol in (None, self.protocol)
 
     def _become_stable(self, assignments: dict[str, bytes], now: float) -> None:
-        self.state = GroupState.STABLE
+        self._move(GroupEvent.LEADER_SYNCS)
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             done, member.sync_done = member.sync_done, None
             if done is not None:
-                member.heard(now)
+                member.renew_session(now)
                 done(self._synced(member))
 
-    def _synced(self, member: Member) -> SyncResult:
+    def _synced(self, member: ClassicGroupMember) -> SyncResult:
         return SyncResult(ErrorCode.none, member.assignment, self.protocol_type, self.protocol)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
         error = self._member_error(member_id, instance_id, generation)
         if error is not None:
             return error
-        self.members[member_id].heard(now)
+        self.members[member_id].renew_session(now)
         rebalancing = self.state is GroupState.PREPARING_REBALANCE
         return ErrorCode.rebalance_in_progress if rebalancing else ErrorCode.none
 
     def leave(self, identities: Sequence[MemberIdentity], now: float) -> list[ErrorCode]:
-        """One code for each, in order; those that can leave do (KIP-345)."""
+        """Removes the members that can leave (KIP-345); returns one code for each, in order."""
         codes = []
         for identity in identities:
             codes.append(self._leave_one(identity))
@@ -377,12 +437,12 @@ class ClassicGroup:
         error = self._identity_error(member_id, identity.instance_id)
         if error is not None:
             return error
-        self._forget(self.members[member_id])
+        self._drop(self.members[member_id])
         return ErrorCode.none
 
     def commit_error(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
-        """Whether this member may store offsets now; `none` if so. A simple consumer (generation -1, no member id)
-        may, as long as nobody is in the group."""
+        """Returns `none` if this member may store offsets now, else the error. A consumer outside the group (generation
+        -1, no member id) may while the group has no members."""
         simple = generation < 0 and not member_id and instance_id is None
         if simple:
             return ErrorCode.unknown_member_id if self.members else ErrorCode.none
@@ -391,7 +451,7 @@ class ClassicGroup:
             return error
         if self.state is GroupState.COMPLETING_REBALANCE:
             return ErrorCode.rebalance_in_progress
-        self.members[member_id].heard(now)
+        self.members[member_id].renew_session(now)
         return ErrorCode.none
 
     def _identity_error(self, member_id: str, instance_id: str | None) -> ErrorCode | None:
@@ -410,8 +470,8 @@ class ClassicGroup:
         return error
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads this topic, as far as the coordinator can tell: where a subscription cannot be read,
-        or the group has not yet agreed on a protocol, every topic counts as read."""
+        """Returns whether a member may read this topic: True for every topic while a subscription cannot be decoded or
+        the group has no protocol yet."""
         if not self.members or self.protocol_type != CONSUMER:
             return False
         if self.protocol is None:
@@ -421,9 +481,9 @@ class ClassicGroup:
         except ProtocolError:
             return True
 
-    # Loss of members, time
+    # Lost members, time-outs
 
-    def _forget(self, member: Member) -> None:
+    def _drop(self, member: ClassicGroupMember) -> None:
         self._answer(member, ErrorCode.unknown_member_id)
         del self.members[member.member_id]
         self._unsynced.discard(member.member_id)
@@ -432,8 +492,8 @@ class ClassicGroup:
         if self.leader == member.member_id:
             self.leader = next(iter(self.members), None)
 
-    def _answer(self, member: Member, error: ErrorCode) -> None:
-        """Answer what a member has parked."""
+    def _answer(self, member: ClassicGroupMember, error: ErrorCode) -> None:
+        """Answers a member's parked requests with an error."""
         if member.join_done is not None:
             member.join_done(JoinResult(error, member.member_id))
         if member.sync_done is not None:
@@ -441,14 +501,14 @@ class ClassicGroup:
         member.join_done = member.sync_done = None
 
     def _after_loss(self, now: float) -> None:
-        if self.state in REBALANCING:
-            self._rebalance(now)
+        if self.state in ASSIGNING:
+            self._rebalance(GroupEvent.MEMBER_LOST, now)
         else:
             self._complete_if_all_joined(now)
 
     def deadline(self) -> float | None:
-        """When `tick` has something to do; None: never without a request."""
-        times = [m.alive_until for m in self.members.values() if not m.waits]
+        """Returns when `tick` is due; None if not before the next request."""
+        times = [m.alive_until for m in self.members.values() if not m.has_parked_request]
         times += self.pending.values()
         if self.state is GroupState.PREPARING_REBALANCE:
             times.append(self._join_deadline)
@@ -457,39 +517,39 @@ class ClassicGroup:
         return min(times, default=None)
 
     def tick(self, now: float) -> None:
-        """Do what time brings: expired promises and members, the ends of rebalances."""
+        """Expires pending and lost members, and ends rebalances, that are due at `now`."""
         due = self.deadline()
         if due is None or due > now:
             return
-        promised = [member_id for member_id, until in self.pending.items() if until <= now]
-        for member_id in promised:
+        expired_pending = [member_id for member_id, until in self.pending.items() if until <= now]
+        for member_id in expired_pending:
             del self.pending[member_id]
-        expired = [m for m in self.members.values() if not m.waits and m.alive_until <= now]
+        expired = [m for m in self.members.values() if not m.has_parked_request and m.alive_until <= now]
         if self.state is GroupState.COMPLETING_REBALANCE and self._sync_deadline <= now:
             expired += [m for m in self.members.values() if m.member_id in self._unsynced and m not in expired]
         for member in expired:
-            self._forget(member)
-        if promised or expired:
+            self._drop(member)
+        if expired_pending or expired:
             self._after_loss(now)
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline <= now:
             self._join_time_out(now)
 
     def _join_time_out(self, now: float) -> None:
-        if self._initial_left and self._newcomer:
+        if self._initial_left and self._extend_initial:
             delay = min(self._limits.initial_rebalance_delay_ms / 1000, self._initial_left)
             self._initial_left = max(self._initial_left - delay, 0.0)
-            self._join_deadline, self._newcomer = self._join_deadline + delay, False
+            self._join_deadline, self._extend_initial = self._join_deadline + delay, False
             return
         self._complete_join(now)
 
     def close(self, error: ErrorCode) -> None:
-        """Answer everything that is parked; the group is dead."""
+        """Answers all parked requests with `error`; the group is Dead."""
         for member in self.members.values():
             self._answer(member, error)
         self.members.clear()
         self.static.clear()
         self.pending.clear()
-        self.state = GroupState.DEAD
+        self._move(GroupEvent.CLOSED)
 
     def described(self) -> DescribedGroup:
         protocol = self.protocol if self.state is GroupState.STABLE else None

@@ -1,9 +1,10 @@
-"""The coordinator of classic groups: every group that this broker coordinates, and the clock that drives them.
+"""The coordinator of classic groups: all groups that this broker coordinates, and their time-outs.
 
-The rules of one group and its table of states are in `classic_group`. Here: which ids and session time-outs are
-accepted, which groups exist, and when one is forgotten. No I/O, no threads: the broker calls it from its event loop,
-gives callbacks that complete its futures, and calls `tick` at `next_deadline`. A request first does what its group's
-time has brought: it never meets a member whose session is over, however late the tick is.
+The rules of one group and its state table are in `classic_group`. This module decides which ids and session time-outs
+are accepted, which groups exist, and when an empty group is forgotten. It does no I/O and has no threads: the broker
+calls it from its event loop, passes callbacks that complete its futures, and calls `tick` at `next_deadline`. Every
+request first applies the time-outs of its group that are due, so a late tick never leaves an expired member in the
+group.
 """
 
 from __future__ import annotations
@@ -30,20 +31,21 @@ from .requests import (
 )
 
 MAX_ID = 255
-"""Longest client or instance id kept in a member id, in characters."""
+"""Maximum length of the client or instance id within a member id, in characters."""
 
 
 def random_member_id(prefix: str) -> str:
-    """As Kafka's: the client's or instance's id, a dash, a random uuid."""
+    """Returns a member id as Kafka forms it: the client id or instance id, a dash, a random UUID."""
     return f"{prefix[:MAX_ID]}-{uuid4()}"
 
 
 class GroupCoordinator:
     """All classic groups of one broker.
 
-    `clock` gives seconds that never go back; `on_empty(group_id)` is called when a group has lost its last member
-    and promised member (the broker then leaves the group's door); `on_settled(group_id)` when there is something new to
-    store: it became stable or empty, or a static member came back. Callbacks must not call the coordinator.
+    `clock` returns seconds that never decrease. `on_empty(group_id)` is called when a group has lost its last member
+    and pending member (the broker then releases the group's protocol lock). `on_changed(group_id)` is called when there
+    is a new state to store: the group became Stable or Empty, or a static member rejoined. Callbacks must not call the
+    coordinator.
     """
 
     def __init__(
@@ -52,17 +54,17 @@ class GroupCoordinator:
         clock: Callable[[], float],
         new_member_id: Callable[[str], str] = random_member_id,
         on_empty: Callable[[str], None] = lambda _: None,
-        on_settled: Callable[[str], None] = lambda _: None,
+        on_changed: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._limits = limits
         self._clock = clock
         self._new_id = new_member_id
         self._on_empty = on_empty
-        self._on_settled = on_settled
+        self._on_changed = on_changed
         self._groups: dict[str, ClassicGroup] = {}
 
     def join(self, request: JoinRequest, done: JoinDone) -> None:
-        """`done` is called now or later, once."""
+        """Calls `done` once, now or later."""
         error = self._join_error(request)
         if error is not None:
             done(JoinResult(error, request.member_id))
@@ -72,7 +74,7 @@ class GroupCoordinator:
         if group is None:
             group = ClassicGroup(request.group_id, self._limits, self._new_id, now)
             self._groups[request.group_id] = group
-        with self._noticing(group):
+        with self._reporting_changes(group):
             group.join(request, now, done)
 
     def _join_error(self, request: JoinRequest) -> ErrorCode | None:
@@ -90,12 +92,12 @@ class GroupCoordinator:
         return None
 
     def sync(self, request: SyncRequest, done: SyncDone) -> None:
-        """`done` is called now or later, once."""
+        """Calls `done` once, now or later."""
         group = self._current(request.group_id)
         if group is None:
             done(SyncResult(_missing(request.group_id)))
             return
-        with self._noticing(group):
+        with self._reporting_changes(group):
             group.sync(request, self._clock(), done)
 
     def heartbeat(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
@@ -105,29 +107,29 @@ class GroupCoordinator:
         return group.heartbeat(member_id, instance_id, generation, self._clock())
 
     def leave(self, group_id: str, members: Sequence[MemberIdentity]) -> list[ErrorCode]:
-        """One code for each member, in order."""
+        """Returns one code for each member, in order."""
         group = self._current(group_id)
         if group is None:
             return [_missing(group_id)] * len(members)
-        with self._noticing(group):
+        with self._reporting_changes(group):
             return group.leave(members, self._clock())
 
     def commit_error(self, group_id: str, member_id: str, generation: int, instance_id: str | None = None) -> ErrorCode:
-        """Whether offsets may be stored: `none`, or the error for every partition of the request."""
+        """Returns `none` if offsets may be stored, else the error for every partition of the request."""
         group = self._current(group_id)
         if group is not None:
             return group.commit_error(member_id, instance_id, generation, self._clock())
         return ErrorCode.none if generation < 0 and not member_id else ErrorCode.illegal_generation
 
     def describe(self, group_id: str, *, has_offsets: bool = False) -> DescribedGroup:
-        """Dead when unknown; a group that only has offsets is Empty."""
+        """Returns the group's description: Dead if it is unknown, Empty if it only has offsets."""
         group = self._groups.get(group_id)
         if group is not None:
             return group.described()
         return DescribedGroup(group_id, GroupState.EMPTY if has_offsets else GroupState.DEAD)
 
     def list_groups(self, states: Collection[str] = (), groups_with_offsets: Iterable[str] = ()) -> list[ListedGroup]:
-        """Sorted by id; `states` are Kafka's names in any case, none means all."""
+        """Returns the groups sorted by id. `states` are Kafka's names, in upper or lower case; empty means all."""
         listed = {g.group_id: ListedGroup(g.group_id, g.protocol_type or "", g.state) for g in self._groups.values()}
         for group_id in groups_with_offsets:
             listed.setdefault(group_id, ListedGroup(group_id, "", GroupState.EMPTY))
@@ -135,7 +137,7 @@ class GroupCoordinator:
         return [row for _, row in sorted(listed.items()) if not wanted or row.state.value.lower() in wanted]
 
     def delete(self, group_id: str, *, has_offsets: bool = False) -> ErrorCode:
-        """Forget an empty group; on `none` the caller deletes its offsets."""
+        """Deletes an empty group; if this returns `none` the caller deletes the group's offsets."""
         group = self._current(group_id)
         if group is None:
             return ErrorCode.none if has_offsets else ErrorCode.group_id_not_found
@@ -146,7 +148,8 @@ class GroupCoordinator:
         return ErrorCode.none
 
     def delete_offsets_error(self, group_id: str, topic: str, *, has_offsets: bool = False) -> ErrorCode:
-        """Whether the group's offsets in a topic may be deleted (KIP-496): not while a member reads the topic."""
+        """Returns `none` if the group's offsets in a topic may be deleted (KIP-496), which no member may subscribe
+        to."""
         group = self._current(group_id)
         if group is None:
             return ErrorCode.none if has_offsets else ErrorCode.group_id_not_found
@@ -155,43 +158,43 @@ class GroupCoordinator:
         return ErrorCode.group_subscribed_to_topic if group.subscribes(topic) else ErrorCode.none
 
     def evict(self, group_id: str) -> None:
-        """The group was taken over by the other door: its members are unknown from now on."""
+        """Drops a group that another broker or protocol has taken over: its members get UNKNOWN_MEMBER_ID."""
         group = self._groups.pop(group_id, None)
         if group is not None:
             group.close(ErrorCode.unknown_member_id)
 
-    # What outlives the broker, where the offset store keeps it
+    # State that the offset store keeps
 
     def restore(self, stored: Mapping[str, StoredGroup]) -> None:
-        """Groups as a coordinator before left them; one that is known already is not touched."""
+        """Adds groups as the previous coordinator stored them; groups that are known already stay as they are."""
         now = self._clock()
         for group_id, state in stored.items():
             if group_id not in self._groups and len(self._groups) < self._limits.max_groups:
                 self._groups[group_id] = ClassicGroup.restored(group_id, state, self._limits, self._new_id, now)
 
     def state_to_store(self, group_id: str, now_ms: int) -> StoredGroup | None:
-        """None for a group that is gone."""
+        """Returns the state to store; None for an unknown group."""
         group = self._groups.get(group_id)
         return group.stored(now_ms) if group is not None else None
 
-    def unsettle(self, group_id: str, generation: int) -> None:
-        """What this generation agreed on could not be stored: its members join again."""
+    def store_failed(self, group_id: str, generation: int) -> None:
+        """Rebalances a group whose state in this generation could not be stored."""
         group = self._groups.get(group_id)
         if group is not None and group.generation == generation:
-            group.unsettle(self._clock())
+            group.store_failed(self._clock())
 
     def populated(self, group_id: str) -> bool:
-        """Whether the group has members, or promised ones. Safe to call from any thread."""
+        """Returns whether the group has members or pending members. May be called from any thread."""
         group = self._groups.get(group_id)
         return group is not None and group.populated
 
     @property
     def group_count(self) -> int:
-        """Groups that are held in memory."""
+        """The number of groups in memory."""
         return len(self._groups)
 
     def next_deadline(self) -> float | None:
-        """When `tick` is due, in the clock's seconds; None: not before the next request."""
+        """Returns when `tick` is due, in the clock's seconds; None if not before the next request."""
         times = [due for g in self._groups.values() if (due := self._deadline(g)) is not None]
         return min(times, default=None)
 
@@ -201,19 +204,19 @@ class GroupCoordinator:
         return group.deadline()
 
     def tick(self) -> None:
-        """Expire members, end rebalances, forget groups that have long been empty."""
+        """Expires members, ends rebalances, and forgets groups that were empty for `empty_retention_ms`."""
         now = self._clock()
         for group in list(self._groups.values()):
-            self._bring_up_to(now, group)
+            self._apply_time_outs(now, group)
 
     def _current(self, group_id: str) -> ClassicGroup | None:
-        """The group as it is at this moment; None where there is none."""
+        """Returns the group after its due time-outs were applied; None if there is none."""
         group = self._groups.get(group_id)
         if group is not None:
-            self._bring_up_to(self._clock(), group)
+            self._apply_time_outs(self._clock(), group)
         return self._groups.get(group_id)
 
-    def _bring_up_to(self, now: float, group: ClassicGroup) -> None:
+    def _apply_time_outs(self, now: float, group: ClassicGroup) -> None:
         due = self._deadline(group)
         if due is None or due > now:
             return
@@ -221,21 +224,21 @@ class GroupCoordinator:
             del self._groups[group.group_id]
             group.close(ErrorCode.coordinator_not_available)
             return
-        with self._noticing(group):
+        with self._reporting_changes(group):
             group.tick(now)
 
     def close(self) -> None:
-        """Answer every parked request: the broker is going."""
+        """Answers every parked request: the broker shuts down."""
         for group in self._groups.values():
             group.close(ErrorCode.coordinator_not_available)
         self._groups.clear()
 
     @contextmanager
-    def _noticing(self, group: ClassicGroup) -> Iterator[None]:
+    def _reporting_changes(self, group: ClassicGroup) -> Iterator[None]:
         populated, mark = group.populated, group.mark()
         yield
         if group.state in (GroupState.STABLE, GroupState.EMPTY) and group.mark() != mark:
-            self._on_settled(group.group_id)
+            self._on_changed(group.group_id)
         if populated and not group.populated:
             self._on_empty(group.group_id)
 

@@ -1,4 +1,4 @@
-"""What a registry member sees of its group and topics, and the watches that say when it changes."""
+"""A registry member's view of its group and topics, and the watches that report changes of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...interfaces.coordination import Coordination, NoNodeError, Watch
 
 
 class MemberNode(BaseModel):
-    """The data of `ids/<member>`, as Kafka's ZooKeeper consumer wrote it: streams by topic."""
+    """The data of `ids/<member>` in the format of Kafka's ZooKeeper consumer: the number of streams by topic."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -31,8 +31,8 @@ class MemberNode(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """`generation`: the newest member's creation id. `partitions`: numbers by subscribed topic; a topic that is not
-    there (yet) has none, and no id in `topic_ids`."""
+    """`generation`: the creation id of the newest member. `partitions`: partition numbers by subscribed topic; a topic
+    that does not exist has none, and no id in `topic_ids`."""
 
     generation: int
     subscriptions: Mapping[str, Mapping[str, int]]
@@ -41,7 +41,7 @@ class GroupView:
 
 
 def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> GroupView:
-    """The group now, as far as the given topics are concerned."""
+    """Returns the group's members, and the partitions and ids of the given topics."""
     generation = -1
     subscriptions: dict[str, Mapping[str, int]] = {}
     for name in coordination.children(paths.group_ids(group)):
@@ -49,7 +49,7 @@ def read_view(coordination: Coordination, group: str, topics: Iterable[str]) -> 
         try:
             data, stat = coordination.get(path)
         except NoNodeError:
-            continue  # left since the listing; the watch tells
+            continue  # it left after the listing; the watch reports it
         subscriptions[name] = _subscription(path, data)
         generation = max(generation, stat.creation_id)
     nodes = {topic: _topic(coordination, topic) for topic in topics}
@@ -77,7 +77,7 @@ def _topic(coordination: Coordination, topic: str) -> TopicNode | None:
 
 
 class WatchSet:
-    """The watches of one session; not thread-safe. After a new session call `forget`: the old ones are gone."""
+    """The watches of one session; not thread-safe. Call `forget` in a new session: watches end with their session."""
 
     def __init__(self, coordination: Coordination, callback: Callable[[], None]) -> None:
         self._coordination = coordination
@@ -85,7 +85,7 @@ class WatchSet:
         self._watches: dict[str, Watch] = {}
 
     def keep(self, wanted: Iterable[str]) -> None:
-        """Watch exactly these paths."""
+        """Sets watches so that exactly these paths are watched."""
         wanted = set(wanted)
         for path in set(self._watches) - wanted:
             self._watches.pop(path).cancel()
@@ -94,6 +94,6 @@ class WatchSet:
 
     def forget(self) -> None:
         for watch in self._watches.values():
-            with contextlib.suppress(CoordinationError):  # of a session that is over: nothing is left to cancel
+            with contextlib.suppress(CoordinationError):  # the session has ended, and its watches with it
                 watch.cancel()
         self._watches.clear()

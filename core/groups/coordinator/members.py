@@ -1,4 +1,4 @@
-"""The members of a classic group: who they are, what they speak, and until when they are alive."""
+"""The members of a classic group as its coordinator sees them: ids, protocols and sessions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .requests import DescribedMember, JoinDone, JoinedMember, JoinRequest, Sync
 
 
 @dataclass(slots=True)
-class Member:
-    """One member; times are in seconds of the coordinator's clock. While one of its requests is parked
-    (`join_done`, `sync_done`) it cannot send heartbeats and does not expire."""
+class ClassicGroupMember:
+    """One member; times are in seconds of the coordinator's clock. A member with a parked request (`join_done`,
+    `sync_done`) cannot send heartbeats and does not expire."""
 
     member_id: str
     instance_id: str | None
@@ -28,7 +28,7 @@ class Member:
     sync_done: SyncDone | None = None
 
     @classmethod
-    def of(cls, member_id: str, request: JoinRequest, now: float) -> Member:
+    def of(cls, member_id: str, request: JoinRequest, now: float) -> ClassicGroupMember:
         member = cls(
             member_id,
             request.instance_id,
@@ -39,12 +39,13 @@ class Member:
             (),
             now,
         )
-        member.take(request, now)
+        member.update(request, now)
         return member
 
     @classmethod
-    def restored(cls, stored: StoredMember, protocol: str, now: float) -> Member:
-        """Alive for a session time-out from now, as in Kafka: nothing was heard while the coordinator was away."""
+    def restored(cls, stored: StoredMember, protocol: str, now: float) -> ClassicGroupMember:
+        """Returns the member with a session that begins now, as in Kafka: nobody received its heartbeats while the
+        group had no coordinator."""
         return cls(
             stored.member_id,
             stored.instance_id,
@@ -69,20 +70,20 @@ class Member:
             self.assignment,
         )
 
-    def take(self, request: JoinRequest, now: float) -> None:
-        """What a (re)join says now counts."""
+    def update(self, request: JoinRequest, now: float) -> None:
+        """Takes over the time-outs, protocols and client of a join."""
         self.session_timeout_s = request.session_timeout_ms / 1000
         rebalance_ms = request.rebalance_timeout_ms if request.rebalance_timeout_ms >= 0 else request.session_timeout_ms
         self.rebalance_timeout_s = rebalance_ms / 1000
         self.protocols = request.protocols
         self.client_id, self.client_host = request.client_id, request.client_host
-        self.heard(now)
+        self.renew_session(now)
 
-    def heard(self, now: float) -> None:
+    def renew_session(self, now: float) -> None:
         self.alive_until = now + self.session_timeout_s
 
     @property
-    def waits(self) -> bool:
+    def has_parked_request(self) -> bool:
         return self.join_done is not None or self.sync_done is not None
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -102,14 +103,15 @@ class Member:
         )
 
 
-def common_protocols(members: Iterable[Member]) -> set[str]:
-    """The protocols that every member speaks."""
+def common_protocols(members: Iterable[ClassicGroupMember]) -> set[str]:
+    """Returns the protocols that every member supports."""
     sets = [{name for name, _ in member.protocols} for member in members]
     return set.intersection(*sets) if sets else set()
 
 
-def elect_protocol(members: Iterable[Member]) -> str:
-    """Each member votes for the first of its protocols that all speak; most votes win, then the name."""
+def elect_protocol(members: Iterable[ClassicGroupMember]) -> str:
+    """Returns the group's protocol: each member votes for the first of its protocols that all members support; the
+    protocol with the most votes wins, of several the one whose name sorts first."""
     all_members = list(members)
     common = common_protocols(all_members)
     votes = Counter(next(name for name, _ in member.protocols if name in common) for member in all_members)

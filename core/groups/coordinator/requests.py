@@ -1,4 +1,4 @@
-"""What members ask of a classic group's coordinator, and what it answers; times are in milliseconds."""
+"""Requests to the coordinator of a classic group, and their results. Times are in milliseconds."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ class GroupState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class GroupLimits:
-    """The broker's group settings (`group.min.session.timeout.ms` and so on). `empty_retention_ms`: how long a group
-    without members is remembered; its offsets are another matter. `max_groups` bounds the memory of a coordinator."""
+    """The broker's group settings (`group.min.session.timeout.ms` and so on).
+
+    `empty_retention_ms`: how long an empty group is kept in memory (its stored offsets are kept longer). `max_groups`
+    bounds the memory of a coordinator.
+    """
 
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
@@ -34,9 +37,9 @@ class GroupLimits:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """`member_id` is empty on the first join. `rebalance_timeout_ms` -1 (version 0): the session time-out.
-    `member_id_required`: the version (4 up) knows MEMBER_ID_REQUIRED (KIP-394). `protocols`: name and metadata,
-    the preferred one first."""
+    """`member_id` is empty in the first join. `rebalance_timeout_ms` -1 (version 0) stands for the session time-out.
+    `member_id_required`: the request's version (4 and up) supports MEMBER_ID_REQUIRED (KIP-394). `protocols`: name and
+    metadata, in the order of preference."""
 
     group_id: str
     member_id: str
@@ -59,7 +62,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinResult:
-    """`members` only for the leader."""
+    """`members` is set for the leader only."""
 
     error: ErrorCode
     member_id: str
@@ -72,8 +75,8 @@ class JoinResult:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """`assignments` by member id, from the leader only. `protocol_type` and `protocol` are checked when given
-    (version 5 up)."""
+    """`assignments`: the member id and assignment of each member, sent by the leader only. `protocol_type` and
+    `protocol` are checked if they are set (version 5 and up)."""
 
     group_id: str
     member_id: str
@@ -94,7 +97,7 @@ class SyncResult:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who leaves: by member id, or by instance id with an empty member id."""
+    """The member that leaves: its member id, or its instance id with an empty member id."""
 
     member_id: str
     instance_id: str | None = None

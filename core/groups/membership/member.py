@@ -1,4 +1,4 @@
-"""What a consumer needs of a member of a group, whichever door it uses."""
+"""The interface of a group member, for both group protocols."""
 
 from __future__ import annotations
 

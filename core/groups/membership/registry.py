@@ -50,8 +50,8 @@ from ...interfaces.coordination import (
 )
 from ...interfaces.offsets import CommittedOffset, OffsetStore
 from ...records.partition import TopicPartition
-from .. import group_protocol_lock as doors
 from ..coordinator.group_view import MemberNode, WatchSet, read_view
+from ..group_protocol_lock import GroupProtocol, acquire
 from .assignment import assign
 from .member import LostOwnershipError, MemberListener, Owned
 from .ownership import ConflictError, OwnerPaths
@@ -257,10 +257,10 @@ class RegistryMember:
         self._session = self._coordination.session_id
         name = self._new_name()
         node = MemberNode(subscription=dict(self._settings.subscription), timestamp=str(int(time.time() * 1000)))
-        entry = doors.enter(self._coordination, self.group, doors.Door.REGISTRY, name, node.encode())
+        acquired = acquire(self._coordination, self.group, GroupProtocol.REGISTRY, name, node.encode())
         with self._lock:
             self.member_id = name
-            self._claims = OwnerPaths(self._coordination, self.group, name, entry.path)
+            self._claims = OwnerPaths(self._coordination, self.group, name, acquired.path)
             self._registered = True
         self._wake.set()
 

@@ -98,7 +98,7 @@ def test_records_that_are_not_deleted_say_why(klamm: Klamm) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])
-def test_groups_of_both_doors_and_their_lag(klamm: Klamm, broker: RunningBroker, protocol: str) -> None:
+def test_groups_of_both_protocols_and_their_lag(klamm: Klamm, broker: RunningBroker, protocol: str) -> None:
     topic, group = f"lag-{protocol}", f"group-{protocol}"
     klamm("topics", "create", topic, "-p", "2")
     settings = load_settings("klamm.yaml")

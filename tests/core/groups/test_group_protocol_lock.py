@@ -1,4 +1,4 @@
-"""A group is entered by one door at a time, also by two that come at once."""
+"""The members of a group use one protocol at a time, also when two holders acquire its lock at once."""
 
 from __future__ import annotations
 
@@ -8,61 +8,65 @@ import pytest
 
 from klamm.core.cluster import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
-from klamm.core.groups import group_protocol_lock as doors
-from klamm.core.groups.group_protocol_lock import ClassicDoors, Door
+from klamm.core.groups import group_protocol_lock
+from klamm.core.groups.group_protocol_lock import ClassicGroupLocks, GroupProtocol
 from klamm.core.interfaces.coordination import Coordination, NodeExistsError
 from klammtest.zookeeper import CoordinationCase
 
 
-def test_the_other_door_is_shut_while_somebody_is_inside(coordination: Coordination) -> None:
-    assert doors.door_of(coordination, "g") is None
-    first = doors.enter(coordination, "g", Door.REGISTRY, "a")
-    doors.enter(coordination, "g", Door.REGISTRY, "b")
-    assert doors.door_of(coordination, "g") is Door.REGISTRY
-    with pytest.raises(BrokerError, match="'g' has members of the registry kind") as raised:
-        doors.enter(coordination, "g", Door.CLASSIC, "broker-0")
+def test_the_other_protocol_is_refused_while_the_lock_is_held(coordination: Coordination) -> None:
+    assert group_protocol_lock.active_protocol(coordination, "g") is None
+    first = group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")
+    group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "b")
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.REGISTRY
+    with pytest.raises(BrokerError, match="'g' has members that use the registry protocol") as raised:
+        group_protocol_lock.acquire(coordination, "g", GroupProtocol.CLASSIC, "broker-0")
     assert raised.value.code is ErrorCode.inconsistent_group_protocol
     coordination.delete(first.path)
     coordination.delete(paths.group_member("g", "b"))
-    doors.enter(coordination, "g", Door.CLASSIC, "broker-0")
-    assert doors.door_of(coordination, "g") is Door.CLASSIC
+    group_protocol_lock.acquire(coordination, "g", GroupProtocol.CLASSIC, "broker-0")
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC
     with pytest.raises(BrokerError):
-        doors.enter(coordination, "g", Door.REGISTRY, "a")
+        group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")
 
 
-def test_a_name_is_entered_once_by_a_session_and_taken_for_others(coordination_case: CoordinationCase) -> None:
+def test_a_session_acquires_a_name_once_and_other_sessions_are_refused(coordination_case: CoordinationCase) -> None:
     one, other = coordination_case.open(), coordination_case.open()
-    assert doors.enter(one, "g", Door.REGISTRY, "a") == doors.enter(one, "g", Door.REGISTRY, "a")
+    assert group_protocol_lock.acquire(one, "g", GroupProtocol.REGISTRY, "a") == group_protocol_lock.acquire(
+        one, "g", GroupProtocol.REGISTRY, "a"
+    )
     with pytest.raises(NodeExistsError, match="another session"):
-        doors.enter(other, "g", Door.REGISTRY, "a")
+        group_protocol_lock.acquire(other, "g", GroupProtocol.REGISTRY, "a")
 
 
-def test_a_broker_takes_over_the_path_of_its_former_session(coordination_case: CoordinationCase) -> None:
+def test_a_broker_replaces_the_path_of_its_previous_session(coordination_case: CoordinationCase) -> None:
     dead, live = coordination_case.open(), coordination_case.open()
-    path, _ = doors.enter(dead, "g", Door.CLASSIC, "broker-0")
-    doors.enter(live, "g", Door.CLASSIC, "broker-0")
+    path, _ = group_protocol_lock.acquire(dead, "g", GroupProtocol.CLASSIC, "broker-0")
+    group_protocol_lock.acquire(live, "g", GroupProtocol.CLASSIC, "broker-0")
     found = live.exists(path)
     assert found.ephemeral_owner == live.session_id
 
 
-def test_a_root_that_names_no_door_is_told(coordination: Coordination) -> None:
+def test_a_root_that_names_no_protocol_is_refused(coordination: Coordination) -> None:
     coordination.create(paths.group("g"), b"something else", make_parents=True)
-    with pytest.raises(CoordinationError, match="should name the group's door, but holds"):
-        doors.enter(coordination, "g", Door.REGISTRY, "a")
+    with pytest.raises(CoordinationError, match="should name the group's protocol, but holds"):
+        group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")
 
 
-def test_of_two_doors_entered_at_once_one_wins(coordination_case: CoordinationCase) -> None:
+def test_one_of_two_protocols_wins_a_race(coordination_case: CoordinationCase) -> None:
     sessions = [coordination_case.open() for _ in range(4)]
-    for turn in range(10):
-        inside: list[Door] = []
+    for race in range(10):
+        acquired: list[GroupProtocol] = []
         start = threading.Barrier(len(sessions))
 
-        def come(number: int, turn: int = turn, start: threading.Barrier = start, inside: list[Door] = inside) -> None:
-            door = Door.REGISTRY if number % 2 else Door.CLASSIC
+        def come(
+            number: int, race: int = race, start: threading.Barrier = start, acquired: list[GroupProtocol] = acquired
+        ) -> None:
+            protocol = GroupProtocol.REGISTRY if number % 2 else GroupProtocol.CLASSIC
             start.wait()
             try:
-                doors.enter(sessions[number], f"race-{turn}", door, f"{door.value}-{number}")
-                inside.append(door)
+                group_protocol_lock.acquire(sessions[number], f"race-{race}", protocol, f"{protocol.value}-{number}")
+                acquired.append(protocol)
             except BrokerError:
                 return
 
@@ -71,70 +75,78 @@ def test_of_two_doors_entered_at_once_one_wins(coordination_case: CoordinationCa
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(inside) == 2
-        assert len(set(inside)) == 1
+        assert len(acquired) == 2
+        assert len(set(acquired)) == 1
 
 
-def test_a_brokers_doors_are_left_with_the_last_member_and_not_before(coordination: Coordination) -> None:
+def test_a_broker_releases_the_lock_after_the_last_member_has_left(coordination: Coordination) -> None:
     populated: set[str] = set()
-    classic = ClassicDoors(coordination, 0, populated.__contains__)
-    classic.enter("g")
+    classic = ClassicGroupLocks(coordination, 0, populated.__contains__)
+    classic.acquire("g")
     populated.add("g")
-    assert not classic.entered("g")
-    classic.leave("g")
-    assert doors.door_of(coordination, "g") is Door.CLASSIC, "it has a member"
+    assert not classic.join_delivered("g")
+    classic.release("g")
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC, "it has a member"
     populated.clear()
-    classic.enter("g")
-    classic.leave("g")
-    assert doors.door_of(coordination, "g") is Door.CLASSIC, "a join is on its way"
-    assert classic.entered("g"), "the join left nobody inside"
-    classic.leave("g")
-    assert doors.door_of(coordination, "g") is None
-    doors.enter(coordination, "g", Door.REGISTRY, "a")
+    classic.acquire("g")
+    classic.release("g")
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC, "a join is on its way"
+    assert classic.join_delivered("g"), "the join left the group empty"
+    classic.release("g")
+    assert group_protocol_lock.active_protocol(coordination, "g") is None
+    group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")
     with pytest.raises(BrokerError):
-        classic.enter("g")
-    classic.leave("g")
+        classic.acquire("g")
+    classic.release("g")
 
 
-def test_a_brokers_doors_are_entered_again_in_a_new_session(coordination_case: CoordinationCase) -> None:
+def test_a_broker_reacquires_its_locks_in_a_new_session(coordination_case: CoordinationCase) -> None:
     coordination = coordination_case.open()
     other = coordination_case.open()
     populated = {"kept", "taken"}
-    classic = ClassicDoors(coordination, 0, populated.__contains__)
+    classic = ClassicGroupLocks(coordination, 0, populated.__contains__)
     for group in ("kept", "taken", "empty"):
-        classic.enter(group)
-        classic.entered(group)
+        classic.acquire(group)
+        classic.join_delivered(group)
     coordination_case.expire(coordination)
     coordination.restart()
-    doors.enter(other, "taken", Door.REGISTRY, "a")
-    assert classic.renew() == ["taken"]
-    assert doors.door_of(other, "kept") is Door.CLASSIC
-    assert doors.door_of(other, "empty") is None
+    group_protocol_lock.acquire(other, "taken", GroupProtocol.REGISTRY, "a")
+    assert classic.reacquire() == ["taken"]
+    assert group_protocol_lock.active_protocol(other, "kept") is GroupProtocol.CLASSIC
+    assert group_protocol_lock.active_protocol(other, "empty") is None
 
 
-def test_who_joins_while_the_door_is_being_left_enters_again(
+def test_a_join_during_the_release_acquires_the_lock_again(
     coordination: Coordination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members: set[str] = set()
-    classic = ClassicDoors(coordination, 0, members.__contains__)
-    classic.enter("g")
-    assert classic.entered("g"), "nobody stays"
+    classic = ClassicGroupLocks(coordination, 0, members.__contains__)
+    classic.acquire("g")
+    assert classic.join_delivered("g"), "nobody stays"
     joins: list[threading.Thread] = []
     kept = coordination.delete
 
     def join() -> None:
-        classic.enter("g")
+        classic.acquire("g")
         members.add("g")
-        classic.entered("g")
+        classic.join_delivered("g")
 
     def delete(path: str) -> None:
         joins.append(threading.Thread(target=join))
         joins[0].start()
-        joins[0].join(0.5)  # it waits for the leave, unless it takes the door for open
+        joins[0].join(0.5)  # it waits for the leave, unless it finds the lock held
         kept(path)
 
     monkeypatch.setattr(coordination, "delete", delete)
-    classic.leave("g")
+    classic.release("g")
     joins[0].join()
     assert classic.guard("g") is not None
-    assert doors.door_of(coordination, "g") is Door.CLASSIC
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC
+
+
+def test_a_root_written_before_the_key_was_renamed_is_read(coordination: Coordination) -> None:
+    coordination.create(paths.group_member("g", "broker-0"), make_parents=True)
+    coordination.set(paths.group("g"), b'{"version":1,"door":"classic"}')
+    assert group_protocol_lock.active_protocol(coordination, "g") is GroupProtocol.CLASSIC
+    with pytest.raises(BrokerError, match="use the classic protocol"):
+        group_protocol_lock.acquire(coordination, "g", GroupProtocol.REGISTRY, "a")

@@ -14,8 +14,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.broker.coordinator import group_service
-from klamm.core.broker.coordinator import key_sequencer as turns_by_key
+from klamm.core.broker.coordinator import group_service, key_sequencer
 from klamm.core.broker.coordinator.group_service import Committer, GroupService
 from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
@@ -284,7 +283,7 @@ def without_turns(patch: pytest.MonkeyPatch) -> None:
     async def after(_: object, call: Coroutine[Any, Any, Any]) -> Any:
         return await call
 
-    patch.setattr(turns_by_key, "_after", after)
+    patch.setattr(key_sequencer, "_after", after)
 
 
 @guarantee("B7", "a slow commit is not stored after a newer one of its group", plant=without_turns)
@@ -341,14 +340,14 @@ class SlowlyReadStore:
 def expired_at_any_time(patch: pytest.MonkeyPatch) -> None:
     """As it was: offsets expire beside the commits of their group, whatever was committed since they were read."""
     deletes_whatever_is_there(patch)
-    begin = turns_by_key.TurnsByKey.begin
+    begin = key_sequencer.KeySequencer.begin
 
     def beside(self: Any, key: str, call: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         if "_expire" in call.__name__:
             return asyncio.get_running_loop().create_task(call)
         return begin(self, key, call)
 
-    patch.setattr(turns_by_key.TurnsByKey, "begin", beside)
+    patch.setattr(key_sequencer.KeySequencer, "begin", beside)
 
 
 @guarantee("B7", "offsets that expire do not take a newer commit with them", plant=expired_at_any_time)

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.errors import ErrorCode
-from klamm.core.groups.group_protocol_lock import Door, enter
+from klamm.core.groups.group_protocol_lock import GroupProtocol, acquire
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.broker import RunningBroker
@@ -226,12 +226,12 @@ def test_producer_ids_are_never_given_twice(broker: RunningBroker, wire: WireCli
 
 
 def test_a_group_of_the_other_kind_is_refused(broker: RunningBroker, wire: WireClient, group: str) -> None:
-    """A registry member is inside: the classic door stays shut, for members and for commits from outside."""
+    """While the group has a registry member, classic members and commits from outside are refused."""
     topic = new_topic(wire)
     tree = EmbeddedCoordination(EmbeddedConfig(path=broker.folder / "coordination.db"))
     tree.start()
     try:
-        enter(tree, group, Door.REGISTRY, "member-1")
+        acquire(tree, group, GroupProtocol.REGISTRY, "member-1")
         assert join(wire, group).error_code is ErrorCode.inconsistent_group_protocol
         assert commit(wire, group, {(topic, 0): 1}) == {(topic, 0): ErrorCode.inconsistent_group_protocol}
         assert wire.call(ApiKey.DELETE_GROUPS, 2, groups_names=(group,)).results[0].error_code is not ErrorCode.none

@@ -1,4 +1,4 @@
-"""Consumers in groups, by both doors, against a real broker: members come, go and are killed."""
+"""Consumers in groups of both protocols against a real broker: members join, leave and are killed."""
 
 from __future__ import annotations
 
@@ -313,7 +313,7 @@ def test_a_leader_watches_the_topics_of_foreign_members(
         wait_until(lambda: theirs(5), "and its new partitions")
 
 
-def test_old_generations_and_outsiders_are_refused_at_the_classic_door(
+def test_old_generations_and_outsiders_are_refused_by_the_classic_protocol(
     broker: RunningBroker, topic: str, client: ClusterClient
 ) -> None:
     config = group_config(broker, "classic")
@@ -333,7 +333,9 @@ def test_old_generations_and_outsiders_are_refused_at_the_classic_door(
             assert raised.value.code is code
 
 
-def test_a_group_is_entered_by_one_door_at_a_time(broker: RunningBroker, topic: str, client: ClusterClient) -> None:
+def test_members_of_a_group_use_one_protocol_at_a_time(
+    broker: RunningBroker, topic: str, client: ClusterClient
+) -> None:
     registry = group_config(broker, "registry")
     group = registry["consumer"]["group.id"]
     classic = {**registry, "consumer": {**registry["consumer"], "group.protocol": "classic"}}
@@ -346,8 +348,10 @@ def test_a_group_is_entered_by_one_door_at_a_time(broker: RunningBroker, topic: 
             client.commit_offsets(group, {TopicPartition(topic, 0): CommittedOffset(1)})
         assert raised.value.code is ErrorCode.inconsistent_group_protocol
     with klamm.Consumer(classic, topics=[topic]) as consumer:
-        wait_until(lambda: len(consumer.assignment()) == COUNT, "joined by the other door, since nobody is inside")
-        with pytest.raises(BrokerError, match="has members of the classic kind"):
+        wait_until(
+            lambda: len(consumer.assignment()) == COUNT, "joined by the other protocol, since the group is empty"
+        )
+        with pytest.raises(BrokerError, match="has members that use the classic protocol"):
             klamm.Consumer(registry, topics=[topic])
 
     def back() -> bool:
@@ -357,10 +361,10 @@ def test_a_group_is_entered_by_one_door_at_a_time(broker: RunningBroker, topic: 
             return False
         return True
 
-    wait_until(back, "the registry door opens once the broker has left")
+    wait_until(back, "the registry protocol is accepted once the broker has released the lock")
 
 
-def test_both_doors_share_one_offset_store(broker: RunningBroker, topic: str) -> None:
+def test_both_protocols_share_one_offset_store(broker: RunningBroker, topic: str) -> None:
     registry = group_config(broker, "registry")
     classic = {**registry, "consumer": {**registry["consumer"], "group.protocol": "classic"}}
     produce(registry, topic, some(2, "a"))

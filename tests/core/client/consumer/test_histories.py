@@ -338,7 +338,7 @@ def exact_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @guarantee("A1", "an offset from within what was read is stored with a leader epoch", plant=exact_epochs_alone)
 @pytest.mark.parametrize(
-    ("door", "when"),
+    ("protocol", "when"),
     [
         ("registry", "while it reads"),
         ("classic", "while it reads"),
@@ -347,12 +347,12 @@ def exact_epochs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
         ("by hand", "of what is cut by then"),
     ],
 )
-def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, door: str, when: str) -> None:
+def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, protocol: str, when: str) -> None:
     """70 records are in the backup, 120 were read and 111 committed; 60 others take the place of the 50 lost."""
     partition = TopicPartition("t", 0)
     with running_broker(tmp_path, topics={"t": {"partitions": 1}}) as broker:
-        protocol = {} if door == "by hand" else {"group_protocol": door}
-        config = client_config(broker, group_id="g", enable_auto_commit=False, **protocol)
+        chosen = {} if protocol == "by hand" else {"group_protocol": protocol}
+        config = client_config(broker, group_id="g", enable_auto_commit=False, **chosen)
         produce(config, "t", {0: [b"kept"] * 70})
         broker.stop()
         shutil.copytree(broker.folder / "data", tmp_path / "backup")
@@ -366,7 +366,7 @@ def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, door: str, wh
             broker.start()
             produce(config, "t", {0: [b"new"] * 60})
 
-        with open_as(config, partition, door) as consumer:
+        with open_as(config, partition, protocol) as consumer:
             assert len(read(consumer, 120)) == 120
             if when == "after a seek":
                 consumer.seek(partition, 50)
@@ -377,12 +377,12 @@ def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, door: str, wh
             assert consumer.committed([partition])[partition].leader_epoch >= 0
         if when != "of what is cut by then":
             restore()
-        with open_as(config, partition, door) as consumer:
+        with open_as(config, partition, protocol) as consumer:
             assert read_all(consumer, 130) == list(range(70, 130))
 
 
-def open_as(config: dict[str, Any], partition: TopicPartition, door: str) -> klamm.Consumer:
-    if door != "by hand":
+def open_as(config: dict[str, Any], partition: TopicPartition, protocol: str) -> klamm.Consumer:
+    if protocol != "by hand":
         return klamm.Consumer(config, topics=[partition.topic])
     consumer = klamm.Consumer(config)
     consumer.assign([partition])

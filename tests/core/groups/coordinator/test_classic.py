@@ -33,12 +33,12 @@ class World:
     limits: GroupLimits = LIMITS
     now: float = 100.0
     emptied: list[str] = field(default_factory=list)
-    settled: list[str] = field(default_factory=list)
+    changed: list[str] = field(default_factory=list)
     ids: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         self.groups = GroupCoordinator(
-            self.limits, lambda: self.now, self._new_id, self.emptied.append, self.settled.append
+            self.limits, lambda: self.now, self._new_id, self.emptied.append, self.changed.append
         )
 
     def _new_id(self, prefix: str) -> str:
@@ -121,15 +121,15 @@ def test_no_initial_delay_completes_at_once() -> None:
     assert only(world.join("a")) is ErrorCode.none
 
 
-def test_member_id_is_required_and_the_promise_is_kept_or_expires() -> None:
+def test_a_member_id_is_required_and_the_pending_member_joins_or_expires() -> None:
     world = World()
-    promised = world.join("a", member_id_required=True)[0]
-    assert promised.error is ErrorCode.member_id_required
+    pending = world.join("a", member_id_required=True)[0]
+    assert pending.error is ErrorCode.member_id_required
     assert world.state is GroupState.EMPTY
     assert world.groups.populated("g")
-    joined = world.join("a", promised.member_id, member_id_required=True)
+    joined = world.join("a", pending.member_id, member_id_required=True)
     world.pass_time(3.1)
-    assert joined[0].member_id == promised.member_id
+    assert joined[0].member_id == pending.member_id
     lost = World()
     late = lost.join("a", member_id_required=True)[0].member_id
     lost.pass_time(10.1)
@@ -137,15 +137,15 @@ def test_member_id_is_required_and_the_promise_is_kept_or_expires() -> None:
     assert only(lost.join("a", late)) is ErrorCode.unknown_member_id
 
 
-def test_a_rebalance_waits_for_a_promised_member_until_its_session_ends() -> None:
+def test_a_rebalance_waits_for_a_pending_member_until_its_session_ends() -> None:
     world = World()
     (a,) = world.stable("a")
-    promised = world.join("b", member_id_required=True)[0].member_id
+    pending = world.join("b", member_id_required=True)[0].member_id
     third = world.join("c")
     rejoined = world.join("a", a)
     assert not rejoined
-    world.join("b", promised)
-    assert {m.member_id for m in rejoined[0].members} == {a, promised, "c-1"}
+    world.join("b", pending)
+    assert {m.member_id for m in rejoined[0].members} == {a, pending, "c-1"}
     assert third[0].generation == 2
 
 
@@ -454,7 +454,7 @@ def stored_by(world: World) -> StoredGroup:
 def test_what_is_to_be_stored_is_told_once() -> None:
     world = World()
     a, b = world.stable("a", "b")
-    assert world.settled == ["g"]
+    assert world.changed == ["g"]
     world.beat(a, 1)
     world.join("a", a, protocols=RANGE, member_id_required=True)
     world.pass_time(1)
@@ -472,10 +472,10 @@ def test_an_empty_group_and_a_static_member_that_came_back_are_stored() -> None:
     world = World()
     (a,) = world.stable("a", instance_id="pod")
     again = world.join("a", instance_id="pod")[0].member_id
-    assert world.settled == ["g", "g"]
+    assert world.changed == ["g", "g"]
     assert [m.member_id for m in stored_by(world).members] == [again] != [a]
     world.groups.leave("g", [MemberIdentity(again)])
-    assert world.settled == ["g"] * 3
+    assert world.changed == ["g"] * 3
     assert stored_by(world) == StoredGroup("consumer", 2, None, None, 5)
 
 
@@ -485,7 +485,7 @@ def test_a_restored_group_goes_on_and_its_sessions_begin_anew() -> None:
     world = World(now=9_000.0)
     world.groups.restore({"g": stored_by(before)})
     assert world.state is GroupState.STABLE
-    assert world.settled == []
+    assert world.changed == []
     world.pass_time(9)
     assert world.beat(a, 1) is ErrorCode.none
     assert world.beat(a, 0) is ErrorCode.illegal_generation
@@ -516,10 +516,10 @@ def test_a_group_that_is_there_is_not_restored_over() -> None:
 def test_what_could_not_be_stored_is_agreed_on_again() -> None:
     world = World()
     (a,) = world.stable("a")
-    world.groups.unsettle("g", 0)
-    world.groups.unsettle("other", 1)
+    world.groups.store_failed("g", 0)
+    world.groups.store_failed("other", 1)
     assert world.state is GroupState.STABLE
-    world.groups.unsettle("g", 1)
+    world.groups.store_failed("g", 1)
     assert world.beat(a, 1) is ErrorCode.rebalance_in_progress
     assert world.join("a", a)[0].generation == 2
 

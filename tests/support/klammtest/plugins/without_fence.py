@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from klamm.core.broker.coordinator.group_service import GroupService
-from klamm.core.groups.group_protocol_lock import ClassicDoors
+from klamm.core.groups.group_protocol_lock import ClassicGroupLocks
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.offsets import CommittedOffset
@@ -19,7 +19,7 @@ def _store(
     return set()
 
 
-def _renew(_: ClassicDoors) -> list[str]:
+def _reacquire(_: ClassicGroupLocks) -> list[str]:
     return []
 
 
@@ -30,4 +30,4 @@ def klamm_commands() -> Iterable[Command]:
 
 
 setattr(GroupService, "_store", _store)  # noqa: B010 - mypy takes an assignment for a mistake
-setattr(ClassicDoors, "renew", _renew)  # noqa: B010
+setattr(ClassicGroupLocks, "reacquire", _reacquire)  # noqa: B010

@@ -17,19 +17,19 @@ from ...errors import ErrorCode, KlammError
 from ...interfaces.coordination import CoordinationUnavailableError
 from ...interfaces.offsets import GroupStore, OffsetStore, StoredGroup
 from ..workers import Workers
-from .key_sequencer import TurnsByKey
+from .key_sequencer import KeySequencer
 
 log = logging.getLogger(__name__)
 
 
-class GroupKeeper:
+class GroupMetadataManager:
     """Belongs to the event loop. `on_failed(group, generation)`: a state could not be stored."""
 
     def __init__(self, store: OffsetStore, workers: Workers, on_failed: Callable[[str, int], None]) -> None:
         self._store = store if isinstance(store, GroupStore) else None
         self._workers = workers
         self._on_failed = on_failed
-        self._saving = TurnsByKey()
+        self._saving = KeySequencer()
 
     @property
     def keeps(self) -> bool:

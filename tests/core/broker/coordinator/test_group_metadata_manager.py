@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from klamm.core.broker.coordinator.group_store import GroupKeeper
+from klamm.core.broker.coordinator.group_metadata_manager import GroupMetadataManager
 from klamm.core.broker.workers import Workers
 from klamm.core.errors import CorruptRecordError, ErrorCode
 from klamm.core.interfaces.coordination import CoordinationUnavailableError
@@ -37,14 +37,14 @@ def state(generation: int) -> StoredGroup:
     return StoredGroup("consumer", generation, "range", None)
 
 
-def keeping(store: Any, use: Callable[[GroupKeeper], Any]) -> tuple[Any, list[tuple[str, int]]]:
+def keeping(store: Any, use: Callable[[GroupMetadataManager], Any]) -> tuple[Any, list[tuple[str, int]]]:
     """What `use` gives, and the failures that were told."""
     failed: list[tuple[str, int]] = []
 
     async def run() -> Any:
         workers = Workers(1)
         try:
-            return await use(GroupKeeper(store, workers, lambda *what: failed.append(what)))
+            return await use(GroupMetadataManager(store, workers, lambda *what: failed.append(what)))
         finally:
             workers.close()
 
@@ -52,10 +52,10 @@ def keeping(store: Any, use: Callable[[GroupKeeper], Any]) -> tuple[Any, list[tu
 
 
 def test_saves_of_a_group_keep_their_order() -> None:
-    async def use(keeper: GroupKeeper) -> ErrorCode:
+    async def use(manager: GroupMetadataManager) -> ErrorCode:
         for generation in range(20):
-            keeper.save("g", state(generation))
-        return await keeper.saved("g")
+            manager.save("g", state(generation))
+        return await manager.saved("g")
 
     store = Store()
     assert keeping(store, use) == (ErrorCode.none, [])
@@ -63,11 +63,11 @@ def test_saves_of_a_group_keep_their_order() -> None:
 
 
 def test_a_state_that_cannot_be_stored_is_told() -> None:
-    async def use(keeper: GroupKeeper) -> list[ErrorCode]:
-        keeper.save("g", state(1))
-        first = await keeper.saved("g")
-        keeper.save("g", state(2))
-        return [first, await keeper.saved("g")]
+    async def use(manager: GroupMetadataManager) -> list[ErrorCode]:
+        manager.save("g", state(1))
+        first = await manager.saved("g")
+        manager.save("g", state(2))
+        return [first, await manager.saved("g")]
 
     store = Store(CoordinationUnavailableError("away"))
     codes = [ErrorCode.coordinator_not_available, ErrorCode.none]
@@ -76,16 +76,16 @@ def test_a_state_that_cannot_be_stored_is_told() -> None:
 
 
 def test_loading_waits_for_the_store() -> None:
-    assert keeping(Store(CoordinationUnavailableError("not yet")), GroupKeeper.load) == ({"g": state(3)}, [])
+    assert keeping(Store(CoordinationUnavailableError("not yet")), GroupMetadataManager.load) == ({"g": state(3)}, [])
 
 
 def test_groups_that_cannot_be_read_are_none() -> None:
-    assert keeping(Store(CorruptRecordError("cut off")), GroupKeeper.load) == ({}, [])
+    assert keeping(Store(CorruptRecordError("cut off")), GroupMetadataManager.load) == ({}, [])
 
 
 def test_a_store_that_keeps_no_groups_is_not_asked() -> None:
-    async def use(keeper: GroupKeeper) -> Any:
-        keeper.save("g", state(1))
-        return keeper.keeps, await keeper.saved("g"), await keeper.load()
+    async def use(manager: GroupMetadataManager) -> Any:
+        manager.save("g", state(1))
+        return manager.keeps, await manager.saved("g"), await manager.load()
 
     assert keeping(object(), use) == ((False, ErrorCode.none, {}), [])

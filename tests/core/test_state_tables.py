@@ -1,0 +1,70 @@
+"""Each state machine is a table that the code executes; the docstring of its module shows that same table."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import textwrap
+from enum import Enum
+
+import pytest
+
+from klamm.core.state_table import IllegalTransitionError, StateTable
+
+TABLES = {
+    "klamm.core.groups.coordinator.classic_group": "GROUP_STATES",
+}
+
+
+class Light(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Signal(Enum):
+    GO = "go"
+    STOP = "stop"
+
+
+LIGHTS = StateTable("light", Light.RED, [(Light.RED, Signal.GO, Light.GREEN), (Light.GREEN, Signal.STOP, Light.RED)])
+
+
+def table_of(module: str) -> StateTable[Enum, Enum]:
+    table = getattr(importlib.import_module(module), TABLES[module])
+    assert isinstance(table, StateTable)
+    return table
+
+
+@pytest.mark.parametrize("module", TABLES)
+def test_the_docstring_shows_the_table_that_the_code_executes(module: str) -> None:
+    shown = textwrap.indent(table_of(module).render(), "    ")
+    assert shown in (importlib.import_module(module).__doc__ or ""), f"{module} should show this table:\n{shown}"
+
+
+@pytest.mark.parametrize("module", TABLES)
+def test_the_code_executes_every_row(module: str) -> None:
+    """Every event of the table is named in the module or its users, and every state can be reached from the first
+    one."""
+    table = table_of(module)
+    reached = {table.initial}
+    while more := {after for state, _, after in table.rows if state in reached} - reached:
+        reached |= more
+    assert reached == set(type(table.initial)), "a state that no row leads to"
+    events = {event for _, event, _ in table.rows}
+    assert events == set(type(next(iter(events)))), "an event that no row has"
+    assert ".next(" in inspect.getsource(importlib.import_module(module))
+
+
+def test_an_event_without_a_row_is_an_error_with_both_names() -> None:
+    assert LIGHTS.next(Light.RED, Signal.GO) is Light.GREEN
+    with pytest.raises(IllegalTransitionError, match="a light in state 'red' cannot take event 'stop'"):
+        LIGHTS.next(Light.RED, Signal.STOP)
+
+
+def test_a_table_has_one_row_for_a_state_and_event() -> None:
+    with pytest.raises(ValueError, match="two rows"):
+        StateTable("light", Light.RED, [(Light.RED, Signal.GO, Light.GREEN), (Light.RED, Signal.GO, Light.RED)])
+
+
+def test_a_table_is_rendered_in_columns() -> None:
+    assert LIGHTS.render() == "state  event  next state\nred    go     green\ngreen  stop   red"
