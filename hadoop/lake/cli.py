@@ -29,6 +29,7 @@ from .files import LakeFiles, lake_files
 from .generations.generation import Generation, generation_numbers, generation_of, generations_of
 from .layout import TopicLayout
 from .listing import LoadEntry, load_of, loads_of, spans
+from .manifest import check_topic
 from .verification.findings import Bounds, TopicProof, window_text
 from .verification.verify import topics_of, verify_topic
 
@@ -298,8 +299,10 @@ def _chosen_topics(files: LakeReader, root: str, topic: str | None) -> list[str]
 
 
 def _layout(files: LakeReader, root: str, topic: str) -> TopicLayout:
-    """`ConfigError` when the lake has other topics; `KlammError` when it has none, or is not there."""
+    """`ConfigError` when the lake has other topics; `KlammError` when it has none, is not there, or has a file of the
+    topic's name."""
     layout = TopicLayout(root, topic)
+    check_topic(files, layout)
     if not files.names(layout.base):
         known = ", ".join(_topics(files, root))
         raise ConfigError(f"{root}: there is no topic {topic!r} (there are: {known})")

@@ -23,6 +23,7 @@ from .files import lake_files
 from .generations.generation import Generation, digest, generation_of, generations_of
 from .layout import OFFSETS, TopicLayout
 from .listing import LoadEntry, loads_of
+from .manifest import check_topic
 
 LATEST: Final = "latest"
 LOAD: Final = "load"
@@ -53,6 +54,7 @@ def read_lake(
         raise ConfigError(f"as_of: expected the number of a load or a datetime, got {as_of!r}")
     files = lake_files(root, webhdfs_url)
     layout = TopicLayout(root, topic)
+    check_topic(files, layout)
     chosen = _generation(files, layout, generation)
     entries = loads_of(files, layout, after=chosen.last if chosen else 0)
     newest = _newest(entries, chosen, as_of)

@@ -125,6 +125,12 @@ def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
     return manifest
 
 
+def check_topic(reader: LakeReader, layout: TopicLayout) -> None:
+    """Raises `LakeError` where the topic's directory is a file: file systems disagree on what a file's listing is."""
+    if reader.is_file(layout.base):
+        raise LakeError(f"{layout.base} is a file; the loads of a topic are in a directory")
+
+
 def load_numbers(reader: LakeReader, layout: TopicLayout) -> list[int]:
     """Numbers of the published loads, ascending."""
     return sorted(n for n in map(load_number, reader.names(layout.base)) if n is not None)

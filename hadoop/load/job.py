@@ -33,7 +33,7 @@ from klamm.core.records.partition import TopicPartition
 from ..columnar.job import ColumnarJob
 from ..jvm_zone import check_zone
 from ..lake.layout import AUDIT, BAD, OFFSETS, SUCCESS, TopicLayout, is_data
-from ..lake.manifest import BatchMark, Manifest, PartitionRange, last_manifest
+from ..lake.manifest import BatchMark, Manifest, PartitionRange, check_topic, last_manifest
 from ..lake_session import LakeSession
 from ..publishing.interface import LakeError, Publisher, check_root
 from .audit import LoadAudit, LoadAuditor
@@ -215,10 +215,11 @@ class LoadJob:
 
     def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first, `NoLakeError`
-        where the lake's path is a file."""
+        where the lake's path is a file, `LakeError` where the topic's directory is one."""
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
         check_root(self._publisher, self._spec.root)
+        check_topic(self._publisher, layout)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
         self._send_audit(layout)
         plan = self._plan(layout, last := last_manifest(self._publisher, layout), limits)

@@ -24,7 +24,8 @@ from klamm.hadoop.lake.generations.generation import DataFile, Generation, Merge
 from klamm.hadoop.lake.layout import AUDIT, GENERATION, OFFSETS, TopicLayout
 from klamm.hadoop.lake.manifest import Manifest, PartitionRange
 from klamm.hadoop.load.audit import LoadAudit
-from klamm.hadoop.publishing.interface import LakeUnavailableError
+from klamm.hadoop.load.report import Status
+from klamm.hadoop.publishing.interface import LakeError, LakeUnavailableError
 
 WINDOW_MS = 600_000
 DAY_MS = 1_356_998_400_000
@@ -92,6 +93,24 @@ def test_a_lake_that_becomes_a_file_ends_a_run_as_a_mistake_of_the_configuration
         with pytest.raises(ConfigError) as caught:
             loader.run()
     assert str(caught.value) == f"configuration: sinks.lake.path: {here}/lake is a file; a lake is a directory"
+
+
+def test_a_file_in_the_place_of_a_topic_is_one_line(here: Path) -> None:
+    """Exit status 1: the file can be moved away, and no option was wrong."""
+    from klamm.hadoop.load.loader import Loader
+
+    (here / "lake").mkdir()
+    (here / "lake" / "t").touch()
+    words = f"{here}/lake/t is a file; the loads of a topic are in a directory"
+    for command in ("show", "verify", "gc"):
+        error = run(command, "t", "--lake", "./lake").exception
+        assert type(error) is LakeError, repr(error)
+        assert str(error) == words
+    sink = {"plugin": "hadoop", "topics": ["t"], "path": "lake"}
+    with Loader(load_settings({"sinks": {"lake": sink}}), "lake", Console()) as loader:
+        report = loader.run()
+    assert [(topic.status, topic.error) for topic in report.topics] == [(Status.FAILED, words)]
+    assert (here / "lake" / "t").read_bytes() == b""
 
 
 @pytest.mark.parametrize(
