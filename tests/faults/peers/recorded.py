@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import socket
-import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
+
+from klammtest.proxies.tcp import Link, TcpProxy, framed, frames
 
 TOPIC = "recorded"
 MOST = 4_000
@@ -20,73 +20,34 @@ class Recorder:
 
     def __init__(self, port: int, broker_port: int) -> None:
         self.frames: list[bytes] = []
-        self.bootstrap = f"127.0.0.1:{port}"
         self._seen: set[bytes] = set()
-        self._broker_port = broker_port
         self._lock = threading.Lock()
-        self._listener = socket.create_server(("127.0.0.1", port))
-        self._thread = threading.Thread(target=self._accept, name="recorder", daemon=True)
+        self._proxy = TcpProxy(port, broker_port, lambda: _Recorded(self))
+        self.bootstrap = self._proxy.bootstrap
 
     def __enter__(self) -> Recorder:
-        self._thread.start()
+        self._proxy.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._listener.close()
+        self._proxy.__exit__(kind, error, at)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:  # closed: the recording is over
-                return
-            broker = socket.create_connection(("127.0.0.1", self._broker_port))
-            threading.Thread(target=self._requests, args=(client, broker), daemon=True).start()
-            threading.Thread(target=self._carry, args=(broker, client), daemon=True).start()
-
-    def _requests(self, client: socket.socket, broker: socket.socket) -> None:
-        data = bytearray()
-        for piece in _pieces(client):
-            broker.sendall(piece)
-            data += piece
-            while len(data) >= 4 and len(data) >= 4 + (size := struct.unpack_from(">i", data)[0]):
-                self._keep(bytes(data[4 : 4 + size]))
-                del data[: 4 + size]
-        _end(broker)
-
-    def _keep(self, frame: bytes) -> None:
+    def keep(self, frame: bytes) -> None:
+        without_correlation_id = frame[:4] + frame[8:]
         with self._lock:
-            if frame[:4] + frame[8:] not in self._seen and len(self.frames) < MOST and len(frame) < _LARGEST:
-                self._seen.add(frame[:4] + frame[8:])  # but for the correlation id
+            if without_correlation_id not in self._seen and len(self.frames) < MOST and len(frame) < _LARGEST:
+                self._seen.add(without_correlation_id)
                 self.frames.append(frame)
 
-    @staticmethod
-    def _carry(broker: socket.socket, client: socket.socket) -> None:
-        try:
-            for piece in _pieces(broker):
-                client.sendall(piece)
-        except OSError:
-            pass  # the client has gone; its requests are recorded
-        _end(client)
 
+class _Recorded(Link):
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
 
-def _pieces(wire: socket.socket) -> Iterator[bytes]:
-    while True:
-        try:
-            piece = wire.recv(1 << 16)
-        except OSError:
-            return
-        if not piece:
-            return
-        yield piece
-
-
-def _end(wire: socket.socket) -> None:
-    with_end = getattr(socket, "SHUT_RDWR", 2)
-    try:
-        wire.shutdown(with_end)
-    except OSError:
-        return  # it has ended already
+    def requests(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for frame in frames(pieces):
+            self._recorder.keep(frame)
+            yield framed(frame)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.history import History, Outcome, Send, Verdict, check
 from klammtest.ports import free_port
-from klammtest.proxies.proxy import ProduceProxy
+from klammtest.proxies.produce import ProduceProxy
 
 TOPIC = "campaign"
 PARTITIONS = 6

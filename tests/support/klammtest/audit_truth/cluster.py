@@ -1,4 +1,5 @@
-"""One broker that many runs share, with a listener behind the faulty proxy; and how clients find it."""
+"""One broker that many runs share, with a listener behind a proxy that spoils Produce requests; settings of its
+clients."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
 from klamm.core.interfaces.audit import AuditRead
 from klamm.core.records.partition import TopicPartition
-from klammtest.audit_truth.proxy import FaultyProxy
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
+from klammtest.proxies.produce import ProduceProxy
 
 WINDOW_MS = 60_000
 LATENESS_MS = 300_000
@@ -55,7 +56,7 @@ class TruthCluster:
     folder: Path
     bootstrap: str
     spoiled: str
-    proxy: FaultyProxy
+    proxy: ProduceProxy
     gate: Gate
 
     def settings(self, producer: Mapping[str, Any] | None = None, **sections: Mapping[str, Any]) -> Settings:
@@ -100,7 +101,7 @@ def truth_cluster(folder: Path) -> Iterator[TruthCluster]:
     with ExitStack() as stack:
         stack.enter_context(_gated(gate))
         stack.enter_context(broker_thread(folder, coordination, keys, audit=AUDIT))
-        proxy = stack.enter_context(FaultyProxy(before, behind))
+        proxy = stack.enter_context(ProduceProxy(before, behind))
         yield TruthCluster(folder, f"127.0.0.1:{port}", f"127.0.0.1:{before}", proxy, gate)
 
 

@@ -1,0 +1,150 @@
+"""A TCP proxy on threads: it carries connections to a server on this machine, and a `Link` may watch, change, hold or
+drop what passes."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+_CHUNK = 65_536
+_LARGEST_FRAME = 128 * 1024 * 1024
+_WAIT_S = 60.0
+
+
+class Link:
+    """One connection. As it is: all bytes pass.
+
+    `requests` and `answers` each run in a thread of their own. They are given what one side sends, piece by piece, and
+    yield what the other side receives. When either returns or raises `OSError`, both sides are closed.
+    """
+
+    def requests(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """What the server receives of what the client sends."""
+        return pieces
+
+    def answers(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        """What the client receives of what the server sends."""
+        return pieces
+
+    def closed(self) -> None:
+        """Called once, when both sides are closed."""
+
+
+class TcpProxy:
+    """Listens on `port` of 127.0.0.1 inside its `with` block; `link` is called for each connection. A client whose
+    server cannot be reached is closed."""
+
+    def __init__(self, port: int, server_port: int, link: Callable[[], Link] = Link) -> None:
+        self.port = port
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._server_port = server_port
+        self._link = link
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._threads: set[threading.Thread] = set()
+        self._closing = False
+
+    def __enter__(self) -> TcpProxy:
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        self._accepting = threading.Thread(target=self._accept, name=f"proxy-{self.port}", daemon=True)
+        self._accepting.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        _cut(self._listener)
+        self._accepting.join(_WAIT_S)
+        self._listener.close()
+        with self._lock:
+            self._closing = True
+            _cut(*self._open)
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(_WAIT_S)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:  # the listener is shut down
+                return
+            thread = threading.Thread(target=self._serve, args=(client,), name=f"requests-{self.port}", daemon=True)
+            with self._lock:
+                self._threads.add(thread)
+            thread.start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client, socket.create_connection(("127.0.0.1", self._server_port), _WAIT_S) as server:
+                server.settimeout(None)
+                self._join(client, server)
+        except OSError:  # the server is down
+            return
+        finally:
+            with self._lock:
+                self._threads.discard(threading.current_thread())
+
+    def _join(self, client: socket.socket, server: socket.socket) -> None:
+        """Carries both ways until one side ends."""
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            if self._closing:
+                return
+            self._open |= {client, server}
+        link = self._link()
+        answers = threading.Thread(
+            target=_carry, args=(link.answers, server, client), name=f"answers-{self.port}", daemon=True
+        )
+        answers.start()
+        try:
+            _carry(link.requests, client, server)
+        finally:
+            answers.join()
+            with self._lock:
+                self._open -= {client, server}
+            link.closed()
+
+
+def _carry(passed: Callable[[Iterator[bytes]], Iterator[bytes]], source: socket.socket, sink: socket.socket) -> None:
+    try:
+        with contextlib.suppress(OSError):
+            for data in passed(_pieces(source)):
+                sink.sendall(data)
+    finally:
+        _cut(source, sink)
+
+
+def _pieces(source: socket.socket) -> Iterator[bytes]:
+    while data := source.recv(_CHUNK):
+        yield data
+
+
+def _cut(*ends: socket.socket) -> None:
+    """Wakes the threads that read from them or write to them."""
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+
+
+def frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Kafka's frames without their lengths; ends at a length that none has."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        while len(data) >= 4:
+            (size,) = struct.unpack_from(">i", data)
+            if not 0 <= size <= _LARGEST_FRAME:
+                return
+            if len(data) < 4 + size:
+                break
+            yield bytes(data[4 : 4 + size])
+            del data[: 4 + size]
+
+
+def framed(body: bytes) -> bytes:
+    """With its length in front."""
+    return struct.pack(">i", len(body)) + body
