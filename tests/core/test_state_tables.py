@@ -12,6 +12,7 @@ import pytest
 from klamm.core.state_table import IllegalTransitionError, StateTable
 
 TABLES = {
+    "klamm.core.client.producer.batch": "BATCH_STATES",
     "klamm.core.groups.coordinator.classic_group": "GROUP_STATES",
 }
 

@@ -1,9 +1,28 @@
-"""A batch on its way: records of one partition, sent and sent again as one."""
+"""A producer's batch: records of one partition that are sent, retried and settled together.
+
+`BATCH_STATES` is this table; every change of state goes through it:
+
+    state      event                        next state
+    open       full, or a newer batch       waiting
+    open       taken by the sender          in flight
+    open       permanent error or time-out  failed
+    waiting    taken by the sender          in flight
+    waiting    permanent error or time-out  failed
+    in flight  stored                       stored
+    in flight  retriable error              waiting
+    in flight  too large                    split
+    in flight  permanent error or time-out  failed
+
+`partition_queue` decides which event a response is. Only an open batch takes records. The records of a split batch go
+on in two new batches.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from typing import Final
 
 from ...interfaces.audit import Counted
 from ...interfaces.codec import Codec
@@ -12,13 +31,51 @@ from ...records.encode import RecordTuple, assemble
 from ...records.first_record import add_to_first
 from ...records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from ...records.record import Headers
+from ...state_table import StateTable
 from .record_future import BatchOutcome
+
+
+class BatchState(Enum):
+    OPEN = "open"
+    WAITING = "waiting"
+    IN_FLIGHT = "in flight"
+    STORED = "stored"
+    SPLIT = "split"
+    FAILED = "failed"
+
+
+class BatchEvent(Enum):
+    CLOSE = "full, or a newer batch"
+    SEND = "taken by the sender"
+    STORE = "stored"
+    RETRY = "retriable error"
+    SPLIT = "too large"
+    FAIL = "permanent error or time-out"
+
+
+BATCH_STATES: Final = StateTable(
+    "batch",
+    BatchState.OPEN,
+    [
+        (BatchState.OPEN, BatchEvent.CLOSE, BatchState.WAITING),
+        (BatchState.OPEN, BatchEvent.SEND, BatchState.IN_FLIGHT),
+        (BatchState.OPEN, BatchEvent.FAIL, BatchState.FAILED),
+        (BatchState.WAITING, BatchEvent.SEND, BatchState.IN_FLIGHT),
+        (BatchState.WAITING, BatchEvent.FAIL, BatchState.FAILED),
+        (BatchState.IN_FLIGHT, BatchEvent.STORE, BatchState.STORED),
+        (BatchState.IN_FLIGHT, BatchEvent.RETRY, BatchState.WAITING),
+        (BatchState.IN_FLIGHT, BatchEvent.SPLIT, BatchState.SPLIT),
+        (BatchState.IN_FLIGHT, BatchEvent.FAIL, BatchState.FAILED),
+    ],
+)
+_OPEN = BatchState.OPEN
+_SETTLED = (BatchState.STORED, BatchState.SPLIT, BatchState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchAudit:
-    """What the audit wants of a partition's batches. `mark`: what the first record has besides its own headers;
-    `window_ms`: how long the windows are that records are counted by."""
+    """The audit's part in a partition's batches. `mark` returns the headers to add to a batch's first record.
+    `window_ms`: the length of the windows by which records are counted."""
 
     mark: Callable[[Counted], Headers]
     window_ms: int
@@ -26,7 +83,7 @@ class BatchAudit:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id and epoch, as InitProducerId gave them or as the epoch was bumped since (KIP-360)."""
+    """A producer id and epoch: from InitProducerId, or with the epoch increased since (KIP-360)."""
 
     producer_id: int = NO_PRODUCER_ID
     epoch: int = -1
@@ -38,31 +95,31 @@ ANONYMOUS = ProducerIdentity()
 class ProducerBatch:
     """Records [first, first + count) of an outcome.
 
-    `sequence` is the first record's, None until one is assigned; it and the identity stay over retries, so that the
-    broker knows a copy. `in_doubt`: an earlier try may have been stored (its answer did not come). What the
-    `audit` wants is done when the batch is encoded, for only then it is known which records it has; `told`: the audit
-    knows that they are attempted."""
+    `sequence` is the first record's sequence number, None until one is assigned. It and the identity stay the same over
+    retries, so that the broker recognizes a duplicate. `in_doubt`: an earlier attempt may have been stored (its
+    response was lost). The audit's headers are added when the batch is encoded, since its records are known only then;
+    `attempt_reported`: the audit has counted its records as attempted.
+    """
 
     __slots__ = (
         "_counted",
         "_encoded",
+        "attempt_reported",
         "attempts",
         "audit",
-        "closed",
         "created_s",
         "first",
         "halved",
         "identity",
         "in_doubt",
+        "last_error",
         "number",
         "outcome",
-        "problem",
         "records",
         "retry_at_s",
         "sequence",
-        "settled",
         "size",
-        "told",
+        "state",
         "tries",
     )
 
@@ -71,7 +128,7 @@ class ProducerBatch:
     ) -> None:
         self.outcome = outcome
         self.audit = audit
-        self.told = False
+        self.attempt_reported = False
         self._counted: Counted | None = None
         self.number = number
         self.created_s = created_s
@@ -79,20 +136,18 @@ class ProducerBatch:
         self.records: list[RecordTuple] = []
         self.size = 0
         """Estimated bytes before compression."""
-        self.closed = False
-        """No more records are taken."""
+        self.state: BatchState = BATCH_STATES.initial
         self.attempts = 0
         self.tries = 0
-        """Attempts under its present sequence number."""
+        """Attempts with the present sequence number."""
         self.retry_at_s = 0.0
         self.identity = ANONYMOUS
         self.sequence: int | None = None
         self.in_doubt = False
         self.halved = False
-        """Part of a larger one: the broker would not know it again if the whole is stored."""
-        self.settled = False
-        self.problem: Exception | None = None
-        """Why the last try failed."""
+        """Half of a split batch: the broker would not recognize it as a duplicate if the whole batch was stored."""
+        self.last_error: Exception | None = None
+        """The error of the last attempt."""
         self._encoded: bytearray | None = None
 
     @property
@@ -100,8 +155,26 @@ class ProducerBatch:
         return len(self.records)
 
     @property
+    def closed(self) -> bool:
+        """Takes no more records."""
+        return self.state is not _OPEN
+
+    @property
+    def settled(self) -> bool:
+        return self.state in _SETTLED
+
+    def move(self, event: BatchEvent) -> None:
+        """Raises `IllegalTransitionError` if the table has no row for `event` in the present state."""
+        self.state = BATCH_STATES.next(self.state, event)
+
+    def close(self) -> None:
+        """Takes no more records from now on."""
+        if self.state is _OPEN:
+            self.move(BatchEvent.CLOSE)
+
+    @property
     def order(self) -> tuple[int, int]:
-        """Its place among the partition's batches: the order in which records were sent, and stay."""
+        """The batch's position among the partition's batches: the order in which the application sent the records."""
         return self.number, self.first
 
     @property
@@ -113,7 +186,7 @@ class ProducerBatch:
         self._encoded = None
 
     def encode(self, codec: Codec | None) -> bytearray:
-        """The whole record batch; made once for each assignment."""
+        """Returns the whole record batch; encoded once for each assignment of a sequence number."""
         if self._encoded is None:
             sequence = NO_SEQUENCE if self.sequence is None else self.sequence
             producer = (self.identity.producer_id, self.identity.epoch, sequence)
@@ -124,7 +197,7 @@ class ProducerBatch:
         return self._encoded
 
     def _open(self) -> tuple[bytearray, int, int]:
-        """The records with room for a header, the first timestamp and the latest."""
+        """Returns the encoded records with room for a header, the first timestamp and the latest."""
         return native.encode_records(self.records)
 
     def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
@@ -134,14 +207,14 @@ class ProducerBatch:
             add_to_first(batch, more)
 
     def counted(self) -> Counted:
-        """All records, where there is an audit; known when the batch was encoded, or counted now."""
+        """Returns the counts of all records by window; empty without an audit."""
         if self._counted is None and self.audit is not None:
             batch, base, _ = native.encode_records(self.records)
             self._counted = _count(batch, base, self.count, self.audit.window_ms)
         return self._counted or ()
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two halves for a broker that found the whole too large; sequence numbers go with the records."""
+        """Returns the two halves of a batch that the broker found too large; each record keeps its sequence number."""
         middle = self.count // 2
         halves = []
         whole = self._rows()
@@ -149,13 +222,13 @@ class ProducerBatch:
             half = ProducerBatch(self.outcome, self.created_s, self.number, self.first + start, self.audit)
             half.records = records
             half.size = self.size // 2 if start == 0 else self.size - self.size // 2
-            half.closed = True
+            half.close()
             half.attempts = self.attempts
             half.in_doubt = self.in_doubt
             half.halved = True
             half.assign(self.identity, None if self.sequence is None else wrap_sequence(self.sequence + start))
             half.tries = self.tries
-            half.told = self.told
+            half.attempt_reported = self.attempt_reported
             halves.append(half)
         return halves[0], halves[1]
 
@@ -163,16 +236,15 @@ class ProducerBatch:
         return self.records
 
     def release(self) -> None:
-        """Settled: the records are of no more use."""
-        self.settled = True
+        """Frees the records of a settled batch."""
         self.records = []
         self._encoded = None
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """Rows of a table as `native.encode_columns` gives them: the records with room for a header, how many, the first
-    timestamp and the latest; `counted` as the audit wants it."""
+    """Rows of a table as `native.encode_columns` encodes them: the records with room for a header, their number, the
+    first timestamp and the latest; `counted` are the audit's counts."""
 
     batch: bytearray
     count: int
@@ -182,7 +254,7 @@ class EncodedRows:
 
 
 class ColumnBatch(ProducerBatch):
-    """A batch that came encoded, from the columns of a table; takes no more records."""
+    """A batch encoded from the columns of a table; closed from the start."""
 
     __slots__ = ("_encoded_rows", "_marks")
 
@@ -198,9 +270,9 @@ class ColumnBatch(ProducerBatch):
         self._encoded_rows = encoded
         self._counted = encoded.counted
         self._marks: int | None = None
-        """Headers that the audit has added to the first row; None before it was encoded."""
+        """The number of headers that the audit has added to the first row; None before the batch was encoded."""
         self.size = len(encoded.batch)
-        self.closed = True
+        self.close()
         outcome.count = encoded.count
 
     @property
@@ -212,8 +284,8 @@ class ColumnBatch(ProducerBatch):
         return encoded.batch, encoded.base_timestamp, encoded.max_timestamp
 
     def _mark(self, audit: BatchAudit, batch: bytearray, base_timestamp: int) -> None:
-        """Once, in place, before anything holds the bytes."""
-        del base_timestamp  # its rows were counted when they were encoded
+        """Adds the headers in place, once, before anything refers to the bytes."""
+        del base_timestamp  # the rows were counted when they were encoded
         if self._marks is None:
             more = audit.mark(self._encoded_rows.counted)
             if more:
@@ -225,7 +297,7 @@ class ColumnBatch(ProducerBatch):
         with memoryview(encoded.batch) as view:
             said = (encoded.count, 0, encoded.count - 1, encoded.base_timestamp, False)
             _, stamps, keys, values, headers = native.lists(view[HEADER_SIZE:], *said)
-        if self._marks:  # each half gets its own
+        if self._marks:  # each half gets its own headers
             headers[0] = headers[0][: -self._marks]
         return list(zip(stamps, keys, values, headers, strict=True))
 
@@ -238,7 +310,7 @@ _NOTHING = EncodedRows(bytearray(), 0, -1, -1, ())
 
 
 def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) -> Counted:
-    """Of encoded records with room for a header in front. Most batches are of one window."""
+    """Returns the counts of encoded records, which have room for a header in front. Most batches have one window."""
     with memoryview(batch) as view:
         said = (count, 0, count - 1, base_timestamp, False, 0, count, window_ms)
         runs = native.window_counts(view[HEADER_SIZE:], *said)
@@ -250,5 +322,5 @@ def _count(batch: bytearray, base_timestamp: int, count: int, window_ms: int) ->
 
 
 def wrap_sequence(sequence: int) -> int:
-    """Sequence numbers go from 0 to 2^31 - 1 and then begin again (as in Kafka)."""
+    """Sequence numbers run from 0 to 2^31 - 1 and then start again at 0 (as in Kafka)."""
     return sequence & 0x7FFFFFFF

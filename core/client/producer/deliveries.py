@@ -88,9 +88,9 @@ class DeliveryListeners:
 
     def attempted(self, batch: ProducerBatch) -> None:
         """It is sent now, or given up without having been sent; the audit is told once."""
-        if batch.told or batch.audit is None or self.audit is None:
+        if batch.attempt_reported or batch.audit is None or self.audit is None:
             return
-        batch.told = True
+        batch.attempt_reported = True
         topic = batch.outcome.partition.topic
         try:
             for timestamp_ms, count, size in batch.counted():

@@ -1,28 +1,30 @@
-"""The batches of one partition on their way to the broker, as a state machine without I/O.
+"""The batches of one partition in the order of their records, as a state machine without I/O.
 
-A batch: open → waiting → in flight → settled (stored or failed), or back to waiting for another try.
+The states of one batch are the table in `batch`. This module decides which batch is sent next, and which event a
+response is.
 
 Rules:
-- Batches leave in the order in which their records were sent, and go back to their old place for another try.
-- Without idempotence at most `max_in_flight` are in flight; with 1, nothing is ever reordered.
-- With idempotence each batch gets a sequence number when it is first taken, and keeps it and the producer's identity
-  over all tries. While a batch waits for another try no later one is sent before it (Kafka does the same): the broker
-  would refuse it with OUT_OF_ORDER_SEQUENCE_NUMBER, as it does those that are in flight, which then come back. Nor is
-  a new one sent beside another try: if the first try was stored after all, the broker knows it again only as long as
-  it is among its producer's last five.
-- When a batch fails for good after it got a number, the numbers behind it have a gap. The partition then *resets*: once
-  nothing is in flight and no batch is in doubt, it goes on with the next epoch and sequence 0 (KIP-360), each waiting
-  batch with a new number. A batch in doubt (its answer was lost: it may be stored) is first tried again under its old
-  number, since under a new one the broker could not know a copy.
+- Batches are sent in the order in which the application sent their records; a batch to retry returns to its old
+  position.
+- Without idempotence at most `max_in_flight` batches are in flight; with 1, nothing is ever reordered.
+- With idempotence each batch gets a sequence number when it is first sent, and keeps it and the producer's identity
+  over all attempts. While a batch waits for a retry no later one is sent (Kafka does the same): the broker would refuse
+  it with OUT_OF_ORDER_SEQUENCE_NUMBER, as it refuses those in flight, which are then retried. No new batch is sent
+  while a retry is in flight either: if the first attempt was stored after all, the broker recognizes the retry as a
+  duplicate only while the batch is among the producer's last five.
+- When a batch that has a sequence number fails for good, the numbers after it have a gap. The partition then *resets*:
+  once nothing is in flight and no batch is in doubt, it continues with the next epoch and sequence 0 (KIP-360), and
+  each waiting batch gets a new number. A batch in doubt (its response was lost: it may be stored) is retried with its
+  old number first, since the broker could not recognize a duplicate with a new one.
 
-    answer to a batch                  with earlier batches outstanding   as the earliest
+    response                           with earlier batches outstanding   as the earliest
     none, DUPLICATE_SEQUENCE_NUMBER    stored                             stored
-    OUT_OF_ORDER_SEQUENCE_NUMBER       again                              reset; again if a gap was known, else failed
-    UNKNOWN_PRODUCER_ID                reset; again if retention took what was stored before, else failed
-    INVALID_PRODUCER_EPOCH, …          reset with a new producer id; again unless in doubt, then failed
+    OUT_OF_ORDER_SEQUENCE_NUMBER       retry                              reset; retry if a gap was known, else failed
+    UNKNOWN_PRODUCER_ID                reset; retry if retention deleted the records stored before, else failed
+    INVALID_PRODUCER_EPOCH, …          reset with a new producer id; retry unless in doubt, then failed
     MESSAGE_TOO_LARGE                  split in halves with the same numbers; a single record fails. A half of a batch
-                                       in doubt that is out of order fails: the whole may be stored
-    a retriable code, no answer        again
+                                       in doubt that is out of order fails: the whole batch may be stored
+    a retriable code, no response      retry
     any other code                     failed
 
 Not thread-safe: the accumulator's lock guards it.
@@ -31,7 +33,6 @@ Not thread-safe: the accumulator's lock guards it.
 from __future__ import annotations
 
 from collections import deque
-from enum import Enum
 from typing import Protocol
 
 from ...errors import ErrorCode
@@ -39,6 +40,8 @@ from ...records.partition import TopicPartition
 from .batch import (
     ANONYMOUS,
     BatchAudit,
+    BatchEvent,
+    BatchState,
     ColumnBatch,
     EncodedRows,
     ProducerBatch,
@@ -48,6 +51,7 @@ from .batch import (
 from .record_future import BatchOutcome
 
 MAX_EPOCH = 2**15 - 1
+_OPEN = BatchState.OPEN
 
 _STORED = {ErrorCode.none, ErrorCode.duplicate_sequence_number}
 _TOO_LARGE = {ErrorCode.message_too_large, ErrorCode.record_list_too_large}
@@ -63,26 +67,21 @@ _IN_DOUBT = {
 }
 
 
-class Verdict(Enum):
-    STORED = "stored"
-    AGAIN = "again"
-    SPLIT = "split"
-    FAILED = "failed"
-
-
 class Identities(Protocol):
-    """Where producer ids come from; None where the producer is not idempotent."""
+    """The source of producer ids."""
 
     def current(self) -> ProducerIdentity | None:
-        """None while it is being asked for."""
+        """Returns the producer's identity; None while it is being requested."""
         ...
 
     def renew(self, refused: ProducerIdentity) -> None:
-        """The broker refuses this one, or its epochs are used up: get another id."""
+        """Requests another producer id: the broker refuses this one, or its epochs are used up."""
         ...
 
 
 class PartitionQueue:
+    """`identities` is None if the producer is not idempotent."""
+
     def __init__(
         self,
         partition: TopicPartition,
@@ -93,7 +92,7 @@ class PartitionQueue:
     ) -> None:
         self.partition = partition
         self.batch_size = batch_size
-        """Estimated bytes at which a batch is full; halved when the broker finds one too large."""
+        """Estimated bytes at which a batch is full; halved when the broker finds a batch too large."""
         self.waiting: deque[ProducerBatch] = deque()
         self.in_flight: list[ProducerBatch] = []
         self._max_in_flight = max_in_flight
@@ -107,88 +106,94 @@ class PartitionQueue:
 
     @property
     def open_batch(self) -> ProducerBatch | None:
-        """The one that takes more records."""
-        return self.waiting[-1] if self.waiting and not self.waiting[-1].closed else None
+        """The batch that takes more records."""
+        return self.waiting[-1] if self.waiting and self.waiting[-1].state is _OPEN else None
 
     def add_batch(self, now_s: float) -> ProducerBatch:
-        """A new open batch at the end; the one before takes no more."""
+        """Adds an open batch at the end and closes the one before it."""
         if self.waiting:
-            self.waiting[-1].closed = True
+            self.waiting[-1].close()
         self._made += 1
         batch = ProducerBatch(BatchOutcome(self.partition), now_s, self._made, audit=self.audit)
         self.waiting.append(batch)
         return batch
 
     def add_rows(self, now_s: float, encoded: EncodedRows) -> ProducerBatch:
-        """A closed batch at the end, of a table's rows; the one before takes no more."""
+        """Adds a batch of a table's rows at the end and closes the one before it."""
         if self.waiting:
-            self.waiting[-1].closed = True
+            self.waiting[-1].close()
         self._made += 1
         batch = ColumnBatch(BatchOutcome(self.partition), now_s, self._made, encoded, self.audit)
         self.waiting.append(batch)
         return batch
 
     def take(self, now_s: float) -> ProducerBatch | None:
-        """The next batch to send, now in flight; None when none may be sent now."""
+        """Returns the next batch to send, which is in flight from now on; None if none may be sent now."""
         if not self.waiting or len(self.in_flight) >= self._max_in_flight or self.waiting[0].retry_at_s > now_s:
             return None
         head = self.waiting[0]
         if self._identities is not None and not self._number(head):
             return None
         self.waiting.popleft()
-        head.closed = True
+        head.move(BatchEvent.SEND)
         head.attempts += 1
         head.tries += 1
         self.in_flight.append(head)
         self.in_flight.sort(key=_order)
         return head
 
-    def judge(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int = -1) -> Verdict:
-        """What an answer means for a batch in flight; the caller then calls `stored`, `again`, `split` or `failed`."""
+    def event_of(self, batch: ProducerBatch, code: ErrorCode, log_start_offset: int = -1) -> BatchEvent:
+        """Returns the event that a response is to a batch in flight; the caller then calls `stored`, `retry`, `split`
+        or `failed`."""
         if code in _STORED:
-            return Verdict.STORED
+            return BatchEvent.STORE
         if code in _TOO_LARGE:
-            return Verdict.SPLIT if batch.count > 1 else Verdict.FAILED
+            return BatchEvent.SPLIT if batch.count > 1 else BatchEvent.FAIL
         if batch.sequence is not None:
             if code == ErrorCode.out_of_order_sequence_number:
                 return self._out_of_order(batch)
             if code == ErrorCode.unknown_producer_id:
-                self._surely_not_stored(batch)
+                self._clear_doubt_from(batch)
                 self._reset_needed = True
-                return Verdict.AGAIN if log_start_offset > self._last_acked_offset else Verdict.FAILED
+                return BatchEvent.RETRY if log_start_offset > self._last_acked_offset else BatchEvent.FAIL
             if code in _BAD_IDENTITY and self._identities is not None:
                 self._identities.renew(batch.identity)
                 self._reset_needed = True
-                return Verdict.FAILED if batch.in_doubt else Verdict.AGAIN
+                return BatchEvent.FAIL if batch.in_doubt else BatchEvent.RETRY
         if code in _IN_DOUBT:
             batch.in_doubt = True
-        return Verdict.AGAIN if code.retriable else Verdict.FAILED
+        return BatchEvent.RETRY if code.retriable else BatchEvent.FAIL
 
     def stored(self, batch: ProducerBatch, base_offset: int) -> None:
-        self._leave(batch)
+        self._remove(batch)
+        batch.move(BatchEvent.STORE)
         if base_offset >= 0:
             self._last_acked_offset = max(self._last_acked_offset, base_offset + batch.count - 1)
 
-    def again(self, batch: ProducerBatch, at_s: float) -> None:
-        """Back to its old place, not to be sent before `at_s`."""
-        self._leave(batch)
+    def retry(self, batch: ProducerBatch, at_s: float) -> None:
+        """Puts the batch back at its old position, to be sent again at `at_s` or later."""
+        self._remove(batch)
+        batch.move(BatchEvent.RETRY)
         batch.retry_at_s = at_s
         self._put_back([batch])
 
     def split(self, batch: ProducerBatch) -> None:
-        """Back as two halves."""
-        self._leave(batch)
+        """Replaces the batch by its two halves, at its old position."""
+        self._remove(batch)
+        batch.move(BatchEvent.SPLIT)
         self.batch_size = max(batch.size // 2, 1)
         self._put_back(list(batch.split()))
 
     def failed(self, batch: ProducerBatch) -> None:
-        """Given up, in flight or waiting."""
-        self._leave(batch)
+        """Removes a batch that is in flight or waiting and is not retried."""
+        self._remove(batch)
+        batch.move(BatchEvent.FAIL)
         if batch.sequence is not None:
             self._reset_needed = True
 
     def _number(self, head: ProducerBatch) -> bool:
-        """The head has a sequence number that may be sent now."""
+        """Assigns a sequence number to the first waiting batch if it has none; returns whether the batch may be sent
+        now."""
         in_doubt = any(batch.in_doubt and batch.sequence is not None for batch in self.waiting)
         if self._reset_needed and (self.in_flight or (not in_doubt and not self._reset())):
             return False
@@ -223,26 +228,27 @@ class PartitionQueue:
             batch.assign(ANONYMOUS, None)
         return True
 
-    def _out_of_order(self, batch: ProducerBatch) -> Verdict:
+    def _out_of_order(self, batch: ProducerBatch) -> BatchEvent:
         earliest = min([*self.in_flight, *list(self.waiting)[:1]], key=_order)
         if earliest is not batch:
             batch.in_doubt = batch.in_doubt and batch.halved
-            return Verdict.AGAIN
+            return BatchEvent.RETRY
         if batch.halved and batch.in_doubt:
             self._reset_needed = True
-            return Verdict.FAILED
-        self._surely_not_stored(batch)
+            return BatchEvent.FAIL
+        self._clear_doubt_from(batch)
         if self._reset_needed:
-            return Verdict.AGAIN
+            return BatchEvent.RETRY
         self._reset_needed = True
-        return Verdict.FAILED
+        return BatchEvent.FAIL
 
-    def _surely_not_stored(self, batch: ProducerBatch) -> None:
-        """The broker lacks what comes before: neither the batch nor any after it is stored under these numbers."""
+    def _clear_doubt_from(self, batch: ProducerBatch) -> None:
+        """The broker lacks the records before `batch`, so neither it nor any later batch is stored with its present
+        number."""
         for other in (batch, *self.waiting):
             other.in_doubt = other.in_doubt and other.order < batch.order
 
-    def _leave(self, batch: ProducerBatch) -> None:
+    def _remove(self, batch: ProducerBatch) -> None:
         if batch in self.in_flight:
             self.in_flight.remove(batch)
         elif batch in self.waiting:

@@ -113,7 +113,8 @@ class RecordAccumulator:
             batch.size += size
             self._used += size
             if batch.size >= queue.batch_size:
-                batch.closed = news = True
+                batch.close()
+                news = True
         if news:
             self._wake()
         return RecordFuture(outcome, index, timestamp_ms)

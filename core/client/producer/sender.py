@@ -29,9 +29,9 @@ from ..network.channel import CHANNEL_ERRORS, Channel, ChannelState
 from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
 from ..network.request_router import Network
-from .batch import ProducerBatch
+from .batch import BatchEvent, ProducerBatch
 from .metadata_refresher import ProducerControl
-from .partition_queue import PartitionQueue, Verdict
+from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
 
 _LONGEST_SLEEP_S = 1.0
@@ -308,32 +308,32 @@ class Sender:
         missing = (ErrorCode.network_exception, ProducedBatch(-1), "the broker's answer leaves the partition out")
         for tp, (queue, batch) in sent.batches.items():
             if not batch.settled:
-                self._judge(queue, batch, *results.get(tp, missing))
+                self._settle(queue, batch, *results.get(tp, missing))
 
-    def _judge(
+    def _settle(
         self, queue: PartitionQueue, batch: ProducerBatch, code: ErrorCode, produced: ProducedBatch, words: str | None
     ) -> None:
         with self._accumulator.lock:
-            verdict = queue.judge(batch, code, produced.log_start_offset)
-        if verdict is Verdict.STORED:
+            event = queue.event_of(batch, code, produced.log_start_offset)
+        if event is BatchEvent.STORE:
             self._store(queue, batch, produced)
             return
-        batch.problem = BrokerError(code, words or "")
+        batch.last_error = BrokerError(code, words or "")
         if code in STALE_LEADER_ERRORS:
             self._cluster.forget([queue.partition.topic])
             self._control.refresh()
-        if verdict is Verdict.SPLIT:
+        if event is BatchEvent.SPLIT:
             with self._accumulator.lock:
                 queue.split(batch)
-        elif verdict is Verdict.AGAIN and batch.attempts <= self._options.retries:
-            self._again(queue, batch)
+        elif event is BatchEvent.RETRY and batch.attempts <= self._options.retries:
+            self._retry(queue, batch)
         else:
-            self._fail(queue, batch, self._delivery_error(batch, str(batch.problem)), batch.problem)
+            self._fail(queue, batch, self._delivery_error(batch, str(batch.last_error)), batch.last_error)
 
-    def _again(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _retry(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         at_s = self._network.clock() + self._network.retry.delay(batch.attempts)
         with self._accumulator.lock:
-            queue.again(batch, at_s)
+            queue.retry(batch, at_s)
 
     def _lost(self, broker: _Broker, error: KlammError) -> None:
         """The connection is gone: what it carried may or may not be stored."""
@@ -343,7 +343,7 @@ class Sender:
         for sent in lost:
             for queue, batch in sent.batches.values():
                 if not batch.settled:
-                    self._judge(queue, batch, ErrorCode.network_exception, ProducedBatch(-1), str(error))
+                    self._settle(queue, batch, ErrorCode.network_exception, ProducedBatch(-1), str(error))
         self._control.refresh()
 
     def _expire(self, now: float) -> None:
@@ -355,7 +355,7 @@ class Sender:
         for queue, batch in self._accumulator.expired(now - self._options.delivery_timeout_s):
             waited = round(self._options.delivery_timeout_s * 1000)
             self._accumulator.mark_in_doubt(queue, batch)
-            cause = batch.problem or self.problem or self._control.problem
+            cause = batch.last_error or self.problem or self._control.problem
             why = f"no acknowledgement within delivery.timeout.ms ({waited} ms)" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
 
@@ -363,7 +363,7 @@ class Sender:
         """The producer closes: what is left fails, and says so."""
         for queue, batch in self._accumulator.unsettled():
             self._accumulator.mark_in_doubt(queue, batch)
-            cause = batch.problem or self.problem or self._control.problem
+            cause = batch.last_error or self.problem or self._control.problem
             why = "the producer was closed before it was acknowledged" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
         for broker in self._brokers.values():
@@ -387,7 +387,6 @@ class Sender:
         error.__cause__ = cause
         with self._accumulator.lock:
             queue.failed(batch)
-            batch.closed = True
         self._deliveries.failed(batch, error)
         first, end = batch.first, batch.end
         batch.release()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from klamm.core.client.producer.batch import ProducerBatch, ProducerIdentity
-from klamm.core.client.producer.partition_queue import MAX_EPOCH, PartitionQueue, Verdict
+from klamm.core.client.producer.batch import BatchEvent, ProducerBatch, ProducerIdentity
+from klamm.core.client.producer.partition_queue import MAX_EPOCH, PartitionQueue
 from klamm.core.errors import ErrorCode
 from klamm.core.records.partition import TopicPartition
 
@@ -79,7 +79,7 @@ def test_without_idempotence_a_batch_goes_back_to_the_front() -> None:
     target = queue(1, 1, 1, max_in_flight=1)
     first = target.take(NOW)
     assert first is not None
-    target.again(first, NOW + 1)
+    target.retry(first, NOW + 1)
     assert target.take(NOW) is None
     assert target.take(NOW + 1) is first
 
@@ -89,8 +89,8 @@ def test_after_a_lost_connection_batches_go_again_one_by_one_with_their_numbers(
     taken = take_all(target)
     add(target, 1)
     for batch in reversed(taken):
-        assert target.judge(batch, ErrorCode.network_exception) is Verdict.AGAIN
-        target.again(batch, NOW)
+        assert target.event_of(batch, ErrorCode.network_exception) is BatchEvent.RETRY
+        target.retry(batch, NOW)
     for batch in taken[:2]:
         assert target.take(NOW) is batch
         assert target.take(NOW) is None
@@ -103,8 +103,8 @@ def test_after_a_lost_connection_batches_go_again_one_by_one_with_their_numbers(
 def test_out_of_order_behind_an_earlier_one_only_goes_again() -> None:
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
-    assert target.judge(second, ErrorCode.out_of_order_sequence_number) is Verdict.AGAIN
-    target.again(second, NOW)
+    assert target.event_of(second, ErrorCode.out_of_order_sequence_number) is BatchEvent.RETRY
+    target.retry(second, NOW)
     assert target.take(NOW) is None
     target.stored(first, 0)
     assert target.take(NOW) is second
@@ -113,11 +113,11 @@ def test_out_of_order_behind_an_earlier_one_only_goes_again() -> None:
 def test_out_of_order_as_the_earliest_fails_and_the_next_epoch_begins() -> None:
     target = queue(2, 1, 1, ids=Ids())
     first, second, third = take_all(target)
-    assert target.judge(first, ErrorCode.out_of_order_sequence_number) is Verdict.FAILED
+    assert target.event_of(first, ErrorCode.out_of_order_sequence_number) is BatchEvent.FAIL
     target.failed(first)
     for batch in (second, third):
-        assert target.judge(batch, ErrorCode.out_of_order_sequence_number) is Verdict.AGAIN
-        target.again(batch, NOW)
+        assert target.event_of(batch, ErrorCode.out_of_order_sequence_number) is BatchEvent.RETRY
+        target.retry(batch, NOW)
     assert take_all(target) == [second, third]
     assert sequences([second, third]) == [0, 1]
     assert second.identity == ProducerIdentity(7, 1)
@@ -127,7 +127,7 @@ def test_a_failed_batch_lets_what_is_in_flight_come_back_before_the_reset() -> N
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
     third = add(target, 1)
-    assert target.judge(first, ErrorCode.invalid_record) is Verdict.FAILED
+    assert target.event_of(first, ErrorCode.invalid_record) is BatchEvent.FAIL
     target.failed(first)
     assert target.take(NOW) is None
     target.stored(second, 5)
@@ -139,14 +139,14 @@ def test_a_batch_in_doubt_is_asked_for_under_its_old_number_before_the_reset() -
     target = queue(1, 1, 1, ids=Ids())
     first, second, third = take_all(target)
     for batch in (second, third):
-        target.judge(batch, ErrorCode.network_exception)
-        target.again(batch, NOW)
+        target.event_of(batch, ErrorCode.network_exception)
+        target.retry(batch, NOW)
     target.failed(first)
     assert target.take(NOW) is second
     assert (second.sequence, second.identity.epoch) == (1, 0)
     assert target.take(NOW) is None
-    target.judge(second, ErrorCode.out_of_order_sequence_number)
-    target.again(second, NOW)
+    target.event_of(second, ErrorCode.out_of_order_sequence_number)
+    target.retry(second, NOW)
     assert take_all(target) == [second, third]
     assert [(b.sequence, b.identity.epoch) for b in (second, third)] == [(0, 1), (1, 1)]
 
@@ -154,11 +154,11 @@ def test_a_batch_in_doubt_is_asked_for_under_its_old_number_before_the_reset() -
 def test_a_batch_in_doubt_that_was_stored_is_not_sent_under_a_new_number() -> None:
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
-    target.judge(second, ErrorCode.request_timed_out)
-    target.again(second, NOW)
+    target.event_of(second, ErrorCode.request_timed_out)
+    target.retry(second, NOW)
     target.failed(first)
     assert target.take(NOW) is second
-    assert target.judge(second, ErrorCode.duplicate_sequence_number) is Verdict.STORED
+    assert target.event_of(second, ErrorCode.duplicate_sequence_number) is BatchEvent.STORE
     target.stored(second, -1)
     fresh = add(target, 1)
     assert target.take(NOW) is fresh
@@ -169,8 +169,8 @@ def test_an_unknown_producer_is_no_loss_when_retention_took_what_it_wrote() -> N
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
     target.stored(first, 10)
-    assert target.judge(second, ErrorCode.unknown_producer_id, log_start_offset=11) is Verdict.AGAIN
-    target.again(second, NOW)
+    assert target.event_of(second, ErrorCode.unknown_producer_id, log_start_offset=11) is BatchEvent.RETRY
+    target.retry(second, NOW)
     assert target.take(NOW) is second
     assert (second.sequence, second.identity.epoch) == (0, 1)
 
@@ -179,15 +179,15 @@ def test_an_unknown_producer_whose_records_should_be_there_fails() -> None:
     target = queue(1, 1, ids=Ids())
     first, second = take_all(target)
     target.stored(first, 10)
-    assert target.judge(second, ErrorCode.unknown_producer_id, log_start_offset=0) is Verdict.FAILED
+    assert target.event_of(second, ErrorCode.unknown_producer_id, log_start_offset=0) is BatchEvent.FAIL
 
 
 def test_a_refused_identity_is_renewed() -> None:
     ids = Ids()
     target = queue(1, ids=ids)
     (batch,) = take_all(target)
-    assert target.judge(batch, ErrorCode.invalid_producer_epoch) is Verdict.AGAIN
-    target.again(batch, NOW)
+    assert target.event_of(batch, ErrorCode.invalid_producer_epoch) is BatchEvent.RETRY
+    target.retry(batch, NOW)
     assert ids.refused == [ProducerIdentity(7, 0)]
     assert target.take(NOW) is None
     ids.identity = ProducerIdentity(9, 0)
@@ -198,10 +198,10 @@ def test_a_refused_identity_is_renewed() -> None:
 def test_a_refused_identity_fails_a_batch_in_doubt() -> None:
     target = queue(1, ids=Ids())
     (batch,) = take_all(target)
-    target.judge(batch, ErrorCode.network_exception)
-    target.again(batch, NOW)
+    target.event_of(batch, ErrorCode.network_exception)
+    target.retry(batch, NOW)
     assert target.take(NOW) is batch
-    assert target.judge(batch, ErrorCode.invalid_producer_epoch) is Verdict.FAILED
+    assert target.event_of(batch, ErrorCode.invalid_producer_epoch) is BatchEvent.FAIL
 
 
 def test_the_last_epoch_needs_a_new_producer_id() -> None:
@@ -210,7 +210,7 @@ def test_the_last_epoch_needs_a_new_producer_id() -> None:
     target = queue(1, 1, ids=ids)
     first, second = take_all(target)
     target.failed(first)
-    target.again(second, NOW)
+    target.retry(second, NOW)
     assert target.take(NOW) is None
     assert ids.refused == [ProducerIdentity(7, MAX_EPOCH)]
 
@@ -218,10 +218,10 @@ def test_the_last_epoch_needs_a_new_producer_id() -> None:
 def test_a_batch_that_is_too_large_is_split_and_keeps_its_numbers() -> None:
     target = queue(5, 1, ids=Ids())
     large, after = take_all(target)
-    assert target.judge(large, ErrorCode.message_too_large) is Verdict.SPLIT
+    assert target.event_of(large, ErrorCode.message_too_large) is BatchEvent.SPLIT
     target.split(large)
-    target.judge(after, ErrorCode.out_of_order_sequence_number)
-    target.again(after, NOW)
+    target.event_of(after, ErrorCode.out_of_order_sequence_number)
+    target.retry(after, NOW)
     one = target.take(NOW)
     assert one is not None
     assert (one.count, one.sequence, one.first) == (2, 0, 0)
@@ -237,16 +237,16 @@ def test_a_batch_that_is_too_large_is_split_and_keeps_its_numbers() -> None:
 def test_a_single_record_that_is_too_large_fails() -> None:
     target = queue(1, ids=Ids())
     (batch,) = take_all(target)
-    assert target.judge(batch, ErrorCode.message_too_large) is Verdict.FAILED
+    assert target.event_of(batch, ErrorCode.message_too_large) is BatchEvent.FAIL
 
 
-def test_codes_are_judged_by_whether_they_can_go_away() -> None:
+def test_retriable_codes_are_retried_and_others_fail() -> None:
     target = queue(1)
     (batch,) = take_all(target)
-    assert target.judge(batch, ErrorCode.not_leader_or_follower) is Verdict.AGAIN
-    assert target.judge(batch, ErrorCode.none) is Verdict.STORED
-    assert target.judge(batch, ErrorCode.topic_authorization_failed) is Verdict.FAILED
-    assert target.judge(batch, ErrorCode.unsupported_compression_type) is Verdict.FAILED
+    assert target.event_of(batch, ErrorCode.not_leader_or_follower) is BatchEvent.RETRY
+    assert target.event_of(batch, ErrorCode.none) is BatchEvent.STORE
+    assert target.event_of(batch, ErrorCode.topic_authorization_failed) is BatchEvent.FAIL
+    assert target.event_of(batch, ErrorCode.unsupported_compression_type) is BatchEvent.FAIL
     assert not batch.in_doubt
-    assert target.judge(batch, ErrorCode.not_enough_replicas_after_append) is Verdict.AGAIN
+    assert target.event_of(batch, ErrorCode.not_enough_replicas_after_append) is BatchEvent.RETRY
     assert batch.in_doubt
