@@ -1,8 +1,8 @@
-"""Which partitions each stream of a registry group reads: the Kafka paper's algorithm 1 (section 3.2).
+"""The assignment of partitions to the streams of a registry group: the Kafka paper's algorithm 1 (section 3.2).
 
-A pure function of what all members see alike, so that each computes the same without talking to the others: sorted
-partitions are cut into contiguous ranges, one for each of the sorted streams; the first streams get one more where
-the division leaves a rest.
+It is a pure function of data that all members read, so every member computes the same result without communication: the
+sorted partitions are divided into contiguous ranges, one for each of the sorted streams; the first streams get one more
+partition if the division leaves a remainder.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from ...records.partition import TopicPartition
 
 
 class Stream(NamedTuple):
-    """One share of a member: each member has as many per topic as it asked for. Sorted by member, then number."""
+    """One stream of a member; a member has as many per topic as it subscribed with. Streams sort by member, then
+    number."""
 
     member: str
     number: int
 
 
 def ranges(partitions: Iterable[int], streams: Iterable[Stream]) -> dict[Stream, list[int]]:
-    """Each stream's partitions; streams beyond the number of partitions get none."""
+    """Returns each stream's partitions; streams beyond the number of partitions get none."""
     ordered_partitions, ordered_streams = sorted(partitions), sorted(streams)
     if not ordered_streams:
         return {}
-    share, rest = divmod(len(ordered_partitions), len(ordered_streams))
+    share, remainder = divmod(len(ordered_partitions), len(ordered_streams))
     shares: dict[Stream, list[int]] = {}
     start = 0
     for index, stream in enumerate(ordered_streams):
-        end = start + share + (index < rest)
+        end = start + share + (index < remainder)
         shares[stream] = ordered_partitions[start:end]
         start = end
     return shares
@@ -38,7 +39,7 @@ def ranges(partitions: Iterable[int], streams: Iterable[Stream]) -> dict[Stream,
 def assign(
     member: str, subscriptions: Mapping[str, Mapping[str, int]], partitions: Mapping[str, Sequence[int]]
 ) -> dict[TopicPartition, int]:
-    """The partitions of one member, each with the number of the stream that reads it.
+    """Returns the partitions of one member, each with the number of the stream that reads it.
 
     `subscriptions` gives each member's number of streams by topic, `partitions` each topic's partition numbers.
     """

@@ -1,4 +1,5 @@
-"""Assignors of classic groups, by Kafka's names: what a leader computes for all members."""
+"""Assignors of classic groups, by Kafka's names. The leader of a group computes the assignment of all members with
+one."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ Assignment = dict[str, list[TopicPartition]]
 
 
 def range_assignor(subscriptions: Subscriptions, partitions: Partitions) -> Assignment:
-    """Kafka's RangeAssignor: topic by topic, contiguous ranges over the sorted members."""
+    """Kafka's RangeAssignor: divides each topic's partitions into contiguous ranges over the sorted members."""
     shares: Assignment = {member: [] for member in subscriptions}
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
         streams = [Stream(member, 0) for member, topics in subscriptions.items() if topic in topics]
@@ -25,16 +26,17 @@ def range_assignor(subscriptions: Subscriptions, partitions: Partitions) -> Assi
 
 
 def roundrobin_assignor(subscriptions: Subscriptions, partitions: Partitions) -> Assignment:
-    """Kafka's RoundRobinAssignor: all partitions in order, dealt to the sorted members that subscribe to the topic."""
+    """Kafka's RoundRobinAssignor: assigns all partitions in order, each to the next of the sorted members that
+    subscribes to its topic."""
     shares: Assignment = {member: [] for member in subscriptions}
     members = sorted(subscriptions)
-    turn = 0
+    index = 0
     for topic in sorted({topic for topics in subscriptions.values() for topic in topics}):
         for number in sorted(partitions.get(topic, ())):
-            while topic not in subscriptions[members[turn % len(members)]]:
-                turn += 1
-            shares[members[turn % len(members)]].append(TopicPartition(topic, number))
-            turn += 1
+            while topic not in subscriptions[members[index % len(members)]]:
+                index += 1
+            shares[members[index % len(members)]].append(TopicPartition(topic, number))
+            index += 1
     return shares
 
 

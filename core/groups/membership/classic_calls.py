@@ -18,8 +18,9 @@ PROTOCOL_TYPE = "consumer"
 
 
 class CoordinatorClient(Protocol):
-    """What a member needs of a client; `klamm.core.client.cluster_client.ClusterClient` has it. Blocking and
-    thread-safe; errors that say "another" or "not yet" are retried within `timeout_s`, others raise `BrokerError`."""
+    """The part of a client that a member uses; `klamm.core.client.cluster_client.ClusterClient` implements it. Blocking
+    and thread-safe. Retriable errors, such as a moved or loading coordinator, are retried within `timeout_s`; others
+    raise `BrokerError`."""
 
     def call_coordinator(
         self,
@@ -48,8 +49,8 @@ class CoordinatorClient(Protocol):
 
 @dataclass(frozen=True)
 class ClassicSettings:
-    """`subscription`: the number of this member's streams by topic. `strategies`: names of assignors, the preferred one
-    first. Times in seconds; `max_poll_interval_s` is also the rebalance time-out (KIP-62)."""
+    """`subscription`: the number of this member's streams by topic. `strategies`: names of assignors in the order of
+    preference. Times are in seconds; `max_poll_interval_s` is also the rebalance time-out (KIP-62)."""
 
     group: str
     subscription: Mapping[str, int]
@@ -62,7 +63,7 @@ class ClassicSettings:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """`subscriptions` (metadata by member id) only for the leader."""
+    """The result of a join. `subscriptions` (metadata by member id) is set for the leader only."""
 
     member_id: str
     generation: int
@@ -72,18 +73,18 @@ class Joined:
 
 
 class ClassicCalls:
-    """One member's requests; `BrokerError` with the code where the coordinator refuses."""
+    """One member's requests. Each raises `BrokerError` with the coordinator's code if it is refused."""
 
     def __init__(self, client: CoordinatorClient, settings: ClassicSettings) -> None:
         self._client = client
         self._settings = settings
 
-    def join(self, member_id: str, told_id: Callable[[str], None]) -> Joined:
-        """Waits as long as the rebalance takes. The coordinator may first answer with the id to join by (KIP-394),
-        which goes to `told_id`, so that a member that is closed meanwhile can leave."""
+    def join(self, member_id: str, on_member_id: Callable[[str], None]) -> Joined:
+        """Joins, and waits until the rebalance ends. The coordinator may first respond with the member id to join with
+        (KIP-394); it is passed to `on_member_id`, so that a member that is closed in the meantime can leave."""
         message = self._join_once(member_id)
         if message.error_code is ErrorCode.member_id_required:
-            told_id(message.member_id)
+            on_member_id(message.member_id)
             message = self._join_once(message.member_id)
         return Joined(
             message.member_id,
@@ -117,7 +118,7 @@ class ClassicCalls:
         return self._client.call_coordinator(settings.group, ApiKey.JOIN_GROUP, build, errors, timeout_s=timeout_s)
 
     def sync(self, joined: Joined, assignments: Mapping[str, bytes]) -> bytes:
-        """This member's assignment; waits until the leader has brought it."""
+        """Returns this member's assignment, once the leader has sent it."""
 
         def build(schema: Schema) -> Any:
             return schema.build(

@@ -1,7 +1,7 @@
-"""What members of a classic consumer group tell each other through the coordinator: subscriptions and assignments.
+"""The subscriptions and assignments that members of a classic consumer group exchange through the coordinator.
 
-Kafka's ConsumerProtocol: a version (int16), then the message. We write version 0, which every client reads, and read
-any: a newer message begins like the newest one that we know.
+Kafka's ConsumerProtocol: a version (int16), then the message. Klamm writes version 0, which every client reads, and
+reads any version: a newer message begins with the fields of the newest one that Klamm knows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def encode_subscription(topics: Iterable[str]) -> bytes:
 
 
 def decode_subscription(data: bytes) -> tuple[str, ...]:
-    """The topics; `ProtocolError` if it cannot be read."""
+    """Returns the topics. Raises `ProtocolError` if the data cannot be decoded."""
     schema = messages.data(_SUBSCRIPTION, _version(data))
     return tuple(schema.decode(data, _VERSION.size, whole=False).topics)
 
@@ -43,7 +43,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """The partitions; an empty assignment, as a leader may send it, has none."""
+    """Returns the partitions; none for empty data, which a leader may send."""
     if not data:
         return []
     message = messages.data(_ASSIGNMENT, _version(data)).decode(data, _VERSION.size, whole=False)

@@ -14,9 +14,12 @@ from ...records.partition import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """A partition that this member owns. `stream`: the number of the member's stream that reads it. `epoch` grows with
-    each change of owner: the creation id of the claim, or the generation of a classic group. `topic_id`: of the topic
-    that was claimed, where the member knows it; a topic created later under the same name is another one."""
+    """A partition that this member owns.
+
+    `stream`: the number of the member's stream that reads it. `epoch` grows with each change of owner: the creation id
+    of the owner path, or the generation of a classic group. `topic_id`: the id of the topic when the partition was
+    claimed, if known; a topic created later with the same name has another id.
+    """
 
     partition: TopicPartition
     stream: int
@@ -25,35 +28,35 @@ class Owned:
 
 
 class LostOwnershipError(BrokerError):
-    """A commit was refused, since the partition, or the whole membership, is this member's no more. Nothing was
-    stored of it; who owns it now reads the records again."""
+    """A commit was refused because the member no longer owns the partition, or is no longer in the group. Nothing was
+    stored; the new owner reads the records again."""
 
     def __init__(self, message: str, code: ErrorCode = ErrorCode.illegal_generation) -> None:
         super().__init__(code, message)
 
 
 class MemberListener(Protocol):
-    """Called on the member's own thread, one at a time."""
+    """Callbacks of a member; called on the member's own thread, one at a time."""
 
     def on_assigned(self, owned: Collection[Owned]) -> None:
-        """These are ours from now on."""
+        """The member owns these partitions from now on."""
         ...
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These will be released as soon as this returns; commits still count until then."""
+        """The member releases these partitions as soon as this returns; commits are accepted until then."""
         ...
 
     def on_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These are gone already, and may be read by another: commits of them are refused."""
+        """The member no longer owns these partitions and another may read them: commits are refused."""
         ...
 
     def on_error(self, error: KlammError) -> None:
-        """The member cannot do its work at present; it goes on trying."""
+        """The member cannot follow its group at present; it keeps trying."""
         ...
 
 
 class GroupMember(Protocol):
-    """Thread-safe; its own thread follows the group."""
+    """A consumer's member of a group. Thread-safe; a thread of its own follows the group."""
 
     @property
     def group(self) -> str: ...
@@ -63,25 +66,28 @@ class GroupMember(Protocol):
 
     @property
     def generation(self) -> int:
-        """Grows over the rebalances of a group; -1 outside of one."""
+        """Grows with the rebalances of the group; -1 while the member is not in it."""
         ...
 
     def start(self) -> None:
-        """Begin to join; returns at once unless the group cannot be entered at all, which raises."""
+        """Starts to join, and returns at once; raises if the member cannot be in the group at all."""
         ...
 
     def owned(self) -> dict[TopicPartition, Owned]: ...
 
     def commit(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> None:
-        """All or none; `LostOwnershipError` when one is not this member's any more. Offsets of a topic that was deleted
-        meanwhile are not stored, the others are, and then it raises too (UNKNOWN_TOPIC_OR_PARTITION)."""
+        """Stores all offsets or none. Raises `LostOwnershipError` if the member no longer owns one of the partitions.
+
+        Exception: offsets of a topic that was deleted in the meantime are not stored while the others are, and this
+        raises `LostOwnershipError` with UNKNOWN_TOPIC_OR_PARTITION.
+        """
         ...
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
-        """The group's stored offsets; partitions without one are left out, and those whose offset is of a deleted topic
-        of the same name."""
+        """Returns the group's stored offsets; leaves out partitions without one, and offsets of a deleted topic of the
+        same name."""
         ...
 
     def close(self) -> None:
-        """Revoke everything (`on_revoked`), leave the group, end the thread."""
+        """Revokes all partitions (`on_revoked`), leaves the group and ends the thread."""
         ...

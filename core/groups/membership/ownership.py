@@ -1,7 +1,8 @@
-"""Owner paths: `/consumers/<group>/owners/<topic>/<partition>`, ephemeral, naming the stream that reads the partition.
+"""Owner paths: `/consumers/<group>/owners/<topic>/<partition>`, ephemeral, with the name of the stream that reads the
+partition.
 
-A claim is one transaction: all of the wanted partitions or none. Since the paths are ephemeral and only their owner
-deletes them, they are there as long as the owner's session lives and it has not let go.
+A claim is one transaction that creates the paths of all wanted partitions or none. The paths are ephemeral and only
+their owner deletes them, so they exist until the owner releases them or its session ends.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from ...records.partition import TopicPartition
 from .member import Owned
 
 _BATCH = 256
-"""Operations in one transaction: ZooKeeper bounds a packet at 1 MB."""
+"""Maximum number of operations in one transaction: ZooKeeper limits a packet to 1 MB."""
 
 
 class ConflictError(KlammError):
-    """Others have not yet let go of `partitions`; nothing was claimed."""
+    """Other members have not yet released `partitions`; nothing was claimed."""
 
     def __init__(self, partitions: Collection[TopicPartition]) -> None:
         names = ", ".join(str(p) for p in sorted(partitions)[:5])
@@ -45,15 +46,18 @@ class OwnerPaths:
         self._member = member
         self._member_path = member_path
         self._topics: set[str] = set()
-        # Every path that may be there by our doing, also where the answer to a claim never came.
+        # Every path that this member may have created, including claims whose response was lost.
         self.held: set[TopicPartition] = set()
 
     def path(self, partition: TopicPartition) -> str:
         return paths.partition_owner(self._group, partition.topic, partition.partition)
 
     def claim(self, wanted: Mapping[TopicPartition, int]) -> list[Owned]:
-        """Claim all of them, each with its stream's number; `ConflictError`, and nothing claimed, if others are in
-        the way; `NoNodeError` if this member itself is not registered any more."""
+        """Claims all of the partitions, each for the stream of the given number.
+
+        Raises `ConflictError`, with nothing claimed, if another member owns one of them, and `NoNodeError` if this
+        member is no longer registered.
+        """
         self._make_topics({p.topic for p in wanted})
         ordered = sorted(wanted)
         for start in range(0, len(ordered), _BATCH):
@@ -73,10 +77,11 @@ class OwnerPaths:
         try:
             self._coordination.transaction([Check(self._member_path), *creates])
         except NodeExistsError:
-            self._claim_around(wanted)
+            self._reclaim(wanted)
 
-    def _claim_around(self, wanted: Mapping[TopicPartition, int]) -> None:
-        """Some are there: ours from before a suspension are taken again, others' are a conflict."""
+    def _reclaim(self, wanted: Mapping[TopicPartition, int]) -> None:
+        """Claims partitions of which some have an owner path: paths of this session, from before a suspension, are
+        replaced; paths of other sessions are a conflict."""
         session = self._coordination.session_id
         operations: list[Operation] = [Check(self._member_path)]
         others = set()
@@ -95,7 +100,7 @@ class OwnerPaths:
             raise ConflictError(wanted.keys()) from error
 
     def release_all_but(self, kept: Collection[TopicPartition]) -> None:
-        """Let go of what a suspension left behind, or a claim whose answer never came."""
+        """Releases paths that remain from before a suspension, or of a claim whose response was lost."""
         session = self._coordination.session_id
         for partition in self.held - set(kept):
             stat = self._coordination.exists(self.path(partition))
@@ -104,15 +109,16 @@ class OwnerPaths:
             self.held.discard(partition)
 
     def release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Let go; what is gone already is no error."""
+        """Deletes the owner paths; one that no longer exists is no error."""
         for partition in list(partitions):
             with contextlib.suppress(NoNodeError):
                 self._coordination.delete(self.path(partition))
             self.held.discard(partition)
 
     def guards(self, partitions: Iterable[TopicPartition]) -> list[Check]:
-        """What holds as long as this member owns all of them: its own registration, whose name no other session has,
-        and the owner paths, which only their owner's release or the end of its session removes."""
+        """Returns checks that hold while this member owns all of the partitions: of its registration, whose name no
+        other session uses, and of the owner paths, which only their owner's release or the end of its session
+        deletes."""
         return [Check(self._member_path), *(Check(self.path(p)) for p in partitions)]
 
     def _data(self, stream: int) -> bytes:

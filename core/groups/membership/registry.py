@@ -1,27 +1,48 @@
-"""A member of a registry group: the Kafka paper's consumer coordination (section 3.2), over the coordination seam.
+"""A member of a registry group: the Kafka paper's consumer coordination (section 3.2) through the coordination.
 
-Members register ephemerally under `/consumers/<group>/ids`. On any change of members, topics or brokers, each computes
-the same assignment (`assignment`) and makes it true: it lets go of what is no longer its own, then claims what is
-(`ownership`). Differences from the paper: partitions that stay with their owner are kept, so that they are read
-without a pause; and a member in conflict is woken when the other lets go, at the latest after the back-off.
+Members register with ephemeral paths under `/consumers/<group>/ids`. After each change of members, topics or brokers,
+every member computes the same assignment (`assignment`) and applies it: it releases the partitions that are no longer
+its own, then claims its new ones (`ownership`). Differences from the paper: partitions that stay with their owner are
+read without a pause; and a member that waits for another's release is woken by it, at the latest after the back-off.
 
-    state        event                                   next
-    outside      register                                unbalanced
-    unbalanced   revoke, release, claim: all done        balanced
-    unbalanced   claim meets another's path (conflict)   unbalanced; nothing claimed is kept; waits; tries again
-    balanced     watch (members, topics, brokers)        unbalanced
-    any          suspended for a third of the session    outside in effect: everything is lost; when the connection
-                 time-out                                is back in the same session: unbalanced
-    any          session expired                         outside (a new session, a new member id)
-    any          close                                   revoke, release, deregister
+`REGISTRY_STATES` is this table; every change of state goes through it:
 
-What a member owns no other one owns, as long as clocks run alike: an owner path ends with its owner's session, and the
-owner has given up its partitions before (a third of the session time-out after the connection went, while the server
-waits for a whole one). Where even that fails (a stopped process), commits are refused: each carries the checks of
-`OwnerPaths.guards` in its transaction.
+    state         event                             next state
+    unregistered  registered                        unbalanced
+    unregistered  suspended                         unregistered
+    unregistered  session expired                   unregistered
+    unregistered  deregistered                      unregistered
+    unregistered  close                             closed
+    unbalanced    group, topics or brokers changed  unbalanced
+    unbalanced    all claimed                       balanced
+    unbalanced    conflict                          unbalanced
+    unbalanced    suspended                         unbalanced
+    unbalanced    session expired                   unregistered
+    unbalanced    deregistered                      unregistered
+    unbalanced    close                             closed
+    balanced      group, topics or brokers changed  unbalanced
+    balanced      suspended                         unbalanced
+    balanced      session expired                   unregistered
+    balanced      deregistered                      unregistered
+    balanced      close                             closed
 
-A topic that was deleted and created again is another one: its partitions are revoked and claimed again. A commit of the
-former's offsets is refused in its transaction (`topic_ids`), and stored offsets of the former are passed over.
+- "All claimed": the member has revoked and released the partitions it no longer owns, and has claimed the others.
+- "Conflict": another member still owns one of the partitions. None of the claim is kept; the member waits and tries
+  again.
+- "Suspended": the connection was lost for a third of the session time-out. All partitions are lost; once the connection
+  is back in the same session, the member rebalances.
+- "Session expired", "deregistered" (the member's path was deleted): all partitions are lost. The member registers with
+  a new member id, after an expiry in a new session.
+- "Close": revokes and releases all partitions, then deletes the registration.
+
+A partition has one owner at a time as long as clocks run at the same rate: an owner path ends with its owner's session,
+and the owner has given up its partitions before that (a third of the session time-out after it lost the connection,
+while the server waits for the whole time-out). If even that fails (a stopped process), commits are refused: each has
+the checks of `OwnerPaths.guards` in its transaction.
+
+A topic that was deleted and created again is a different topic: its partitions are revoked and claimed again. A commit
+of offsets of the deleted topic is refused in its transaction (`topic_ids`), and stored offsets of the deleted topic are
+ignored.
 """
 
 from __future__ import annotations
@@ -35,6 +56,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
 from uuid import uuid4
 
 from ...cluster import paths
@@ -50,6 +73,7 @@ from ...interfaces.coordination import (
 )
 from ...interfaces.offsets import CommittedOffset, OffsetStore
 from ...records.partition import TopicPartition
+from ...state_table import StateTable
 from ..coordinator.group_view import MemberNode, WatchSet, read_view
 from ..group_protocol_lock import GroupProtocol, acquire
 from .assignment import assign
@@ -60,17 +84,63 @@ from .topic_ids import TopicIds, commit_current, is_of
 _log = logging.getLogger(__name__)
 
 SETTLE_S = 0.03
-"""Changes that come this close together make one rebalance."""
+"""Changes within this time cause one rebalance together."""
 REREAD_S = 30.0
-"""Watches lose nothing; a look at the group now and then costs little and bounds every wait."""
+"""Upper bound of every wait: the group is read again after it, although watches report every change."""
 CLOSE_S = 30.0
 RESTART_S = 10.0
+
+
+class RegistryState(Enum):
+    UNREGISTERED = "unregistered"
+    UNBALANCED = "unbalanced"
+    BALANCED = "balanced"
+    CLOSED = "closed"
+
+
+class RegistryEvent(Enum):
+    REGISTERED = "registered"
+    REBALANCE = "group, topics or brokers changed"
+    CLAIMED = "all claimed"
+    CONFLICT = "conflict"
+    SUSPENDED = "suspended"
+    EXPIRED = "session expired"
+    DEREGISTERED = "deregistered"
+    CLOSE = "close"
+
+
+_UNREGISTERED, _UNBALANCED = RegistryState.UNREGISTERED, RegistryState.UNBALANCED
+_BALANCED, _CLOSED = RegistryState.BALANCED, RegistryState.CLOSED
+
+REGISTRY_STATES: Final = StateTable(
+    "registry member",
+    _UNREGISTERED,
+    [
+        (_UNREGISTERED, RegistryEvent.REGISTERED, _UNBALANCED),
+        (_UNREGISTERED, RegistryEvent.SUSPENDED, _UNREGISTERED),
+        (_UNREGISTERED, RegistryEvent.EXPIRED, _UNREGISTERED),
+        (_UNREGISTERED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
+        (_UNREGISTERED, RegistryEvent.CLOSE, _CLOSED),
+        (_UNBALANCED, RegistryEvent.REBALANCE, _UNBALANCED),
+        (_UNBALANCED, RegistryEvent.CLAIMED, _BALANCED),
+        (_UNBALANCED, RegistryEvent.CONFLICT, _UNBALANCED),
+        (_UNBALANCED, RegistryEvent.SUSPENDED, _UNBALANCED),
+        (_UNBALANCED, RegistryEvent.EXPIRED, _UNREGISTERED),
+        (_UNBALANCED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
+        (_UNBALANCED, RegistryEvent.CLOSE, _CLOSED),
+        (_BALANCED, RegistryEvent.REBALANCE, _UNBALANCED),
+        (_BALANCED, RegistryEvent.SUSPENDED, _UNBALANCED),
+        (_BALANCED, RegistryEvent.EXPIRED, _UNREGISTERED),
+        (_BALANCED, RegistryEvent.DEREGISTERED, _UNREGISTERED),
+        (_BALANCED, RegistryEvent.CLOSE, _CLOSED),
+    ],
+)
 
 
 @dataclass(frozen=True)
 class RegistrySettings:
     """`subscription`: the number of streams by topic. `retries` times `backoff_s` should exceed the session time-out,
-    since a dead owner's paths stay that long; `tries` sees to it."""
+    since a dead owner's paths stay that long; `tries` raises it where it does not."""
 
     group: str
     subscription: Mapping[str, int]
@@ -78,18 +148,19 @@ class RegistrySettings:
     backoff_s: float = 2.0
 
     def tries(self, session_timeout_s: float) -> int:
-        """Conflicts in a row before an error is reported."""
+        """Returns the number of conflicts in a row after which an error is reported."""
         needed = math.ceil(1.5 * session_timeout_s / self.backoff_s) if self.backoff_s > 0 else self.retries
         return max(self.retries, needed)
 
 
 def new_member_name() -> str:
-    """Unique to a session, so that no guard of an old one passes."""
+    """Returns a name that is unique to a session, so that the guards of an earlier session fail."""
     return f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:12]}"
 
 
 class RegistryMember:
-    """A `GroupMember` (`member`). The coordination is the caller's: started, and closed after this."""
+    """A `GroupMember` (`member`). The caller starts the coordination before, and closes it after this. `state` is
+    changed by `start`, then by the member's own thread only."""
 
     def __init__(
         self,
@@ -105,6 +176,7 @@ class RegistryMember:
         self.member_id = ""
         self.generation = -1
         self.rebalances = 0
+        self.state: RegistryState = REGISTRY_STATES.initial
         self._coordination = coordination
         self._offsets = offsets
         self._topics = TopicIds(coordination)
@@ -115,22 +187,21 @@ class RegistryMember:
         self._watches = WatchSet(coordination, self._changed)
         self._wake = threading.Event()
         self._closing = threading.Event()
-        # Held while ownership changes and while a commit is on its way: a release waits for the commit, not the other
-        # way round.
+        # Held while ownership changes and during a commit, so that a partition is released only after a commit under
+        # way.
         self._lock = threading.RLock()
         self._owned: dict[TopicPartition, Owned] = {}
         self._claims: OwnerPaths | None = None
         self._session = 0
         self._suspended_since: float | None = None
         self._expired = False
-        self._registered = False
         self._conflicts = 0
         self._thread = threading.Thread(target=self._run, name=f"klamm-member-{settings.group}", daemon=True)
 
-    # What the consumer calls
+    # Called by the consumer
 
     def start(self) -> None:
-        """Register, and follow the group from now on; raises when the group cannot be entered."""
+        """Registers, and starts the thread that follows the group; raises if the member cannot be registered."""
         self._coordination.on_session(self._session_event)
         self._register()
         self._thread.start()
@@ -163,7 +234,7 @@ class RegistryMember:
             )
 
     def _named(self, offsets: Mapping[TopicPartition, CommittedOffset]) -> dict[TopicPartition, CommittedOffset]:
-        """With the ids of the topics that they were read in, else of those that were claimed."""
+        """Returns the offsets with topic ids: their own, else the id of the topic that was claimed."""
         return {p: replace(c, topic_id=c.topic_id or self._owned[p].topic_id) for p, c in offsets.items()}
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, CommittedOffset]:
@@ -172,7 +243,7 @@ class RegistryMember:
         return {p: found for p, found in stored.items() if found.offset >= 0 and is_of(found, ids.get(p.topic))}
 
     def close(self) -> None:
-        """Everything is revoked and released and the member deregistered when this returns."""
+        """Revokes and releases all partitions and deletes the registration before it returns."""
         self._closing.set()
         self._wake.set()
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -194,6 +265,9 @@ class RegistryMember:
 
     # The member's own thread
 
+    def _move(self, event: RegistryEvent) -> None:
+        self.state = REGISTRY_STATES.next(self.state, event)
+
     def _run(self) -> None:
         wait = 0.0
         while not self._closing.is_set():
@@ -205,43 +279,47 @@ class RegistryMember:
             except SessionExpiredError:
                 self._expired, wait = True, SETTLE_S
             except NoNodeError:
-                # Our registration, or the group itself, was deleted under us.
-                self._registered, wait = False, SETTLE_S
+                # The registration, or the whole group, was deleted by someone else.
+                self._move(RegistryEvent.DEREGISTERED)
+                wait = SETTLE_S
             except CoordinationUnavailableError as error:
-                # What we own we go on reading; a suspension that lasts is told by the session's events.
+                # Owned partitions are still read; the session's events report a suspension that lasts.
                 _log.warning("member %s of %r: %s", self.member_id, self.group, error)
                 wait = self._settings.backoff_s
-            except Exception as error:  # the thread must live on; whatever it is, the consumer hears of it
+            except Exception as error:  # the thread goes on after any error; the consumer gets it
                 self._report(error)
                 wait = self._settings.backoff_s
         self._leave()
 
     def _until_lost(self, wait: float) -> float:
-        """No longer than until a suspension costs us our partitions."""
+        """Returns `wait`, shortened to the time when a suspension makes the member lose its partitions."""
         since = self._suspended_since
         if since is None or not self._owned:
             return wait
         return max(0.0, min(wait, since + self._coordination.session_timeout_s / 3 - self._clock()))
 
     def _step(self) -> float:
-        """One look at the world; returns how long to wait for the next, unless woken."""
+        """Registers or rebalances as the session and the group require; returns the seconds until the next step, unless
+        woken."""
         if self._wake.is_set():
             self._closing.wait(SETTLE_S)
         self._wake.clear()  # before the state is read, so that no change is missed
         since = self._suspended_since
         if since is not None:
             if self._clock() - since >= self._coordination.session_timeout_s / 3:
+                self._move(RegistryEvent.SUSPENDED)
                 self._lose()
             return REREAD_S
         if self._expired or self._coordination.session_id != self._session:
             self._renew()
-        elif not self._registered:
+        elif self.state is _UNREGISTERED:
             self._lose()
             self._register()
         return self._rebalance()
 
     def _renew(self) -> None:
-        """After the session's end: nothing is ours; a new session, a new name."""
+        """Registers with a new name in a new session, after the session has expired; all partitions are lost."""
+        self._move(RegistryEvent.EXPIRED)
         self._lose()
         self._watches.forget()
         self._expired = False
@@ -261,11 +339,12 @@ class RegistryMember:
         with self._lock:
             self.member_id = name
             self._claims = OwnerPaths(self._coordination, self.group, name, acquired.path)
-            self._registered = True
+        self._move(RegistryEvent.REGISTERED)
         self._wake.set()
 
     def _drop_registration(self) -> None:
-        """Of a former name in a session that still lives, nothing may stay: it would own partitions for nobody."""
+        """Deletes the paths of the member's previous name if its session is still alive: they would own partitions that
+        nobody reads."""
         claims = self._claims
         if claims is not None and self._session == self._coordination.session_id:
             claims.release_all_but(())
@@ -274,6 +353,8 @@ class RegistryMember:
         self._claims = None
 
     def _rebalance(self) -> float:
+        """Applies the present assignment; returns the seconds to wait before the next step."""
+        self._move(RegistryEvent.REBALANCE)
         claims = self._claims
         if claims is None:
             raise NoNodeError(f"member of {self.group!r} is not registered")
@@ -292,9 +373,10 @@ class RegistryMember:
         if gone:
             self._revoke(claims, gone)
             if self._wake.is_set():
-                return 0.0  # the group has changed while we let go: look again before claiming
+                return 0.0  # the group changed during the revocation: read it again before claiming
         claims.release_all_but({*self._owned, *missing})
         if not missing:
+            self._move(RegistryEvent.CLAIMED)
             self._count(bool(gone))
             return REREAD_S
         try:
@@ -304,6 +386,7 @@ class RegistryMember:
         self._conflicts = 0
         with self._lock:
             self._owned |= {owned.partition: owned for owned in claimed}
+        self._move(RegistryEvent.CLAIMED)
         self._count(True)
         self._listener.on_assigned(claimed)
         return REREAD_S
@@ -313,7 +396,8 @@ class RegistryMember:
         return {paths.group_ids(self.group), paths.BROKER_IDS, *topics}
 
     def _wait_for(self, claims: OwnerPaths, conflict: ConflictError) -> float:
-        """Wait for others to let go; they wake us when they do."""
+        """Returns the back-off; the release of a partition in conflict ends the wait earlier, through a watch."""
+        self._move(RegistryEvent.CONFLICT)
         self._conflicts += 1
         tries = self._settings.tries(self._coordination.session_timeout_s)
         if self._conflicts >= tries:
@@ -342,13 +426,16 @@ class RegistryMember:
             self._listener.on_lost(lost)
 
     def _leave(self) -> None:
+        self._move(RegistryEvent.CLOSE)
         claims = self._claims
         try:
             if claims is not None and not self._expired:
                 self._revoke(claims, list(self._owned))
                 self._coordination.delete(paths.group_member(self.group, self.member_id))
         except (NoNodeError, NodeExistsError, CoordinationError) as error:
-            _log.warning("member %s of %r ends with its session: %s", self.member_id, self.group, error)
+            _log.warning(
+                "member %s of %r stays registered until its session ends: %s", self.member_id, self.group, error
+            )
             self._lose()
         self._watches.forget()
 

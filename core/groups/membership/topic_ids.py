@@ -1,9 +1,9 @@
-"""The ids of topics as the coordination has them, and commits that hold only for the topic they were read in.
+"""The topic ids in the coordination, and commits that are stored only if their topics still have the same ids.
 
-An offset means something in one topic id only (design D5a). A commit is stored in a transaction that checks the version
-of `/admin/metadata_version`, which every change of a topic sets: as long as it is the version at which the ids were
-read, each topic is the one that the offset is of. What is read is kept, so that a commit costs no round trip more; when
-the check fails, it is read again, and only a topic that has another id now, or is gone, refuses its offsets.
+An offset is valid for one topic id only (design D5a). A commit is stored in a transaction that checks the version of
+`/admin/metadata_version`, which every change of a topic increases: while it is the version at which the ids were read,
+each topic still has its id. The ids are cached, so a commit needs no additional round trip. When the check fails the
+ids are read again, and only offsets of a topic that was deleted, or has another id now, are refused.
 """
 
 from __future__ import annotations
@@ -37,16 +37,17 @@ class TopicIds:
         self._ids: dict[str, UUID | None] = {}
 
     def now(self, topics: Collection[str]) -> dict[str, UUID]:
-        """The ids at this moment; a topic that is not there is left out."""
+        """Returns the present ids; a topic that does not exist is left out."""
         return self._read(topics, fresh=True)[0]
 
     def guard(self, topics: Collection[str], *, fresh: bool = False) -> tuple[dict[str, UUID], Check]:
-        """The ids, and the check that fails once a topic has changed since they were read. `fresh`: not from memory."""
+        """Returns the ids, and the check that fails once a topic has changed since they were read. `fresh`: bypass the
+        cache."""
         found, version = self._read(topics, fresh=fresh)
         return found, Check(paths.METADATA_VERSION, version)
 
     def changed_since(self, guard: Check) -> bool:
-        """Whether it is this guard that fails now."""
+        """Returns whether this guard fails now."""
         return self._coordination.get(guard.path)[1].version != guard.version
 
     def _read(self, topics: Collection[str], *, fresh: bool) -> tuple[dict[str, UUID], int]:
@@ -59,7 +60,7 @@ class TopicIds:
                 known, missing = {}, list(topics)
             known |= {topic: self._read_one(topic) for topic in missing}
             with self._lock:
-                # A change while they were read makes the version's check fail, whichever of the two was seen.
+                # If a topic changed while the ids were read, the check of this older version fails.
                 self._ids = known if now != self._version else self._ids | known
                 self._version = version = now
         return {topic: found for topic in topics if (found := known[topic]) is not None}, version
@@ -73,7 +74,8 @@ class TopicIds:
 
 
 def is_of(stored: CommittedOffset, topic_id: UUID | None) -> bool:
-    """Whether an offset is one in the topic of this id, None for no topic; one without an id is taken for it."""
+    """Returns whether an offset belongs to the topic with this id (None: the topic does not exist). An offset without a
+    topic id belongs to any."""
     return stored.topic_id is None or stored.topic_id == topic_id
 
 
@@ -84,8 +86,8 @@ def commit_current(
     offsets: Mapping[TopicPartition, CommittedOffset],
     guards: Sequence[Check] = (),
 ) -> set[TopicPartition]:
-    """Stores the offsets whose topic is still the one that they name, all of them or none, while `guards` hold; returns
-    the others."""
+    """Stores the offsets whose topic still has the id that they name, all of them or none, while `guards` hold; returns
+    the partitions of the others."""
     names = {tp.topic for tp in offsets}
     fresh = False
     for _ in range(_ATTEMPTS):
