@@ -12,6 +12,8 @@ from collections.abc import Iterable
 import pluggy
 
 from .interfaces.audit import Audit
+from .interfaces.authenticator import Authenticator
+from .interfaces.authorizer import Authorizer
 from .interfaces.codec import Codec
 from .interfaces.command import Command
 from .interfaces.coordination import Coordination
@@ -76,6 +78,16 @@ def klamm_consumer_interceptors() -> Iterable[Provider[ConsumerInterceptor]]:  #
 @hookspec
 def klamm_topic_validators() -> Iterable[Provider[TopicValidator]]:  # type: ignore[empty-body]
     """Topic validators on the broker; `create(config)`. One that raises refuses the batch (INVALID_RECORD)."""
+
+
+@hookspec
+def klamm_authenticators() -> Iterable[Provider[Authenticator]]:  # type: ignore[empty-body]
+    """Authenticators on the broker; `create(config)`. One that raises closes the client's connection."""
+
+
+@hookspec
+def klamm_authorizers() -> Iterable[Provider[Authorizer]]:  # type: ignore[empty-body]
+    """Authorizers on the broker; `create(config)`. One that raises refuses the resource (…_AUTHORIZATION_FAILED)."""
 
 
 @hookspec

@@ -19,6 +19,8 @@ from pydantic import BaseModel
 from . import hookspecs
 from .errors import PluginError
 from .interfaces.audit import Audit
+from .interfaces.authenticator import Authenticator
+from .interfaces.authorizer import Authorizer
 from .interfaces.codec import Codec
 from .interfaces.command import Command
 from .interfaces.coordination import Coordination
@@ -118,6 +120,8 @@ class PluginHost:
             "consumer interceptor", hook.klamm_consumer_interceptors
         )
         self.topic_validators: Providers[TopicValidator] = self._collect("topic validator", hook.klamm_topic_validators)
+        self.authenticators: Providers[Authenticator] = self._collect("authenticator", hook.klamm_authenticators)
+        self.authorizers: Providers[Authorizer] = self._collect("authorizer", hook.klamm_authorizers)
         self.commands: list[Command] = [c for _, c in _offers(hook.klamm_commands)]
 
     def _register(self, name: str, load: Callable[[], Any], source: str) -> None:

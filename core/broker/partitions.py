@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from ..cluster.image import PartitionImage
-from ..log.partition_log import PartitionLog
+from ..log.partition_log import AppendResult, PartitionLog
 from ..records.partition import TopicPartition
 from .metrics.counters import BrokerMetrics, TopicTraffic
 
@@ -56,16 +56,17 @@ class LedPartition:
         """Take over what the cluster says of it."""
         self.leader_epoch = state.leader_epoch
         self.in_sync = len(state.isr)
-        self.published(0)
+        if self.log.advance_high_watermark(self.log.log_end_offset):  # there are no followers to wait for
+            self.wake_all()
 
-    def published(self, size: int) -> None:
-        """All that was appended may be seen (there are no followers to wait for); `size` bytes came last."""
-        if self.log.advance_high_watermark(self.log.log_end_offset):
-            self.shown(size)
-
-    def shown(self, size: int) -> None:
-        """Consumers see `size` bytes more."""
-        if self._parked:
+    def appended(self, size: int, result: AppendResult) -> None:
+        """Counts a batch of `size` bytes that a client produced, and tells the parked fetches that now see it."""
+        base_offset, last_offset, _, _, high_watermark_advanced = result
+        traffic = self.traffic
+        traffic.produces += 1
+        traffic.bytes_in += size
+        traffic.messages_in += last_offset - base_offset + 1
+        if high_watermark_advanced and self._parked:
             for fetch in tuple(self._parked):
                 fetch.arrived(size)
 

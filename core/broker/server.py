@@ -39,10 +39,10 @@ from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
 from ..records.partition import TopicPartition
+from .access import AccessControl
 from .audit_logs import LocalLogs
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
-from .handlers.produce import produce_plain
 from .handlers.table import HANDLERS
 from .leadership import Leadership
 from .lease import Lease
@@ -173,7 +173,7 @@ class Broker:
         self._watch_config(services)
         self._maintain(services, logs)
         await self._serve_metrics(services, logs)
-        dispatcher = Dispatcher(services, HANDLERS, produce_plain)
+        dispatcher = Dispatcher(services, HANDLERS)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         self._connections.start()
@@ -345,6 +345,9 @@ class Broker:
             deletions=TopicDeletions(cluster, workers, groups.forget_topics),
             producer_ids=ProducerIds(cluster.allocate_producer_ids, workers),
             validation=Validation(self._settings.make_topic_validators(), self._codecs, limit),
+            access=AccessControl(
+                self._settings.make_authenticator(), self._settings.make_authorizer(), self._connections.worth_saying
+            ),
             codecs=self._codecs,
             workers=workers,
             metrics=self.metrics,

@@ -12,6 +12,7 @@ from ..errors import ErrorCode
 from ..log.manager import LogManager
 from ..process_log import ProcessLog
 from ..records.codecs import CodecTable
+from .access import AccessControl
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
 from .leadership import Leadership
@@ -43,6 +44,7 @@ class Services:
     deletions: TopicDeletions
     producer_ids: ProducerIds
     validation: Validation
+    access: AccessControl
     codecs: CodecTable
     workers: Workers
     metrics: BrokerMetrics

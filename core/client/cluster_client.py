@@ -11,8 +11,8 @@ from uuid import UUID
 from ..errors import BrokerError, ErrorCode, KlammError
 from ..interfaces.offsets import CommittedOffset
 from ..protocol.apis import ApiKey
-from ..protocol.client_produce import write_produce_request
 from ..protocol.messages import Buffer, Schema
+from ..protocol.produce.client import write_produce_request
 from ..records.partition import TopicPartition
 from .network.request_router import Caller
 

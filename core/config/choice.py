@@ -18,11 +18,21 @@ class PluginChoice:
     plugin: str
     config: BaseModel = field(default_factory=NoConfig)
 
+    def __str__(self) -> str:
+        """The name alone: DescribeConfigs shows it, and the configuration may hold a secret."""
+        return self.plugin
+
+
+def _choice(value: Any) -> Any:
+    return PluginChoice(value) if isinstance(value, str) else value
+
 
 def _choices(value: Any) -> Any:
     items = value if isinstance(value, list | tuple) else [value]
-    return tuple(PluginChoice(item) if isinstance(item, str) else item for item in items)
+    return tuple(_choice(item) for item in items)
 
 
+OptionalPlugin = Annotated[PluginChoice | None, BeforeValidator(_choice), ConfigType.STRING]
+"""One or none; a bare name is one without configuration."""
 PluginChoices = Annotated[tuple[PluginChoice, ...], BeforeValidator(_choices), ConfigType.LIST]
 """Several, in order; a bare name is one without configuration."""

@@ -157,22 +157,36 @@ class SettingsLoader:
 
     def _choices(self, path: Path, providers: Providers[Any], value: Any) -> tuple[PluginChoice, ...]:
         """A list of names or of `{plugin: NAME, …}`."""
-        found: list[PluginChoice | None] = []
-        for i, item in enumerate(value if isinstance(value, list) else [value]):
-            said = dict(item) if isinstance(item, Mapping) else {PLUGIN: item}
-            found.append(self._plugin((*path, i), providers, said.pop(PLUGIN, ""), said))
+        items = value if isinstance(value, list) else [value]
+        found = [self._chosen((*path, i), providers, item) for i, item in enumerate(items)]
         return tuple(choice for choice in found if choice is not None)
 
+    def _chosen(self, path: Path, providers: Providers[Any], value: Any) -> PluginChoice | None:
+        """A name or `{plugin: NAME, …}`."""
+        said = dict(value) if isinstance(value, Mapping) else {PLUGIN: value}
+        return self._plugin(path, providers, said.pop(PLUGIN, ""), said)
+
     def _broker(self, host: PluginHost) -> BrokerConfig | None:
-        return self._with_plugins(BrokerConfig, "broker", "topic.validators", host.topic_validators, host)
+        one: dict[str, Providers[Any]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
+        return self._with_plugins(BrokerConfig, "broker", "topic.validators", host.topic_validators, host, one)
 
     def _producer(self, host: PluginHost) -> ProducerConfig | None:
         return self._with_plugins(ProducerConfig, "producer", "interceptors", host.producer_interceptors, host)
 
     def _with_plugins(
-        self, model: type[M], name: str, plugin_key: str, providers: Providers[Any], host: PluginHost
+        self,
+        model: type[M],
+        name: str,
+        plugin_key: str,
+        providers: Providers[Any],
+        host: PluginHost,
+        one: Mapping[str, Providers[Any]] | None = None,
     ) -> M | None:
+        """`plugin_key` holds a list of plugins, each key in `one` a single one."""
         section = self._section((name,))
+        for single, offered in (one or {}).items():
+            if section.get(single) is not None:
+                section[single] = self._chosen((name, single), offered, section[single])
         if section.get(plugin_key) is not None:
             section[plugin_key] = self._choices((name, plugin_key), providers, section[plugin_key])
         self._codec((name, "compression.type"), section.get("compression.type"), host)

@@ -65,6 +65,8 @@ def _seams(host: PluginHost) -> list[tuple[str, Providers[object]]]:
         ("envelope", host.envelopes),
         ("audit", host.audits),
         ("sink", host.sinks),
+        ("authenticator", host.authenticators),
+        ("authorizer", host.authorizers),
         ("topic validator", host.topic_validators),
         ("producer interceptor", host.producer_interceptors),
         ("consumer interceptor", host.consumer_interceptors),

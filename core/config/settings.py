@@ -10,6 +10,8 @@ from typing import Any
 
 from ..errors import ConfigError, SchemaError
 from ..interfaces.audit import Audit
+from ..interfaces.authenticator import Authenticator
+from ..interfaces.authorizer import Authorizer
 from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
 from ..interfaces.offsets import OffsetStore
@@ -103,6 +105,16 @@ class Settings:
     def make_topic_validators(self) -> list[TopicValidator]:
         validators = self.host().topic_validators
         return [validators.create(c.plugin, c.config) for c in self.broker.topic_validators]
+
+    def make_authenticator(self) -> Authenticator | None:
+        """None where `broker.authenticator` is not set."""
+        chosen = self.broker.authenticator
+        return None if chosen is None else self.host().authenticators.create(chosen.plugin, chosen.config)
+
+    def make_authorizer(self) -> Authorizer | None:
+        """None where `broker.authorizer` is not set."""
+        chosen = self.broker.authorizer
+        return None if chosen is None else self.host().authorizers.create(chosen.plugin, chosen.config)
 
     def make_producer_interceptors(self) -> list[ProducerInterceptor]:
         interceptors = self.host().producer_interceptors

@@ -20,11 +20,11 @@ from uuid import UUID
 from ..config.section import LONG_MAX
 from ..config.sections.topic import TopicConfig
 from ..errors import CorruptRecordError, StorageError
+from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
 from ..records.header import LENGTH_OVERHEAD, NO_PRODUCER_ID, NO_TIMESTAMP, BatchHeader, rewrite_base
 from ..records.partition import TopicPartition
-from ..records.plain_produce import PlainProduce
 from .cleanup.retention import expired
 from .cleanup.swap import commit_swap
 from .damage import DamagedPlaces
@@ -284,13 +284,13 @@ class PartitionLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         leader_epoch: int = 0,
         on_loop: bool = False,
-        checked: PlainProduce | None = None,
+        checked: CheckedBatch | None = None,
         commit: bool = False,
     ) -> AppendResult:
         """Stores exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
 
         `commit`: no follower is waited for, so the high watermark advances to the new end in the same step; the caller
-        wakes parked fetches. `checked`: what was found when this batch was read from a client's request; with it most
+        wakes parked fetches. `checked`: the same batch, where it was checked while its request was read; with it most
         batches are stored without a header object.
 
         `on_loop`: the caller must not wait; `WouldBlockError` where the append waits for the disk or reads records for
@@ -331,7 +331,7 @@ class PartitionLog:
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
     def _append_checked(
-        self, checked: PlainProduce, leader_epoch: int, now_ms: int, commit: bool
+        self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool
     ) -> AppendResult | None:
         """The fast case of `append`: a batch that is stored as sent, under the last epoch, in the active segment.
 
@@ -340,7 +340,7 @@ class PartitionLog:
         """
         if not self._stores_as_sent or not self._validator.passes(checked, now_ms):
             return None
-        _, _, _, _, _, batch, count, _, largest_ms, _, producer_id, _ = checked
+        batch, count, _, largest_ms, _, producer_id, _ = checked
         size = len(batch)
         header = None if producer_id == NO_PRODUCER_ID else BatchHeader.parse(batch)
         with self._lock:

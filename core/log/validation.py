@@ -11,6 +11,7 @@ from ..config.sections.topic import TopicConfig
 from ..errors import CorruptRecordError
 from ..interfaces.codec import DecompressionBombError
 from ..records import native
+from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable, UnsupportedCodecError
 from ..records.decode import decode_columns
 from ..records.header import (
@@ -29,7 +30,6 @@ from ..records.header import (
     rewrite_log_append_time,
     rewrite_max_timestamp,
 )
-from ..records.plain_produce import PlainProduce
 from ..records.recompress import recompress
 from .errors import (
     InvalidRecordError,
@@ -117,14 +117,14 @@ class Validator:
             return batch, opened.header
         return recompress(opened.header, opened.records, self.codecs.by_id(stored))
 
-    def passes(self, checked: PlainProduce, now_ms: int) -> bool:
-        """Whether a batch that breaks no rule of all topics (`records.plain_produce`) breaks none of this topic: its
+    def passes(self, checked: CheckedBatch, now_ms: int) -> bool:
+        """Whether a batch that breaks no rule of all topics (`records.checked_batch`) breaks none of this topic: its
         size, codec and timestamps are within the limits, its CRC is right, and its records, where the topic has them
         read, are what the header says.
 
         False as well where knowing takes longer than an event loop can wait. `prepare` then corrects or refuses it.
         """
-        _, _, _, _, _, batch, count, first_ms, largest_ms, codec_id, _, crc = checked
+        batch, count, first_ms, largest_ms, codec_id, _, crc = checked
         return (
             len(batch) <= self._largest
             and codec_id in self._kafkas_codecs

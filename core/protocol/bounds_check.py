@@ -1,9 +1,10 @@
-"""Walking a message by its schema without building it: element counts are bounded, unknown tags are found.
+"""The bounds check of a message: goes through it by its schema without building it.
 
-kio refuses a tag that it does not know; KIP-482 says that a reader skips it. The walk follows the same schema that kio
-reads by (its dataclasses), so that the unknown fields can be cut out and the rest be read as usual. It also checks what
-arrays claim, because kio's native reader trusts a claim and ends the process when there is not that much memory; and it
-counts their elements, so that a frame of a million empty names is refused before it holds up the event loop.
+It bounds element counts and finds unknown tagged fields. kio refuses a tag that it does not know; KIP-482 says that a
+reader skips it. The check follows the same schema that kio reads by (its dataclasses), so that unknown fields can be
+cut out and the rest be read as usual. It compares what arrays claim with the bytes that are there, because kio's native
+reader trusts a claim and ends the process when there is not that much memory; and it counts their elements, so that a
+frame of a million empty names is refused before it holds up the event loop.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _INT32 = struct.Struct(">i")
 
 
 @dataclass(slots=True)
-class Walk:
-    """The state of one walk: `cuts` are (start, end, replacement) pieces of the data, in order."""
+class BoundsCheck:
+    """The state of one check: `cuts` are (start, end, replacement) pieces of the data, in order."""
 
     data: memoryview
     cuts: list[tuple[int, int, bytes]] = field(default_factory=list)
@@ -65,13 +66,13 @@ class Walk:
         return bytes(out)
 
 
-Step = Callable[[Walk, int], int]
+Step = Callable[[BoundsCheck, int], int]
 """From a position to the one after the field; may run past the end, which the caller checks."""
 
 
-def walk(root: type[Any], data: memoryview, offset: int) -> Walk:
-    """The walk of one message of this kio class; `ProtocolError` where it runs over the end or the bounds."""
-    state = Walk(data)
+def check_bounds(root: type[Any], data: memoryview, offset: int) -> BoundsCheck:
+    """Checks one message of this kio class; `ProtocolError` where it runs over the end or the bounds."""
+    state = BoundsCheck(data)
     try:
         end = _entity(cast(Hashable, root))(state, offset)
     except (struct.error, IndexError) as error:
@@ -104,13 +105,13 @@ def write_uvarint(value: int) -> bytes:
 
 @cache
 def _entity(cls: Hashable) -> Step:
-    """The walk of one struct, compiled once."""
+    """The check of one struct, compiled once."""
     entity = cast("type[Any]", cls)
     flexible: bool = entity.__flexible__
     steps = [_field(f, flexible)[0] for f in fields(entity) if "tag" not in f.metadata]
     tags = {f.metadata["tag"]: _field(f, flexible)[0] for f in fields(entity) if "tag" in f.metadata}
 
-    def run(state: Walk, position: int) -> int:
+    def run(state: BoundsCheck, position: int) -> int:
         for step in steps:
             position = step(state, position)
         return _tagged(state, position, tags) if flexible else position
@@ -118,7 +119,7 @@ def _entity(cls: Hashable) -> Step:
     return run
 
 
-def _tagged(state: Walk, position: int, known: Mapping[int, Step]) -> int:
+def _tagged(state: BoundsCheck, position: int, known: Mapping[int, Step]) -> int:
     """Past a tag section: unknown tags are cut, known ones entered, counts and sizes corrected where that shortens
     them."""
     section, first_cut = position, len(state.cuts)
@@ -142,8 +143,8 @@ def _tagged(state: Walk, position: int, known: Mapping[int, Step]) -> int:
     return position
 
 
-def _enter(state: Walk, step: Step, size_at: int, start: int, size: int) -> None:
-    """Walk a known tagged field, and shorten its size by what was cut within."""
+def _enter(state: BoundsCheck, step: Step, size_at: int, start: int, size: int) -> None:
+    """Checks a known tagged field, and shortens its size by what was cut within."""
     first_cut = len(state.cuts)
     if step(state, start) != start + size:
         raise ProtocolError(f"the tagged field at byte {size_at} does not have the size it claims")
@@ -182,7 +183,7 @@ def _inner(kind: Any) -> Any:
 def _array(element: Step, smallest: int, flexible: bool, *, nullable: bool) -> Step:
     """kio reads a null where Kafka's definition allows none; handlers rely on the definition."""
 
-    def run(state: Walk, position: int) -> int:
+    def run(state: BoundsCheck, position: int) -> int:
         if flexible:
             count, position = read_uvarint(state.data, position)
             count -= 1
@@ -211,22 +212,22 @@ def _scalar(kafka_type: str, flexible: bool) -> tuple[Step, int]:
 
 
 def _fixed(size: int) -> Step:
-    def run(_: Walk, position: int) -> int:
+    def run(_: BoundsCheck, position: int) -> int:
         return position + size
 
     return run
 
 
-def _compact_bytes(state: Walk, position: int) -> int:
+def _compact_bytes(state: BoundsCheck, position: int) -> int:
     size, position = read_uvarint(state.data, position)
     return position + max(size - 1, 0)
 
 
-def _legacy_string(state: Walk, position: int) -> int:
+def _legacy_string(state: BoundsCheck, position: int) -> int:
     (size,) = _INT16.unpack_from(state.data, position)
     return int(position + 2 + max(size, 0))
 
 
-def _legacy_bytes(state: Walk, position: int) -> int:
+def _legacy_bytes(state: BoundsCheck, position: int) -> int:
     (size,) = _INT32.unpack_from(state.data, position)
     return int(position + 4 + max(size, 0))

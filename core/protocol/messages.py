@@ -28,7 +28,7 @@ from kio.static.constants import EntityType
 
 from ..errors import ProtocolError
 from .apis import ApiKey
-from .bounds_check import walk
+from .bounds_check import check_bounds
 
 __all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
 
@@ -54,11 +54,11 @@ class Schema:
         """The message in `data[offset:]`; unknown tagged fields are skipped (KIP-482); `ProtocolError` if it cannot be
         read, holds too many elements, or (unless `whole` is false) bytes are left over.
 
-        Each message is walked first: kio reserves memory for as many elements as an array claims, and a claim that is
-        too large ends the process.
+        The bounds of each message are checked first: kio reserves memory for as many elements as an array claims, and
+        a claim that is too large ends the process.
         """
         view = memoryview(data).toreadonly()  # kio refuses what could change under it
-        found = walk(self.root, view, offset)
+        found = check_bounds(self.root, view, offset)
         if found.cuts:
             view, offset = memoryview(found.remains(offset)), 0
         try:

@@ -1,7 +1,7 @@
-# The compiled module; `pure` is its twin and says what each function does.
+# The compiled module; `fallback`, and `protocol/produce/fallback` for Produce, say what each function does.
 
+from .checked_batch import CheckedBatch
 from .fallback import Area, Binary, Buffer, ChainTuple, Columns, Lists, RecordTuple, WindowCounts
-from .plain_produce import PlainProduce
 
 def crc32c(data: Buffer, crc: int = 0, /) -> int: ...
 def chain(data: Buffer, start: int, end: int, expected: int, dense: bool, verify: bool, /) -> ChainTuple: ...
@@ -53,8 +53,8 @@ def seal(
     /,
 ) -> None: ...
 def partitions(keys: Binary | None, rows: int, partitions: int, /) -> bytes: ...
-def plain_produce(frame: Buffer, /) -> PlainProduce | None: ...
-def produced(
+def read_fast_produce_request(frame: Buffer, /) -> tuple[int, int, str, int, int, str, int, CheckedBatch] | None: ...
+def write_fast_produce_response(
     version: int,
     topic: str,
     correlation_id: int,

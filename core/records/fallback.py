@@ -18,8 +18,6 @@ import crc32c as _crc32c
 
 from ..errors import CorruptRecordError
 from .murmur2 import murmur2
-from .plain_produce import plain_produce as plain_produce
-from .plain_produce import produced as produced
 from .record import Headers
 from .strict import explain
 from .varint import SMALL, VARINT, encode_varint, read_varint, read_varlong

@@ -7,7 +7,8 @@ leaves it aside. Both give the same bytes and the same errors; `IMPLEMENTATION` 
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, cast
 
 from . import fallback as pure
 
@@ -15,18 +16,19 @@ __all__ = [
     "IMPLEMENTATION",
     "chain",
     "columns",
+    "compiled",
     "crc32c",
     "encode_columns",
     "encode_records",
     "lists",
     "partitions",
-    "plain_produce",
-    "produced",
     "seal",
     "tally",
     "validate",
     "window_counts",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _chosen() -> str:
@@ -42,18 +44,26 @@ def _chosen() -> str:
 IMPLEMENTATION: Final = _chosen()
 """`native` or `pure`."""
 
-crc32c, chain, lists, columns = pure.crc32c, pure.chain, pure.lists, pure.columns
-encode_records, encode_columns, seal, partitions = pure.encode_records, pure.encode_columns, pure.seal, pure.partitions
-plain_produce, produced, validate = pure.plain_produce, pure.produced, pure.validate
-tally, window_counts = pure.tally, pure.window_counts
-
 if IMPLEMENTATION == "native":
-    from . import _native
+    from . import _native as _module
+else:
+    _module = None  # type: ignore[assignment]
 
-    crc32c, chain, lists, columns = _native.crc32c, _native.chain, _native.lists, _native.columns
-    encode_records, encode_columns = _native.encode_records, _native.encode_columns
-    seal, partitions = _native.seal, _native.partitions
-    plain_produce, produced = _native.plain_produce, _native.produced
-    validate = getattr(_native, "validate", pure.validate)  # a checkout whose module was built before it had this one
-    window_counts = getattr(_native, "window_counts", pure.window_counts)  # or these
-    tally = getattr(_native, "tally", pure.tally)
+
+def compiled(name: str, otherwise: F, /) -> F:
+    """The compiled function of this name; `otherwise`, its equal in Python, where there is no compiled module or it was
+    built before it had this function."""
+    return cast("F", getattr(_module, name, otherwise))
+
+
+crc32c = compiled("crc32c", pure.crc32c)
+chain = compiled("chain", pure.chain)
+lists = compiled("lists", pure.lists)
+columns = compiled("columns", pure.columns)
+encode_records = compiled("encode_records", pure.encode_records)
+encode_columns = compiled("encode_columns", pure.encode_columns)
+seal = compiled("seal", pure.seal)
+partitions = compiled("partitions", pure.partitions)
+validate = compiled("validate", pure.validate)
+tally = compiled("tally", pure.tally)
+window_counts = compiled("window_counts", pure.window_counts)

@@ -76,6 +76,20 @@ def use_topic_validators(module: str) -> None:
     check_list(module, "broker", "topic.validators", lambda s: s.make_topic_validators())
 
 
+def use_authenticators(module: str) -> None:
+    check_one(module, "authenticator", lambda s: s.make_authenticator())
+
+
+def use_authorizers(module: str) -> None:
+    check_one(module, "authorizer", lambda s: s.make_authorizer())
+
+
+def check_one(module: str, key: str, make: Callable[[Settings], Any]) -> None:
+    assert make(settings(module)) is None
+    assert make(settings(module, broker={key: "everything"})).answer == 0
+    assert make(settings(module, broker={key: CHOICE})).answer == 42
+
+
 def check_list(module: str, section: str, key: str, make: Callable[[Settings], list[Any]]) -> None:
     made = make(settings(module, **{section: {key: ["everything", CHOICE]}}))
     assert [thing.answer for thing in made] == [0, 42]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ErrorCode
+from ...interfaces.authorizer import ResourceType
 from ..network.context import Request
 from ..services import Services
-from .authorized import on_the_cluster
 from .metadata import nodes
 
 _BROKERS, _CONTROLLERS = 1, 2
@@ -32,5 +32,7 @@ def describe_cluster(services: Services, request: Request) -> Any:
         cluster_id=image.cluster_id,
         controller_id=image.controller_id,
         brokers=brokers,
-        cluster_authorized_operations=on_the_cluster(request.message.include_cluster_authorized_operations),
+        cluster_authorized_operations=services.access.operations(
+            request.message.include_cluster_authorized_operations, request.context, ResourceType.CLUSTER
+        ),
     )

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from ...errors import ErrorCode, KlammError
+from ...interfaces.authorizer import Operation, ResourceType
 from ...records.partition import TopicPartition
 from ..network.context import Request
 from ..partitions import LedPartition
@@ -19,8 +20,10 @@ async def delete_records(services: Services, request: Request) -> Any:
     topics = []
     for topic in request.message.topics:
         parts = []
+        refused = services.access.refusal(request.context, Operation.DELETE, ResourceType.TOPIC, topic.name)
         for asked in topic.partitions:
-            code, start = await _delete(services, TopicPartition(topic.name, asked.partition_index), asked.offset)
+            name = TopicPartition(topic.name, asked.partition_index)
+            code, start = (refused, _NO_OFFSET) if refused else await _delete(services, name, asked.offset)
             parts.append(
                 request.part(
                     "DeleteRecordsPartitionResult",

@@ -15,6 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ...errors import ErrorCode, KlammError
+from ...interfaces.authorizer import Operation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
@@ -30,13 +31,14 @@ _WHOLE_REQUEST_EPOCHS = (0, -1)
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """One partition of the request."""
+    """One partition of the request. `refused`: why the client may not read it."""
 
     topic: str
     partition: int
     offset: int
     max_bytes: int
     leader_epoch: int
+    refused: ErrorCode | None = None
 
 
 @dataclass(slots=True)
@@ -65,8 +67,10 @@ def fetch(services: Services, request: Request) -> Any:
             p.fetch_offset,
             p.partition_max_bytes,
             p.current_leader_epoch if request.version >= 9 else -1,
+            refused,
         )
         for topic in message.topics
+        for refused in (services.access.refusal(request.context, Operation.READ, ResourceType.TOPIC, topic.topic),)
         for p in topic.partitions
     ]
     poll = _look_at_once(services, request, wanted)
@@ -156,7 +160,7 @@ def _look(
     room = min(message.max_bytes, services.config.fetch_max_bytes, room)
     poll = _Poll([])
     for want in wanted:
-        led = services.led(want.topic, want.partition, want.leader_epoch)
+        led = want.refused or services.led(want.topic, want.partition, want.leader_epoch)
         if not isinstance(led, LedPartition):
             answer = Fetched(want.topic, want.partition, led)
         else:

@@ -8,15 +8,16 @@ from typing import Any
 from ...errors import ErrorCode, KlammError
 from ...groups.coordinator.requests import (
     DescribedGroup,
+    GroupState,
     JoinRequest,
     JoinResult,
     MemberIdentity,
     SyncRequest,
     SyncResult,
 )
+from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ..network.context import Request
 from ..services import Services
-from .authorized import on_a_group
 from .metadata import nodes
 
 _GROUP_KEY, _TRANSACTION_KEY = 0, 1
@@ -24,6 +25,10 @@ _GROUP_KEY, _TRANSACTION_KEY = 0, 1
 
 def _ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
+
+
+def _refusal(services: Services, request: Request, operation: Operation, group_id: str) -> ErrorCode | None:
+    return services.access.refusal(request.context, operation, ResourceType.GROUP, group_id)
 
 
 def find_coordinator(services: Services, request: Request) -> Any:
@@ -44,6 +49,9 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
         code = ErrorCode.transactional_id_authorization_failed
         return {**row, "error_code": code, "error_message": "transactions are not served"}
+    refused = _refusal(services, request, Operation.DESCRIBE, key)
+    if refused is not None:
+        return {**row, "error_code": refused}
     node_id = services.groups.coordinator_of(key)
     for node, host, port, _ in nodes(services, request):
         if node == node_id:
@@ -55,6 +63,9 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
 async def join_group(services: Services, request: Request) -> Any:
     m = request.message
     connection = request.context.connection
+    refused = _refusal(services, request, Operation.READ, m.group_id)
+    if refused is not None:
+        return _joined(request, JoinResult(refused, m.member_id))
     result = await services.groups.join(
         JoinRequest(
             group_id=m.group_id,
@@ -96,7 +107,10 @@ def _joined(request: Request, result: JoinResult) -> Any:
 
 async def sync_group(services: Services, request: Request) -> Any:
     m = request.message
-    result: SyncResult = await services.groups.sync(
+    refused = _refusal(services, request, Operation.READ, m.group_id)
+    if refused is not None:
+        return _synced(request, SyncResult(refused))
+    result = await services.groups.sync(
         SyncRequest(
             group_id=m.group_id,
             member_id=m.member_id,
@@ -107,6 +121,10 @@ async def sync_group(services: Services, request: Request) -> Any:
             protocol=m.protocol_name if request.version >= 5 else None,
         )
     )
+    return _synced(request, result)
+
+
+def _synced(request: Request, result: SyncResult) -> Any:
     return request.respond(
         error_code=result.error,
         assignment=result.assignment,
@@ -118,9 +136,9 @@ async def sync_group(services: Services, request: Request) -> Any:
 def heartbeat(services: Services, request: Request) -> Any:
     m = request.message
     instance_id = m.group_instance_id if request.version >= 3 else None
-    code = services.groups.not_mine(m.group_id) or services.groups.coordinator.heartbeat(
-        m.group_id, m.member_id, m.generation_id, instance_id
-    )
+    code = _refusal(services, request, Operation.READ, m.group_id) or services.groups.not_mine(m.group_id)
+    if code is None:
+        code = services.groups.coordinator.heartbeat(m.group_id, m.member_id, m.generation_id, instance_id)
     return request.respond(error_code=code)
 
 
@@ -133,7 +151,8 @@ def leave_group(services: Services, request: Request) -> Any:
         if several
         else [MemberIdentity(m.member_id)]
     )
-    error = services.groups.not_mine(m.group_id) if m.group_id else ErrorCode.invalid_group_id
+    error = _refusal(services, request, Operation.READ, m.group_id)
+    error = error or (services.groups.not_mine(m.group_id) if m.group_id else ErrorCode.invalid_group_id)
     if error is not None:
         return request.respond(error_code=error, members=())
     codes = services.groups.coordinator.leave(m.group_id, leaving)
@@ -152,6 +171,8 @@ async def list_groups(services: Services, request: Request) -> Any:
     except KlammError as error:
         return request.respond(error_code=error.code, groups=())
     listed = services.groups.coordinator.list_groups(states, with_offsets)
+    if not services.access.allows(request.context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        listed = [g for g in listed if _refusal(services, request, Operation.DESCRIBE, g.group_id) is None]
     groups = tuple(
         request.part("ListedGroup", group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state.value)
         for g in listed
@@ -166,13 +187,18 @@ async def describe_groups(services: Services, request: Request) -> Any:
         with_offsets = frozenset()  # the members are known all the same
     groups = []
     for group_id in request.message.groups:
+        refused = _refusal(services, request, Operation.DESCRIBE, group_id)
+        if refused is not None:
+            unseen = DescribedGroup(group_id, GroupState.DEAD)
+            groups.append(_described(services, request, unseen, refused))
+            continue
         error = services.groups.not_mine(group_id)
         described = services.groups.coordinator.describe(group_id, has_offsets=group_id in with_offsets)
-        groups.append(_described(request, described, error or ErrorCode.none))
+        groups.append(_described(services, request, described, error or ErrorCode.none))
     return request.respond(groups=tuple(groups))
 
 
-def _described(request: Request, group: DescribedGroup, error: ErrorCode) -> Any:
+def _described(services: Services, request: Request, group: DescribedGroup, error: ErrorCode) -> Any:
     asked = request.version >= 3 and request.message.include_authorized_operations
     members = tuple(
         request.part(
@@ -194,13 +220,16 @@ def _described(request: Request, group: DescribedGroup, error: ErrorCode) -> Any
         protocol_type=group.protocol_type,
         protocol_data=group.protocol,
         members=members,
-        authorized_operations=on_a_group(asked and error is ErrorCode.none),
+        authorized_operations=services.access.operations(
+            asked and error is ErrorCode.none, request.context, ResourceType.GROUP, group.group_id
+        ),
     )
 
 
 async def delete_groups(services: Services, request: Request) -> Any:
     results = []
     for group_id in dict.fromkeys(request.message.groups_names):
-        code = await services.groups.delete(group_id)
+        refused = _refusal(services, request, Operation.DELETE, group_id)
+        code = refused or await services.groups.delete(group_id)
         results.append(request.part("DeletableGroupResult", group_id=group_id, error_code=code))
     return request.respond(results=tuple(results))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ErrorCode
+from ...interfaces.authorizer import Operation, ResourceType
 from ..network.context import Request
 from ..partitions import LedPartition
 from ..services import Services
@@ -19,13 +20,14 @@ _UNKNOWN = (-1, -1)
 def offset_for_leader_epoch(services: Services, request: Request) -> Any:
     topics = []
     for topic in request.message.topics:
-        parts = tuple(_partition(services, request, topic.topic, asked) for asked in topic.partitions)
+        refused = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+        parts = tuple(_partition(services, request, topic.topic, asked, refused) for asked in topic.partitions)
         topics.append(request.part("OffsetForLeaderTopicResult", topic=topic.topic, partitions=parts))
     return request.respond(topics=tuple(topics))
 
 
-def _partition(services: Services, request: Request, topic: str, asked: Any) -> Any:
-    led = services.led(topic, asked.partition, asked.current_leader_epoch)
+def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Any:
+    led = refused or services.led(topic, asked.partition, asked.current_leader_epoch)
     code = ErrorCode.none if isinstance(led, LedPartition) else led
     epoch, end = led.log.end_offset_for_epoch(asked.leader_epoch) if isinstance(led, LedPartition) else _UNKNOWN
     return request.part(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError
+from ...interfaces.authorizer import Operation, ResourceType
 from ...log.partition_log import ReadIsolation
 from ..network.context import Request
 from ..partitions import LedPartition
@@ -21,15 +22,16 @@ async def list_offsets(services: Services, request: Request) -> Any:
     """A search by time may open batches, so it runs on a worker thread."""
     topics = []
     for topic in request.message.topics:
-        parts = [await _partition(services, request, topic.name, p) for p in topic.partitions]
+        refused = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        parts = [await _partition(services, request, topic.name, p, refused) for p in topic.partitions]
         topics.append(request.part("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(parts)))
     return request.respond(topics=tuple(topics))
 
 
-async def _partition(services: Services, request: Request, topic: str, asked: Any) -> Any:
+async def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Any:
     code, found = ErrorCode.none, _NOT_FOUND
     epoch = asked.current_leader_epoch if request.version >= 4 else -1
-    led = services.led(topic, asked.partition_index, epoch)
+    led = refused or services.led(topic, asked.partition_index, epoch)
     if isinstance(led, LedPartition):
         try:
             found = await _find(services, request, led, asked.timestamp)

@@ -11,9 +11,9 @@ from uuid import UUID
 from ...cluster.image import TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
+from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ..network.context import Request
 from ..services import Services
-from .authorized import on_a_topic, on_the_cluster
 
 log = logging.getLogger(__name__)
 
@@ -24,28 +24,41 @@ def metadata(services: Services, request: Request) -> Any:
     """Version 0 asks for all topics with an empty list, later ones with null."""
     topics = request.message.topics
     if topics is None or (request.version == 0 and not topics):
-        return _answer(services, request, sorted(services.image.topics))
+        return _answer(services, request, [n for n in sorted(services.image.topics) if _visible(services, request, n)])
     if request.version >= 10 and any(topic.topic_id is not None for topic in topics):
         # As in Kafka, one topic id makes it a request by ids.
         return _answer_ids(services, request, [topic.topic_id for topic in topics if topic.topic_id is not None])
     if any(topic.name is None for topic in topics):
         raise ProtocolError("a Metadata request names a topic by neither name nor topic id")
     names = list(dict.fromkeys(topic.name for topic in topics))
-    unknown = [name for name in names if name not in services.image.topics and not name_problem(name)]
+    unknown = [
+        name
+        for name in names
+        if name not in services.image.topics and not name_problem(name) and _visible(services, request, name)
+    ]
     allowed = request.version < 4 or request.message.allow_auto_topic_creation
     if unknown and allowed and services.config.auto_create_topics_enable:
         return _create_and_answer(services, request, names, unknown)
     return _answer(services, request, names)
 
 
+def _visible(services: Services, request: Request, name: str) -> bool:
+    return services.access.allows(request.context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+
+
 async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Any:
-    created = await asyncio.gather(*(_create(services, name) for name in unknown))
+    created = await asyncio.gather(*(_create(services, request, name) for name in unknown))
     await services.leadership.refresh()
     return _answer(services, request, names, dict(zip(unknown, created, strict=True)))
 
 
-async def _create(services: Services, name: str) -> ErrorCode:
-    config = services.config
+async def _create(services: Services, request: Request, name: str) -> ErrorCode:
+    config, allows = services.config, services.access.allows
+    for kind, resource in ((ResourceType.CLUSTER, CLUSTER_NAME), (ResourceType.TOPIC, name)):
+        if allows(request.context, Operation.CREATE, kind, resource):
+            break
+    else:
+        return ErrorCode.topic_authorization_failed
     try:
         await services.workers.coordination(
             services.cluster.create_topic, name, config.num_partitions, config.default_replication_factor, {}
@@ -70,7 +83,10 @@ def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> An
     rows = []
     for topic_id in dict.fromkeys(ids):
         known = services.image.topic_by_id(topic_id)
-        rows.append(_unknown_id(request, topic_id) if known is None else _topic(services, request, known.name, None))
+        if known is None or not _visible(services, request, known.name):
+            rows.append(_unknown_id(request, topic_id))
+        else:
+            rows.append(_topic(services, request, known.name, None))
     return _respond(services, request, rows)
 
 
@@ -96,8 +112,10 @@ def _respond(services: Services, request: Request, topics: Iterable[Any]) -> Any
         topics=tuple(topics),
         controller_id=image.controller_id,
         cluster_id=image.cluster_id,
-        cluster_authorized_operations=on_the_cluster(
-            8 <= request.version <= 10 and request.message.include_cluster_authorized_operations
+        cluster_authorized_operations=services.access.operations(
+            8 <= request.version <= 10 and request.message.include_cluster_authorized_operations,
+            request.context,
+            ResourceType.CLUSTER,
         ),
     )
 
@@ -115,7 +133,9 @@ def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str
 
 def _topic(services: Services, request: Request, name: str, error: ErrorCode | None) -> Any:
     topic = services.image.topics.get(name)
-    if topic is None:
+    if not _visible(services, request, name):
+        topic, error = None, ErrorCode.topic_authorization_failed
+    elif topic is None:
         if name_problem(name):
             error = ErrorCode.invalid_topic_exception
         error = error or ErrorCode.unknown_topic_or_partition
@@ -126,8 +146,11 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         topic_id=topic.topic_id if topic else None,
         partitions=_partitions(services, request, topic) if topic else (),
         is_internal=name in INTERNAL_TOPICS,
-        topic_authorized_operations=on_a_topic(
-            request.version >= 8 and request.message.include_topic_authorized_operations
+        topic_authorized_operations=services.access.operations(
+            request.version >= 8 and request.message.include_topic_authorized_operations,
+            request.context,
+            ResourceType.TOPIC,
+            name,
         ),
     )
 

@@ -8,6 +8,7 @@ from uuid import UUID
 
 from ...cluster.image import TopicImage
 from ...errors import ErrorCode, KlammError
+from ...interfaces.authorizer import Operation, ResourceType
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..coordinator.group_service import Committer
@@ -26,6 +27,7 @@ async def offset_commit(services: Services, request: Request) -> Any:
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
     )
     by_id = request.version >= BY_TOPIC_ID
+    no_group = services.access.refusal(request.context, Operation.READ, ResourceType.GROUP, m.group_id)
     codes: dict[str | UUID | None, dict[int, ErrorCode]] = {}
     """By the topic as the request names it, which is how it is answered."""
     named: dict[TopicPartition, dict[int, ErrorCode]] = {}
@@ -33,21 +35,32 @@ async def offset_commit(services: Services, request: Request) -> Any:
     for asked in m.topics:
         topic = _topic_by_id(services, asked.topic_id) if by_id else services.image.topics.get(asked.name)
         answer = codes.setdefault(asked.topic_id if by_id else asked.name, {})
+        name = None if by_id else asked.name
+        refused = no_group or _unreadable(services, request, name if topic is None else topic.name)
         for p in asked.partitions:
-            answer[p.partition_index] = _problem(services, topic, p.partition_index, p.committed_metadata, by_id=by_id)
+            answer[p.partition_index] = refused or _problem(
+                services, topic, p.partition_index, p.committed_metadata, by_id=by_id
+            )
             if topic is None or answer[p.partition_index] is not ErrorCode.none:
                 continue
-            name = TopicPartition(topic.name, p.partition_index)
+            tp = TopicPartition(topic.name, p.partition_index)
             epoch = p.committed_leader_epoch if request.version >= 6 else -1
-            offsets[name] = CommittedOffset(
+            offsets[tp] = CommittedOffset(
                 p.committed_offset, epoch, p.committed_metadata or "", services.clock_ms(), topic.topic_id
             )
-            named[name] = answer
+            named[tp] = answer
     if offsets:
-        for name, code in (await services.groups.commit(m.group_id, committer, offsets)).items():
+        for tp, code in (await services.groups.commit(m.group_id, committer, offsets)).items():
             gone = by_id and code is ErrorCode.unknown_topic_or_partition  # since it was looked up
-            named[name][name.partition] = ErrorCode.unknown_topic_id if gone else code
+            named[tp][tp.partition] = ErrorCode.unknown_topic_id if gone else code
     return request.respond(topics=_committed(request, codes))
+
+
+def _unreadable(services: Services, request: Request, topic: str | None) -> ErrorCode | None:
+    """Why the client may not read the topic; None where it may, or no name is known."""
+    if topic is None:
+        return None
+    return services.access.refusal(request.context, Operation.READ, ResourceType.TOPIC, topic)
 
 
 def _topic_by_id(services: Services, topic_id: UUID | None) -> TopicImage | None:
@@ -85,29 +98,30 @@ async def offset_fetch(services: Services, request: Request) -> Any:
     """One group up to version 7, several from 8 on; null topics (version 2 up) ask for all that is stored."""
     m = request.message
     if request.version < 8:
-        names, code, found = await _fetch(services, m.group_id, m.topics)
+        names, code, found = await _fetch(services, request, m.group_id, m.topics)
         if request.version == 1 and code is not ErrorCode.none:
             names = [name for topic in m.topics or () for name in _names(topic)]
-        return request.respond(error_code=code, topics=_fetched(request, names, found, code))
+        return request.respond(error_code=code, topics=_fetched(services, request, names, found, code))
     groups = []
     for group in m.groups:
-        names, code, found = await _fetch(services, group.group_id, group.topics)
+        names, code, found = await _fetch(services, request, group.group_id, group.topics)
         groups.append(
             request.part(
                 "OffsetFetchResponseGroup",
                 group_id=group.group_id,
                 error_code=code,
-                topics=_fetched(request, names, found, code),
+                topics=_fetched(services, request, names, found, code),
             )
         )
     return request.respond(groups=tuple(groups))
 
 
 async def _fetch(
-    services: Services, group_id: str, topics: Iterable[Any] | None
+    services: Services, request: Request, group_id: str, topics: Iterable[Any] | None
 ) -> tuple[list[TopicPartition], ErrorCode, dict[TopicPartition, CommittedOffset]]:
     """(partitions to answer, error of the group, what is stored)."""
-    error = services.groups.not_mine(group_id)
+    error = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+    error = error or services.groups.not_mine(group_id)
     if error is not None:
         return [], error, {}
     names = None if topics is None else [name for topic in topics for name in _names(topic)]
@@ -115,7 +129,13 @@ async def _fetch(
         found = await services.groups.fetch(group_id, names)
     except KlammError as problem:
         return [], problem.code, {}
-    return sorted(found) if names is None else names, ErrorCode.none, found
+    if names is None:
+        names = [name for name in sorted(found) if _hidden(services, request, name.topic) is None]
+    return names, ErrorCode.none, found
+
+
+def _hidden(services: Services, request: Request, topic: str) -> ErrorCode | None:
+    return services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def _names(topic: Any) -> list[TopicPartition]:
@@ -123,6 +143,7 @@ def _names(topic: Any) -> list[TopicPartition]:
 
 
 def _fetched(
+    services: Services,
     request: Request,
     names: Iterable[TopicPartition],
     found: Mapping[TopicPartition, CommittedOffset],
@@ -132,14 +153,15 @@ def _fetched(
     suffix = "s" if request.version >= 8 else ""
     topics: dict[str, list[Any]] = {}
     for name in names:
-        stored = found.get(name, CommittedOffset(-1))
+        hidden = _hidden(services, request, name.topic)
+        stored = CommittedOffset(-1) if hidden else found.get(name, CommittedOffset(-1))
         part = request.part(
             "OffsetFetchResponsePartition" + suffix,
             partition_index=name.partition,
             committed_offset=stored.offset,
             committed_leader_epoch=stored.leader_epoch,
             metadata=stored.metadata,
-            error_code=code,
+            error_code=hidden or code,
         )
         topics.setdefault(name.topic, []).append(part)
     kind = "OffsetFetchResponseTopic" + suffix
@@ -151,9 +173,12 @@ async def offset_delete(services: Services, request: Request) -> Any:
     m = request.message
     if not m.group_id:
         return request.respond(error_code=ErrorCode.invalid_group_id, topics=())
-    codes = await services.groups.delete_offsets(
-        m.group_id, [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
-    )
+    refused = services.access.refusal(request.context, Operation.DELETE, ResourceType.GROUP, m.group_id)
+    if refused is not None:
+        return request.respond(error_code=refused, topics=())
+    unreadable = {topic.name: _unreadable(services, request, topic.name) for topic in m.topics}
+    names = [TopicPartition(topic.name, p.partition_index) for topic in m.topics for p in topic.partitions]
+    codes = await services.groups.delete_offsets(m.group_id, [n for n in names if unreadable[n.topic] is None])
     if isinstance(codes, ErrorCode):
         return request.respond(error_code=codes, topics=())
     topics = tuple(
@@ -164,7 +189,7 @@ async def offset_delete(services: Services, request: Request) -> Any:
                 request.part(
                     "OffsetDeleteResponsePartition",
                     partition_index=p.partition_index,
-                    error_code=codes[TopicPartition(topic.name, p.partition_index)],
+                    error_code=unreadable[topic.name] or codes[TopicPartition(topic.name, p.partition_index)],
                 )
                 for p in topic.partitions
             ),

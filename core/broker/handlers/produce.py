@@ -1,27 +1,29 @@
 """Produce: each batch is checked, appended and acknowledged as it came; only some have to be opened (design D2).
 
-A small append goes to the page cache right on the event loop. What may block (a batch to be opened, an append that
-flushes, a large one) runs on a worker thread.
+Every batch takes one path: `_append_now` appends it to the page cache right on the event loop, or `_append_later` on a
+worker thread where that may block (a batch to be opened, an append that flushes, a large one). The fast path is a
+branch in it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the
+same function, is stored without a header object, and is answered in one call.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
+from ...interfaces.authorizer import Operation, ResourceType
 from ...log.errors import RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
-from ...log.validation import AppendOrigin
 from ...protocol.apis import ApiKey
-from ...protocol.headers import response_frame
 from ...protocol.messages import Buffer
-from ...protocol.one_batch import OneBatch
-from ...protocol.produce import Produced, ProducePartition, ProduceRequest, write_produce_response
+from ...protocol.produce.fast_path import write_fast_produce_response
+from ...protocol.produce.request import FastProduceRequest, ProduceRequest, as_produce_request
+from ...protocol.produce.response import Produced, write_produce_response
+from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
-from ...records.native import produced
-from ...records.plain_produce import PlainProduce
 from ..network.context import Request
 from ..partitions import LedPartition
 from ..services import Services
@@ -33,75 +35,56 @@ ON_LOOP_BYTES = 512 * 1024
 MAX_RECORD_ERRORS = 10_000
 """Records that one response names."""
 
-
-class _Outcomes:
-    """What the partitions of one request answer."""
-
-    def __init__(self) -> None:
-        self.all: list[Produced] = []
-        self._room = MAX_RECORD_ERRORS
-
-    def add(self, outcome: Produced) -> None:
-        if len(outcome.record_errors) > self._room:
-            outcome = replace(outcome, record_errors=outcome.record_errors[: self._room])
-        self._room -= len(outcome.record_errors)
-        self.all.append(outcome)
+Response = list[Buffer] | None
+"""The encoded body; None with acks=0."""
+Appended = tuple[LedPartition, AppendResult]
 
 
-def produce(services: Services, request: Request) -> Any:
-    message: ProduceRequest = request.message
+def produce(services: Services, request: Request) -> bytes | Response | Coroutine[Any, Any, Response]:
+    message: ProduceRequest | FastProduceRequest = request.message
+    if isinstance(message, tuple):
+        return _produce_one(services, request, message)
     refused = _refusal(message)
     if refused is not None:
-        return _respond(services, request, [Produced(p.topic, p.partition, refused) for p in message.partitions])
+        all_refused = [Produced(p.topic, p.partition, refused) for p in message.partitions]
+        return _respond(services, request, message.acks, all_refused)
     outcomes = _Outcomes()
     for index, part in enumerate(message.partitions):
-        outcome = _append_now(services, part, message.acks)
+        outcome = _append_now(services, request, part.topic, part.partition, part.batch, message.acks)
         if outcome is None:
-            return _produce_rest(services, request, outcomes, message.partitions[index:])
+            return _produce_rest(services, request, message, outcomes, index)
         outcomes.add(outcome)
-    return _respond(services, request, outcomes.all)
+    return _respond(services, request, message.acks, outcomes.all)
 
 
-def produce_plain(services: Services, request: PlainProduce) -> list[Buffer] | None:
-    """`produce` for the one batch that most requests are, without the machinery: the response frame, or None where the
-    batch cannot be taken at once; nothing has then happened, and `produce` takes it up."""
-    version, correlation_id, acks, topic, partition, records, count = request[:7]
-    led = services.partitions.find(topic, partition)
-    if led is None or services.validation.applies_to(topic):
-        return None
-    log = led.log
-    if acks == -1 and led.in_sync < log.config.min_insync_replicas:
-        return None
-    try:
-        result = log.append(records, leader_epoch=led.leader_epoch, on_loop=True, checked=request, commit=True)
-    except WouldBlockError:
-        return None
-    except KlammError as error:
-        return _one_failed(services, led, OneBatch(*request[:6]), error)
-    size = len(records)
-    if result.high_watermark_advanced:
-        led.shown(size)
-    traffic = led.traffic
-    traffic.produces += 1
-    traffic.bytes_in += size
-    traffic.messages_in += count
-    base_offset, _, append_time_ms, _, _ = result
-    return [produced(version, topic, correlation_id, partition, base_offset, append_time_ms, log.log_start_offset, 0)]
+def _produce_one(
+    services: Services, request: Request, message: FastProduceRequest
+) -> bytes | Response | Coroutine[Any, Any, Response]:
+    """The fast path: `produce` for the one batch that most requests are, without an object for each part of it."""
+    version, correlation_id, _, acks, _, topic, partition, checked = message
+    outcome = _append_now(services, request, topic, partition, checked[0], acks, checked)
+    if isinstance(outcome, tuple):
+        led, (base_offset, _, append_time_ms, _, _) = outcome
+        return write_fast_produce_response(
+            version, topic, correlation_id, partition, base_offset, append_time_ms, led.log.log_start_offset,
+            request.context.throttle_ms,
+        )  # fmt: skip
+    outcomes = _Outcomes()
+    if outcome is None:
+        return _produce_rest(services, request, as_produce_request(message), outcomes, 0)
+    outcomes.add(outcome)
+    return _respond(services, request, acks, outcomes.all)
 
 
-def _one_failed(services: Services, led: LedPartition, request: OneBatch, error: KlammError) -> list[Buffer]:
-    """Not handed on to `produce`: a failed append may have set the batch's timestamps."""
-    outcome = _failed(led, ProducePartition(request.topic, request.partition, request.records), error)
-    services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
-    body = write_produce_response([outcome], request.version)
-    return response_frame(ApiKey.PRODUCE, request.version, request.correlation_id, [body])
-
-
-async def _produce_rest(services: Services, request: Request, outcomes: _Outcomes, rest: list[ProducePartition]) -> Any:
-    for part in rest:
-        outcome = _append_now(services, part, request.message.acks)
-        outcomes.add(outcome or await _append_later(services, part, request.message.acks))
-    return _respond(services, request, outcomes.all)
+async def _produce_rest(
+    services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes, first: int
+) -> Response:
+    """The partitions from `first` on, whose batch may block."""
+    for index, part in enumerate(message.partitions[first:]):
+        asked = (services, request, part.topic, part.partition, part.batch, message.acks)
+        outcome = _append_now(*asked) if index else None
+        outcomes.add(outcome or await _append_later(*asked))
+    return _respond(services, request, message.acks, outcomes.all)
 
 
 def _refusal(message: ProduceRequest) -> ErrorCode | None:
@@ -112,91 +95,111 @@ def _refusal(message: ProduceRequest) -> ErrorCode | None:
     return None
 
 
-def _may_block(services: Services, led: LedPartition, records: memoryview) -> bool:
-    """As far as the log does not say so itself."""
-    return len(records) > ON_LOOP_BYTES or services.validation.applies_to(led.name.topic)
-
-
-def _append_now(services: Services, part: ProducePartition, acks: int) -> Produced | None:
-    """None where it belongs on a worker thread; nothing has then happened."""
-    led = services.led(part.topic, part.partition)
+def _append_now(
+    services: Services,
+    request: Request,
+    topic: str,
+    partition: int,
+    batch: memoryview,
+    acks: int,
+    checked: CheckedBatch | None = None,
+) -> Appended | Produced | None:
+    """Appends on the event loop. Returns the partition and where the batch is, a refusal, or None where appending may
+    block; nothing has then happened. `checked`: the batch, where it was checked while its request was read."""
+    led = _accepted(services, request, topic, partition, batch, acks)
     if not isinstance(led, LedPartition):
-        return Produced(part.topic, part.partition, led)
-    if part.records is not None and _may_block(services, led, part.records):
+        return led
+    if len(batch) > ON_LOOP_BYTES or services.validation.applies_to(topic):
         return None
     try:
-        records = _checked(led, part, acks)
-        result = led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch, on_loop=True)
+        result = led.log.append(batch, leader_epoch=led.leader_epoch, on_loop=True, checked=checked, commit=True)
     except WouldBlockError:
         return None
     except KlammError as error:
-        return _failed(led, part, error)
-    return _appended(led, records, result)
+        return _failed(led, batch, error)
+    led.appended(len(batch), result)
+    return led, result
 
 
-async def _append_later(services: Services, part: ProducePartition, acks: int) -> Produced:
-    led = services.led(part.topic, part.partition)
+async def _append_later(
+    services: Services, request: Request, topic: str, partition: int, batch: memoryview, acks: int
+) -> Appended | Produced:
+    """Appends on a worker thread."""
+    led = _accepted(services, request, topic, partition, batch, acks)  # time has passed since `_append_now`
     if not isinstance(led, LedPartition):
-        return Produced(part.topic, part.partition, led)
+        return led
     try:
-        records = _checked(led, part, acks)
-        result = await services.workers.disk(_open_and_append, services, led, records)
+        result = await services.workers.disk(_open_and_append, services, led, batch)
     except KlammError as error:
-        return _failed(led, part, error)
-    return _appended(led, records, result)
+        return _failed(led, batch, error)
+    led.appended(len(batch), result)
+    return led, result
 
 
-def _open_and_append(services: Services, led: LedPartition, records: memoryview) -> AppendResult:
+def _accepted(
+    services: Services, request: Request, topic: str, partition: int, batch: memoryview, acks: int
+) -> LedPartition | Produced:
+    """The partition, where the client may write and this broker may take the batch; the log checks what is in it."""
+    access = services.access
+    if access.enforced and not access.allows(request.context, Operation.WRITE, ResourceType.TOPIC, topic):
+        return Produced(topic, partition, ErrorCode.topic_authorization_failed)
+    led = services.led(topic, partition)
+    if not isinstance(led, LedPartition):
+        return Produced(topic, partition, led)
+    if len(batch) < HEADER_SIZE:
+        error = BrokerError(ErrorCode.invalid_record, f"{led.name}: a Produce request needs one whole record batch")
+        return _failed(led, batch, error)
+    if acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
+        said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {led.log.config.min_insync_replicas}"
+        return _failed(led, batch, BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}"))
+    return led
+
+
+def _open_and_append(services: Services, led: LedPartition, batch: memoryview) -> AppendResult:
     """Blocking: what a worker thread does with a batch."""
     if services.validation.applies_to(led.name.topic):
-        services.validation.check(led.name, records)
-    return led.log.append(records, origin=AppendOrigin.CLIENT, leader_epoch=led.leader_epoch)
+        services.validation.check(led.name, batch)
+    return led.log.append(batch, leader_epoch=led.leader_epoch, commit=True)
 
 
-def _checked(led: LedPartition, part: ProducePartition, acks: int) -> memoryview:
-    """The batch, if this broker may take it at all; the log checks what is in it."""
-    if part.records is None or len(part.records) < HEADER_SIZE:
-        raise BrokerError(ErrorCode.invalid_record, f"{led.name}: a Produce request needs one whole record batch")
-    least = led.log.config.min_insync_replicas
-    if acks == -1 and led.in_sync < least:
-        raise BrokerError(
-            ErrorCode.not_enough_replicas,
-            f"{led.name}: {led.in_sync} replicas are in sync, min.insync.replicas is {least}",
-        )
-    return part.records
-
-
-def _failed(led: LedPartition, part: ProducePartition, error: KlammError) -> Produced:
+def _failed(led: LedPartition, batch: memoryview, error: KlammError) -> Produced:
     led.traffic.failed_produces += 1
-    log.debug("refused a batch of %d bytes: %s", len(part.records or b""), error)
+    log.debug("refused a batch of %d bytes: %s", len(batch), error)
     named = error.record_errors if isinstance(error, RecordValidationError) else ()
     start = led.log.log_start_offset if named else -1
-    return Produced(
-        part.topic, part.partition, error.code, log_start_offset=start, message=str(error), record_errors=named
-    )
+    topic, partition = led.name
+    return Produced(topic, partition, error.code, log_start_offset=start, message=str(error), record_errors=named)
 
 
-def _appended(led: LedPartition, records: memoryview, result: AppendResult) -> Produced:
-    led.published(len(records))
-    traffic = led.traffic
-    traffic.produces += 1
-    traffic.bytes_in += len(records)
-    traffic.messages_in += result.last_offset - result.base_offset + 1
-    return Produced(
-        led.name.topic,
-        led.name.partition,
-        base_offset=result.base_offset,
-        log_append_time_ms=result.log_append_time_ms,
-        log_start_offset=led.log.log_start_offset,
-    )
+class _Outcomes:
+    """What the partitions of one request answer."""
+
+    def __init__(self) -> None:
+        self.all: list[Produced] = []
+        self._room = MAX_RECORD_ERRORS
+
+    def add(self, outcome: Appended | Produced) -> None:
+        if isinstance(outcome, tuple):
+            led, result = outcome
+            outcome = Produced(
+                led.name.topic,
+                led.name.partition,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time_ms,
+                log_start_offset=led.log.log_start_offset,
+            )
+        if len(outcome.record_errors) > self._room:
+            outcome = replace(outcome, record_errors=outcome.record_errors[: self._room])
+        self._room -= len(outcome.record_errors)
+        self.all.append(outcome)
 
 
-def _respond(services: Services, request: Request, outcomes: list[Produced]) -> Any:
+def _respond(services: Services, request: Request, acks: int, outcomes: Sequence[Produced]) -> Response:
     """With acks=0 there is no response; an error then closes the connection, which is how the client learns of it."""
     for outcome in outcomes:
         if outcome.error is not ErrorCode.none:
             services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
-    if request.message.acks != 0:
+    if acks != 0:
         return [write_produce_response(outcomes, request.version, request.context.throttle_ms)]
     failed = next((o for o in outcomes if o.error is not ErrorCode.none), None)
     if failed is not None:

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from ...errors import CoordinationError, ErrorCode, KlammError
+from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
 from ..network.context import Request
 from ..services import Services
 
@@ -26,6 +27,8 @@ async def init_producer_id(services: Services, request: Request) -> Any:
         )
         code = ErrorCode.transactional_id_authorization_failed
         return request.respond(error_code=code, producer_id=-1, producer_epoch=-1)
+    if not _may_write(services, request):
+        return request.respond(error_code=ErrorCode.cluster_authorization_failed, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await services.producer_ids.next()
     except CoordinationError as error:
@@ -34,3 +37,11 @@ async def init_producer_id(services: Services, request: Request) -> Any:
     except KlammError as error:
         return request.respond(error_code=error.code, producer_id=-1, producer_epoch=-1)
     return request.respond(error_code=ErrorCode.none, producer_id=producer_id, producer_epoch=0)
+
+
+def _may_write(services: Services, request: Request) -> bool:
+    """Whether the client may write idempotently, or to any topic at all (KIP-679)."""
+    access, context = services.access, request.context
+    return access.allows(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or any(
+        access.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) for topic in services.image.topics
+    )

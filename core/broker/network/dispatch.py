@@ -1,4 +1,6 @@
-"""From a frame to a response frame: header, schema, handler, encoding.
+"""The path of every request: its client is authenticated once, then it is read, handled, counted and framed.
+
+Handlers ask `services.access` whether the client may use the resources that the request names.
 
 An API or version that is not served closes the connection, as Kafka does; only ApiVersions answers an unknown version
 (error 35 in a version-0 body, with what is offered), so that a newer client can come down to it.
@@ -15,22 +17,18 @@ from ...errors import ProtocolError
 from ...protocol import messages
 from ...protocol.apis import SERVED, ApiKey
 from ...protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
-from ...protocol.messages import Buffer
-from ...protocol.produce import read_produce_request
-from ...records.native import plain_produce
-from ...records.plain_produce import PlainProduce
+from ...protocol.produce.fast_path import read_fast_produce_request
+from ...protocol.produce.request import read_produce_request
 from ..metrics.counters import errors_in
 from ..services import Services
 from .connection import Reply
-from .context import ConnectionContext, Request, RequestContext
+from .context import ConnectionContext, Request, RequestContext, fast_produce_request
 
 Handler = Callable[[Services, Request], Any]
-"""Takes a decoded request; returns the response message, its encoded pieces (a list), None for no response, or a
-coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
-`ProtocolError` closes the connection."""
-
-ProducePlain = Callable[[Services, PlainProduce], "list[Buffer] | None"]
-"""The short way of a Produce of one batch; None sends it the long way."""
+"""Takes a decoded request; returns the response message, its encoded pieces (a list), a whole response frame (`bytes`),
+None for no response, or a coroutine of one of these where it has to wait. Errors that belong to the protocol go into
+the response; a `ProtocolError` closes the connection. A handler that returns pieces or a frame counts the errors in
+them itself."""
 
 _LEASED: Final = frozenset(
     {
@@ -52,74 +50,67 @@ _LEASED: Final = frozenset(
 (`lease`). All others either change the coordination, which refuses a session that is over, or only tell."""
 
 _BY_NUMBER = {int(api): api for api in ApiKey}
+_PRODUCE: Final = ApiKey.PRODUCE
 
 
 class Dispatcher:
     """Callable as a connection's `Dispatch`."""
 
-    def __init__(
-        self, services: Services, handlers: Mapping[ApiKey, Handler], produce_plain: ProducePlain | None = None
-    ) -> None:
+    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler]) -> None:
         self._services = services
         self._handlers = handlers
-        self._produce_plain = produce_plain
         self._metrics = services.metrics
-        self._produce_times = services.metrics.requests[ApiKey.PRODUCE]
+        self._times = services.metrics.requests
         self._lease = services.lease
+        self._access = services.access
 
     def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
         begun = monotonic_ns()
+        if not connection.authenticated:
+            self._access.authenticate(connection)
         if begun > self._lease.deadline_ns and int.from_bytes(frame[:2]) in _LEASED:
             return self._confirmed_first(connection, frame)
-        if self._produce_plain is not None:
-            plain = plain_produce(frame)
-            if plain is not None:
-                reply = self._produce_plain(self._services, plain)
-                if reply is not None:
-                    ended = monotonic_ns()
-                    self._produce_times.add(ended - begun)
-                    if ended > self._lease.deadline_ns:
-                        return self._held_back(reply)
-                    return reply
-        return self._any(connection, frame, begun)
+        return self._handle(connection, frame, begun)
 
-    def _any(self, connection: ConnectionContext, frame: bytearray, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
-        header = read_request_header(frame)
-        api, version = _served(header)
-        if version is None:
-            body = messages.request(api, 0).build()
-            version = 0
-            context = RequestContext(connection, header.client_id or "", header.correlation_id, unsupported=True)
-        else:
-            schema = messages.request(api, version)
-            offset = skip_tags(frame, header.end) if schema.header_flexible else header.end
-            if api is ApiKey.PRODUCE:
-                body = read_produce_request(frame, offset, version)
-            else:
-                # Kafka's brokers read what they know and pass over the rest; librdkafka relies on it: its request for
-                # all topics (Metadata v9) ends in one byte too many.
-                body = schema.decode(frame, offset, whole=False)
-            context = RequestContext(connection, header.client_id or "", header.correlation_id)
-        request = Request(api, version, body, context, messages.response(api, version))
-        outcome = self._handlers[api](self._services, request)
-        if asyncio.iscoroutine(outcome):
+    def _handle(
+        self, connection: ConnectionContext, frame: bytearray, begun: int
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        request = read_request(connection, frame)
+        outcome = self._handlers[request.api](self._services, request)
+        if type(outcome) is not bytes and asyncio.iscoroutine(outcome):
             return self._later(request, outcome, begun)
-        reply = self._frame(request, outcome, begun)
-        return self._held_back(reply) if self._lapsed(api) else reply
+        return self._answer(request, outcome, begun)
 
     async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any], begun: int) -> Reply:
-        reply = self._frame(request, await outcome, begun)
-        return await self._held_back(reply) if self._lapsed(request.api) else reply
+        reply = self._answer(request, await outcome, begun)
+        return await reply if asyncio.iscoroutine(reply) else reply
 
-    def _lapsed(self, api: ApiKey) -> bool:
-        """Whether the lease ran out while a Produce was handled."""
-        return api is ApiKey.PRODUCE and monotonic_ns() > self._lease.deadline_ns
+    def _answer(self, request: Request, outcome: Any, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
+        """Frames the response, and counts the request and its time."""
+        reply: Reply = [outcome] if type(outcome) is bytes else self._framed(request, outcome)
+        ended = monotonic_ns()
+        api = request.api
+        self._times[api].add(ended - begun)
+        if ended > self._lease.deadline_ns and api is _PRODUCE:
+            return self._held_back(reply)
+        return reply
+
+    def _framed(self, request: Request, outcome: Any) -> Reply:
+        if outcome is None:
+            return None
+        body = outcome
+        if not isinstance(outcome, list):
+            assert request.reply is not None
+            body = [request.reply.encode(outcome)]
+            for error in errors_in(outcome):
+                self._metrics.count_error(request.api, error)
+        return response_frame(request.api, request.version, request.context.correlation_id, body)
 
     async def _confirmed_first(self, connection: ConnectionContext, frame: bytearray) -> Reply:
         """Handled once it is certain that this broker is still registered."""
         if await self._lease.confirmed() is None:
             raise _unconfirmed()
-        outcome = self._any(connection, frame, monotonic_ns())
+        outcome = self._handle(connection, frame, monotonic_ns())
         return await outcome if asyncio.iscoroutine(outcome) else outcome
 
     async def _held_back(self, reply: Reply) -> Reply:
@@ -130,19 +121,32 @@ class Dispatcher:
             raise _unconfirmed()
         return reply
 
-    def _frame(self, request: Request, outcome: Any, begun: int) -> Reply:
-        reply = _frame(request, outcome)
-        self._metrics.requests[request.api].add(monotonic_ns() - begun)
-        if outcome is not None and not isinstance(outcome, list):
-            for error in errors_in(outcome):
-                self._metrics.count_error(request.api, error)
-        return reply
-
 
 def _unconfirmed() -> ProtocolError:
     return ProtocolError(
         "this broker does not know whether it is still registered, after a standstill or its session's end"
     )
+
+
+def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
+    """Decodes a frame, without its length. `ProtocolError` where it cannot be read or is not served."""
+    fast = read_fast_produce_request(frame)
+    if fast is not None:
+        return fast_produce_request(connection, fast)
+    header = read_request_header(frame)
+    api, version = _served(header)
+    client_id, correlation_id = header.client_id or "", header.correlation_id
+    if version is None:
+        context = RequestContext(connection, client_id, correlation_id, unsupported=True)
+        return Request(api, 0, messages.request(api, 0).build(), context, messages.response(api, 0))
+    context = RequestContext(connection, client_id, correlation_id)
+    schema = messages.request(api, version)
+    offset = skip_tags(frame, header.end) if schema.header_flexible else header.end
+    if api is _PRODUCE:
+        return Request(api, version, read_produce_request(frame, offset, version), context, None)
+    # Kafka's brokers read what they know and pass over the rest; librdkafka relies on it: its request for all topics
+    # (Metadata v9) ends in one byte too many.
+    return Request(api, version, schema.decode(frame, offset, whole=False), context, messages.response(api, version))
 
 
 def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:
@@ -156,10 +160,3 @@ def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:
     if api is ApiKey.API_VERSIONS:
         return api, None
     raise ProtocolError(f"{api.name} version {header.api_version} is not served ({low} to {high} are)")
-
-
-def _frame(request: Request, outcome: Any) -> Reply:
-    if outcome is None:
-        return None
-    body = outcome if isinstance(outcome, list) else [request.reply.encode(outcome)]
-    return response_frame(request.api, request.version, request.context.correlation_id, body)

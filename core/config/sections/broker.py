@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, field_validator, model_validator
 
 from ..address import Listener, parse_listeners
-from ..choice import PluginChoices
+from ..choice import OptionalPlugin, PluginChoices
 from ..section import (
     INT_MAX,
     ConfigPath,
@@ -104,6 +104,8 @@ class BrokerConfig(Section):
     )
     producer_id_expiration_ms: Int = key(86_400_000, "How long an idle idempotent producer is remembered.", ge=1)
 
+    authenticator: OptionalPlugin = key(None, "Says who a client is; without one everybody is User:ANONYMOUS.")
+    authorizer: OptionalPlugin = key(None, "Says what a principal may do; without one everybody may do everything.")
     topic_validators: PluginChoices = key((), "Topic validators, in the order in which they are asked.")
 
     group_min_session_timeout_ms: Int = key(6_000, "The shortest session time-out of a group member.", ge=0)

@@ -46,15 +46,16 @@ static PyMethodDef methods[] = {
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},
     {"seal", native_seal, METH_VARARGS, NULL},
     {"partitions", native_partitions, METH_VARARGS, NULL},
-    {"plain_produce", native_plain_produce, METH_O, NULL},
-    {"produced", (PyCFunction)(void (*)(void))native_produced, METH_FASTCALL, NULL},
+    {"read_fast_produce_request", native_read_fast_produce_request, METH_O, NULL},
+    {"write_fast_produce_response", (PyCFunction)(void (*)(void))native_write_fast_produce_response, METH_FASTCALL,
+     NULL},
     {NULL, NULL, 0, NULL},
 };
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, prepare}, {0, NULL}};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "Record batches to columns and back; see pure.py.",
+    PyModuleDef_HEAD_INIT, .m_name = "_native", .m_doc = "Record batches to columns and back; see fallback.py.",
     .m_size = sizeof(State), .m_methods = methods, .m_slots = slots, .m_traverse = traverse, .m_clear = clear,
 };
 

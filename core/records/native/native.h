@@ -123,7 +123,7 @@ PyObject *native_encode_records(PyObject *module, PyObject *args);
 PyObject *native_encode_columns(PyObject *module, PyObject *args);
 PyObject *native_seal(PyObject *module, PyObject *args);
 PyObject *native_partitions(PyObject *module, PyObject *args);
-PyObject *native_plain_produce(PyObject *module, PyObject *frame);
-PyObject *native_produced(PyObject *module, PyObject *const *args, Py_ssize_t count);
+PyObject *native_read_fast_produce_request(PyObject *module, PyObject *frame);
+PyObject *native_write_fast_produce_response(PyObject *module, PyObject *const *args, Py_ssize_t count);
 
 #endif

@@ -1,4 +1,5 @@
-/* The Produce request that clients send most, and its response; one_batch.py in core/protocol says what it is. */
+/* The fast path of Produce: the request that clients send most, and its response. core/protocol/produce/fast_path.py
+   says which one that is, core/records/checked_batch.py what its batch has passed. */
 #include "native.h"
 
 #define FIRST_VERSION 3
@@ -12,19 +13,20 @@
 /* Where the parts of a request are; positions count from its first byte. */
 typedef struct {
     int version, acks;
-    int32_t correlation_id, partition;
+    int32_t correlation_id, timeout_ms, partition;
     int64_t client_end, topic, topic_end, records, records_end;
 } Request;
 
 static int get_i16(const uint8_t *p) { return (int16_t)((uint16_t)p[0] << 8 | p[1]); }
 
-/* 1 where the parts lie within `size` bytes and are of the plain form. */
+/* 1 where the parts lie within `size` bytes and are of the form of the fast path. */
 static int find_parts(const uint8_t *p, int64_t size, Request *r) {
     int64_t at = r->client_end;
     if (size - at < 14)
         return 0;
     int name = get_i16(p + at + 12);
     r->acks = get_i16(p + at + 2);
+    r->timeout_ms = get_i32(p + at + 4);
     if (get_i16(p + at) != -1 || get_i32(p + at + 8) != 1 || name <= 0)
         return 0;
     r->topic = at + 14;
@@ -44,6 +46,7 @@ static int find_compact_parts(const uint8_t *p, int64_t size, Request *r) {
         return 0;
     int name = p[at + 9];
     r->acks = get_i16(p + at + 2);
+    r->timeout_ms = get_i32(p + at + 4);
     if (p[at] || p[at + 1] || p[at + 8] != 2 || name <= 1 || name > LONGEST_COMPACT + 1)
         return 0;
     r->topic = at + 10;
@@ -69,7 +72,7 @@ static int find_compact_parts(const uint8_t *p, int64_t size, Request *r) {
     return size - r->records_end >= 3 && !tags[0] && !tags[1] && !tags[2];
 }
 
-static int is_plain(const uint8_t *p, int64_t size, Request *r) {
+static int is_one_batch(const uint8_t *p, int64_t size, Request *r) {
     if (size < CLIENT_AT || get_i16(p) != 0)
         return 0;
     r->version = get_i16(p + 2);
@@ -83,7 +86,7 @@ static int is_plain(const uint8_t *p, int64_t size, Request *r) {
     return r->acks == 1 || r->acks == -1;
 }
 
-/* Whether a batch breaks no rule that holds for every topic: Validator._ordinary in core/log, but for the limits. */
+/* Whether a batch breaks no rule that holds for every topic: check_batch in core/records/checked_batch.py. */
 static int is_ordinary(const uint8_t *b, int64_t size) {
     if (size < HEADER_SIZE || size > MOST_BYTES)
         return 0;
@@ -105,13 +108,6 @@ static int decode(const uint8_t *p, int64_t size, PyObject **text) {
     return *text == NULL ? -1 : 0;
 }
 
-static int is_ascii(const uint8_t *p, int64_t size) {
-    uint8_t any = 0;
-    for (int64_t i = 0; i < size; i++)
-        any |= p[i];
-    return any < 0x80;
-}
-
 static PyObject *view_of(PyObject *frame, const Request *r) {
     PyObject *result = NULL, *whole = PyMemoryView_FromObject(frame);
     if (whole != NULL) {
@@ -121,17 +117,8 @@ static PyObject *view_of(PyObject *frame, const Request *r) {
     return result;
 }
 
-/* The fields of the tuple in their order; takes `topic`. */
-static PyObject *fields(PyObject *frame, const Request *r, PyObject *topic, const uint8_t *b, long long crc) {
-    PyObject *items[] = {
-        PyLong_FromLong(r->version),           PyLong_FromLong(r->correlation_id),
-        PyLong_FromLong(r->acks),              topic,
-        PyLong_FromLong(r->partition),         view_of(frame, r),
-        PyLong_FromLong(get_i32(b + 57)),      PyLong_FromLongLong(get_i64(b + 27)),
-        PyLong_FromLongLong(get_i64(b + 35)),  PyLong_FromLong(get_i16(b + CRC_FROM)),
-        PyLong_FromLongLong(get_i64(b + 43)),  PyLong_FromLongLong(crc),
-    };
-    const int count = sizeof items / sizeof *items;
+/* A tuple of `count` items, which it takes; NULL where one of them is missing. */
+static PyObject *tuple_of(PyObject **items, int count) {
     PyObject *result = PyTuple_New(count);
     int wrong = result == NULL;
     for (int i = 0; i < count; i++) {
@@ -146,10 +133,36 @@ static PyObject *fields(PyObject *frame, const Request *r, PyObject *topic, cons
     return result;
 }
 
+/* CheckedBatch: the batch and the fields of its header that an append needs. */
+static PyObject *checked_batch(PyObject *frame, const Request *r, const uint8_t *b, long long crc) {
+    PyObject *items[] = {
+        view_of(frame, r),
+        PyLong_FromLong(get_i32(b + 57)),
+        PyLong_FromLongLong(get_i64(b + 27)),
+        PyLong_FromLongLong(get_i64(b + 35)),
+        PyLong_FromLong(get_i16(b + CRC_FROM)),
+        PyLong_FromLongLong(get_i64(b + 43)),
+        PyLong_FromLongLong(crc),
+    };
+    return tuple_of(items, sizeof items / sizeof *items);
+}
+
+/* FastProduceRequest; takes `client` and `topic`. */
+static PyObject *fast_request(PyObject *frame, const Request *r, PyObject *client, PyObject *topic, long long crc,
+                              const uint8_t *b) {
+    PyObject *items[] = {
+        PyLong_FromLong(r->version),    PyLong_FromLong(r->correlation_id),
+        client,                         PyLong_FromLong(r->acks),
+        PyLong_FromLong(r->timeout_ms), topic,
+        PyLong_FromLong(r->partition),  checked_batch(frame, r, b, crc),
+    };
+    return tuple_of(items, sizeof items / sizeof *items);
+}
+
 static PyObject *read_request(PyObject *frame, const uint8_t *p, int64_t size) {
     Request r;
     PyObject *topic = NULL, *client = NULL;
-    if (!is_plain(p, size, &r) || !is_ordinary(p + r.records, r.records_end - r.records))
+    if (!is_one_batch(p, size, &r) || !is_ordinary(p + r.records, r.records_end - r.records))
         return Py_NewRef(Py_None);
     const uint8_t *b = p + r.records;
     int64_t length = r.records_end - r.records;
@@ -159,19 +172,22 @@ static PyObject *read_request(PyObject *frame, const uint8_t *p, int64_t size) {
             return Py_NewRef(Py_None);
         crc = -1;
     }
-    if (!is_ascii(p + CLIENT_AT, r.client_end - CLIENT_AT)) {
-        if (decode(p + CLIENT_AT, r.client_end - CLIENT_AT, &client))
-            return NULL;
-        if (client == NULL)
-            return Py_NewRef(Py_None);
-        Py_DECREF(client);
-    }
-    if (decode(p + r.topic, r.topic_end - r.topic, &topic))
+    if (decode(p + CLIENT_AT, r.client_end - CLIENT_AT, &client))
         return NULL;
-    return topic == NULL ? Py_NewRef(Py_None) : fields(frame, &r, topic, b, crc);
+    if (client == NULL)
+        return Py_NewRef(Py_None);
+    if (decode(p + r.topic, r.topic_end - r.topic, &topic)) {
+        Py_DECREF(client);
+        return NULL;
+    }
+    if (topic == NULL) {
+        Py_DECREF(client);
+        return Py_NewRef(Py_None);
+    }
+    return fast_request(frame, &r, client, topic, crc, b);
 }
 
-PyObject *native_plain_produce(PyObject *module, PyObject *frame) {
+PyObject *native_read_fast_produce_request(PyObject *module, PyObject *frame) {
     Py_buffer data;
     (void)module;
     if (PyObject_GetBuffer(frame, &data, PyBUF_SIMPLE) < 0)
@@ -230,12 +246,12 @@ static uint8_t *write_response(uint8_t *p, int version, const int64_t *n, const 
     return version == FLEXIBLE ? put_zeros(p, 1) : p;
 }
 
-PyObject *native_produced(PyObject *module, PyObject *const *args, Py_ssize_t count) {
+PyObject *native_write_fast_produce_response(PyObject *module, PyObject *const *args, Py_ssize_t count) {
     int64_t n[NUMBERS];
     Py_ssize_t size;
     (void)module;
     if (count != NUMBERS + 2 || !PyUnicode_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "produced takes a version, a topic and six numbers");
+        PyErr_SetString(PyExc_TypeError, "write_fast_produce_response takes a version, a topic and six numbers");
         return NULL;
     }
     long version = PyLong_AsLong(args[0]);

@@ -19,7 +19,7 @@ from klamm.core.log.errors import (
 )
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.validation import Validator
-from klamm.core.records.plain_produce import CHECKED_BYTES
+from klamm.core.records.checked_batch import CHECKED_BYTES
 from klammtest.logs import (
     START_MS,
     ManualClock,
@@ -117,7 +117,7 @@ def outcome(log: PartitionLog, data: bytearray, *, checked: bool) -> object:
     """The result, or the error's kind and text."""
     request = from_request(data) if checked else None
     try:
-        return log.append(request[5] if request else bytearray(data), checked=request, commit=True)
+        return log.append(request[0] if request else bytearray(data), checked=request, commit=True)
     except KlammError as error:
         return type(error), str(error)
 
@@ -145,7 +145,7 @@ def test_without_a_commit_nothing_is_shown(tmp_path: Path, general: list[Validat
     log = open_log(tmp_path)
     log.begin_leader_epoch(0)
     for checked in (from_request(batch()), None):
-        assert not log.append(checked[5] if checked else batch(), checked=checked).high_watermark_advanced
+        assert not log.append(checked[0] if checked else batch(), checked=checked).high_watermark_advanced
     assert (log.log_end_offset, log.high_watermark, len(general)) == (2, 0, 1)
 
 
@@ -155,7 +155,7 @@ def test_what_the_log_has_to_look_at_takes_the_general_way(tmp_path: Path, gener
     with pytest.raises(FencedLeaderEpochError):
         append_checked(log, from_request(batch()), leader_epoch=2)
     damaged = from_request(batch([bytes(CHECKED_BYTES)]))
-    damaged[5][-1] ^= 1
+    damaged[0][-1] ^= 1
     with pytest.raises(KlammError, match="fails its CRC"):
         append_checked(log, damaged, leader_epoch=3)
     assert len(general) == 2

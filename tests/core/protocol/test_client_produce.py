@@ -8,8 +8,8 @@ import pytest
 
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
-from klamm.core.protocol.client_produce import write_produce_request
 from klamm.core.protocol.headers import request_frame, request_pieces
+from klamm.core.protocol.produce.client import write_produce_request
 
 VERSIONS = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
 

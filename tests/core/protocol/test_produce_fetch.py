@@ -13,7 +13,8 @@ from klamm.core.errors import ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.protocol.fetch import Fetched, write_fetch_response
-from klamm.core.protocol.produce import Produced, read_produce_request, write_produce_response
+from klamm.core.protocol.produce.request import read_produce_request
+from klamm.core.protocol.produce.response import Produced, write_produce_response
 
 PRODUCE = range(SERVED[ApiKey.PRODUCE][0], SERVED[ApiKey.PRODUCE][1] + 1)
 FETCH = range(SERVED[ApiKey.FETCH][0], SERVED[ApiKey.FETCH][1] + 1)

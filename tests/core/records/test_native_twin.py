@@ -16,8 +16,8 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.records import fallback as pure
 from klamm.core.records import native
 from klamm.core.records.chain import Chain, check_chain
+from klamm.core.records.checked_batch import CHECKED_BYTES, MOST_BYTES
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.plain_produce import CHECKED_BYTES, MOST_BYTES
 from klammtest.native.batches import Twins, produce_request
 
 _native = pytest.importorskip("klamm.core.records._native", reason="klamm was installed without a C compiler")
@@ -30,7 +30,7 @@ def test_generated_batches() -> None:
         twins.batch(seed)
     assert twins.refused > BATCHES, "malformed input is a part of it"
     assert twins.compared - twins.refused > BATCHES
-    assert twins.plain > BATCHES / 2
+    assert twins.fast > BATCHES / 2
 
 
 @settings(max_examples=500, deadline=None)
@@ -63,24 +63,24 @@ def test_crc(data: bytes, seed: int, at: int) -> None:
     assert _native.crc32c(memoryview(data)[at:], seed) == pure.crc32c(memoryview(data)[at:], seed)
 
 
-def test_a_plain_request_of_any_size_shows_its_batch_in_place() -> None:
+def test_a_fast_request_of_any_size_shows_its_batch_in_place() -> None:
     for size in (0, 100, 5000, 524_000, 525_000):
         batch = encode_batch([(1, None, bytes(size), ())])
         frame = bytearray(produce_request(random.Random(1), batch))
-        read = Twins(_native).same("plain_produce", frame)
+        read = Twins(_native).same("read_fast_produce_request", frame)
         assert (read is None) == (len(batch) > MOST_BYTES)
         if read is not None:
-            read[5][0:3] = b"now"
+            read[-1][0][0:3] = b"now"
             assert b"now" in frame
-            read[5][-1] ^= 1
-            again = Twins(_native).same("plain_produce", frame)
+            read[-1][0][-1] ^= 1
+            again = Twins(_native).same("read_fast_produce_request", frame)
             assert (again is None) == (len(batch) <= CHECKED_BYTES), "a small batch's CRC is checked"
 
 
 def test_a_response_takes_only_what_fits() -> None:
     twins = Twins(_native)
     for wrong in ((10, "t", 1), (9, "t" * 127, 1), (3, "t" * 256, 1), (9, "t", 2**31), (9, "t", 2**70)):
-        assert twins.same("produced", *wrong, 1, 1, 1, 1, 1)[0] is ValueError
+        assert twins.same("write_fast_produce_response", *wrong, 1, 1, 1, 1, 1)[0] is ValueError
     for arguments in (
         (9, "t"),
         (9, b"t", 1, 1, 1, 1, 1, 1),
@@ -88,9 +88,9 @@ def test_a_response_takes_only_what_fits() -> None:
         (9, "t", None, 1, 1, 1, 1, 1),
     ):
         with pytest.raises(TypeError):
-            _native.produced(*arguments)
+            _native.write_fast_produce_response(*arguments)
     with pytest.raises(TypeError):
-        _native.plain_produce("text")
+        _native.read_fast_produce_request("text")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from klamm.core.errors import CorruptRecordError, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.frames import FrameSplitter
 from klamm.core.protocol.headers import read_request_header, skip_tags
-from klamm.core.protocol.produce import read_produce_request
+from klamm.core.protocol.produce.request import read_produce_request
 from klamm.core.records.codecs import UnsupportedCodecError
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, iter_headers, set_crc

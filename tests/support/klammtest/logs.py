@@ -12,13 +12,13 @@ from klamm.core.interfaces.codec import Codec
 from klamm.core.log.partition_log import AppendResult, PartitionLog, ReadIsolation
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.log.segment.open_files import OpenFiles
+from klamm.core.protocol.produce.fast_path import read_fast_produce_request
+from klamm.core.records.checked_batch import CheckedBatch
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
-from klamm.core.records.native import plain_produce
 from klamm.core.records.partition import TopicPartition
-from klamm.core.records.plain_produce import PlainProduce
 from klamm.core.records.record import Record
 from klamm.plugins.codecs import klamm_codecs
 
@@ -87,19 +87,19 @@ def append(log: PartitionLog, data: bytearray, *, leader_epoch: int = 0) -> tupl
     return result.base_offset, result.last_offset
 
 
-def from_request(data: bytes | bytearray) -> PlainProduce:
+def from_request(data: bytes | bytearray) -> CheckedBatch:
     """The batch as it is read from a Produce request."""
     around = struct.pack(">hhihhhiih", 0, 7, 1, -1, -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, len(data))
-    read = plain_produce(bytearray(around + data))
+    read = read_fast_produce_request(bytearray(around + data))
     assert read is not None
-    return read
+    return read[-1]
 
 
 def append_checked(
-    log: PartitionLog, checked: PlainProduce, *, leader_epoch: int = 0, on_loop: bool = False
+    log: PartitionLog, checked: CheckedBatch, *, leader_epoch: int = 0, on_loop: bool = False
 ) -> AppendResult:
     """As a leader without followers does with the batch of a request."""
-    return log.append(checked[5], leader_epoch=leader_epoch, on_loop=on_loop, checked=checked, commit=True)
+    return log.append(checked[0], leader_epoch=leader_epoch, on_loop=on_loop, checked=checked, commit=True)
 
 
 def records_of(data: bytes) -> Iterator[Record]:

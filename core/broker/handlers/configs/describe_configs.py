@@ -14,6 +14,8 @@ from ....config.describe import ConfigEntry, describe_topic
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem
 from ....errors import BrokerError, ErrorCode, KlammError
+from ....interfaces.authorizer import CLUSTER_NAME, ResourceType
+from ....interfaces.authorizer import Operation as Acl
 from ...network.context import Request
 from ...services import Services
 from ..topics import check_topic_config, wire_error
@@ -44,6 +46,7 @@ def describe_configs(services: Services, request: Request) -> Any:
     for resource in request.message.resources:
         code, text, entries = ErrorCode.none, None, list[ConfigEntry]()
         try:
+            _check_access(services, request, Acl.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
             entries = _entries(services, resource.resource_type, resource.resource_name)
         except KlammError as error:
             code, text = wire_error(error)
@@ -59,6 +62,14 @@ def describe_configs(services: Services, request: Request) -> Any:
             )
         )
     return request.respond(results=tuple(results))
+
+
+def _check_access(services: Services, request: Request, operation: Acl, kind: int, name: str) -> None:
+    """`BrokerError` where the client may not see, or change, the configs of a topic, or of the cluster's brokers."""
+    if kind == Resource.TOPIC:
+        services.access.check(request.context, operation, ResourceType.TOPIC, name)
+    else:
+        services.access.check(request.context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
@@ -114,6 +125,7 @@ async def _alter_each(services: Services, request: Request, read: Callable[[Any]
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "a resource is named more than once in the request")
+            _check_access(services, request, Acl.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
             await _alter(services, read(resource), request.message.validate_only)
         except KlammError as error:
             code, text = wire_error(error)

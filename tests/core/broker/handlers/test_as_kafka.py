@@ -14,7 +14,8 @@ import confluent_kafka
 import pytest
 
 from klamm.core.broker import handlers
-from klamm.core.broker.handlers import authorized, fetch, topics
+from klamm.core.broker.access import NOT_ASKED, AccessControl
+from klamm.core.broker.handlers import fetch, topics
 from klamm.core.broker.handlers.configs import describe_configs as configs
 from klamm.core.broker.handlers.table import HANDLERS
 from klamm.core.broker.network.context import Request
@@ -34,7 +35,6 @@ from klammtest.requests import batch, create_topic, fetch_fields, new_topic, pro
 from klammtest.wire import WireClient, part
 
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8
-NOT_ASKED = -(2**31)
 DAY_MS = 86_400_000
 NOW_MS = time.time_ns() // 1_000_000
 
@@ -178,8 +178,7 @@ def test_an_empty_list_of_names_means_all(wire: WireClient) -> None:
 
 def nobody_may_do_anything(patch: pytest.MonkeyPatch) -> None:
     """Leaves every bit field as it is when nobody asked."""
-    for name in ("_ON_A_TOPIC", "_ON_A_GROUP", "_ON_THE_CLUSTER"):
-        patch.setattr(authorized, name, authorized.NOT_ASKED)
+    patch.setattr(AccessControl, "operations", lambda *_: NOT_ASKED)
 
 
 @guarantee("E25", "a client that asks for its operations is told all that Kafka knows", plant=nobody_may_do_anything)

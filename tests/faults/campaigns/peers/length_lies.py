@@ -11,7 +11,7 @@ from klamm.core.errors import ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.bounds_check import write_uvarint
-from klamm.core.protocol.produce import read_produce_request
+from klamm.core.protocol.produce.request import read_produce_request
 from klammtest.broker import running_broker
 from peers.bombard import Bombardment
 from peers.forge import forge_request, framed, requests

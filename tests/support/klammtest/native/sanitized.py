@@ -108,8 +108,11 @@ def noise(native: Any, rng: random.Random) -> None:
         ("encode_columns", exact((rng.choice((None, column)), column, None, 7, b"12345", b"\0", *rows))),
         ("partitions", (exact(column), rng.randrange(9), number(3))),
         ("crc32c", (area, rng.randrange(2**32))),
-        ("plain_produce", (exact(spoiled(rng, produce_request(rng, rng.choice((whole, data))))),)),
-        ("produced", (number(9), "x" * rng.choice((0, 1, 126, 127, 255, 256)), *(number(3) for _ in range(6)))),
+        ("read_fast_produce_request", (exact(spoiled(rng, produce_request(rng, rng.choice((whole, data))))),)),
+        (
+            "write_fast_produce_response",
+            (number(9), "x" * rng.choice((0, 1, 126, 127, 255, 256)), *(number(3) for _ in range(6))),
+        ),
     ]
     for name, arguments in calls:
         try:

@@ -90,5 +90,15 @@ def klamm_topic_validators() -> Iterable[Provider[Any]]:
 
 
 @hookimpl
+def klamm_authenticators() -> Iterable[Provider[Any]]:
+    return provider()
+
+
+@hookimpl
+def klamm_authorizers() -> Iterable[Provider[Any]]:
+    return provider()
+
+
+@hookimpl
 def klamm_commands() -> Iterable[Command]:
     return [Command("hello", "klammtest.plugins.everything:hello", "Say hello.")]

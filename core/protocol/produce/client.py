@@ -10,9 +10,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from .bounds_check import write_uvarint
-from .messages import Buffer
-from .primitives import INT32, array, string
+from ..bounds_check import write_uvarint
+from ..messages import Buffer
+from ..primitives import INT32, array, string
 
 _FLEXIBLE_FROM = 9
 _ACKS_AND_TIMEOUT = struct.Struct(">hi")

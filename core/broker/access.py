@@ -1,0 +1,119 @@
+"""Access control: asks the authenticator and the authorizer that are configured, and translates their answers.
+
+Without them everybody is `User:ANONYMOUS` and may do everything that Kafka knows for the kind of resource. An
+authorizer that raises refuses; an authenticator that raises closes the connection.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
+
+from ..errors import BrokerError, ErrorCode, KlammError, ProtocolError
+from ..interfaces.authenticator import AuthenticationContext, Authenticator
+from ..interfaces.authorizer import CLUSTER_NAME, AuthorizableRequestContext, Authorizer, Operation, ResourceType
+
+log = logging.getLogger(__name__)
+
+NOT_ASKED: Final = -(2**31)
+"""What stands for the authorized operations (KIP-430) where the client did not ask for them."""
+
+_ON_A_GROUP: Final = (
+    Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
+)  # fmt: skip
+_OPERATIONS: Final = {
+    ResourceType.GROUP: _ON_A_GROUP,
+    ResourceType.TOPIC: (*_ON_A_GROUP, Operation.WRITE, Operation.CREATE, Operation.ALTER),
+    ResourceType.CLUSTER: (
+        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
+        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+    ),
+}  # fmt: skip
+_ERRORS: Final = {
+    ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
+    ResourceType.GROUP: ErrorCode.group_authorization_failed,
+    ResourceType.CLUSTER: ErrorCode.cluster_authorization_failed,
+}
+
+
+class Authenticated(AuthenticationContext, Protocol):
+    """A connection that can be told who its client is."""
+
+    principal: str
+    authenticated: bool
+
+
+class AccessControl:
+    """`enforced`: whether there is an authorizer; where it costs, callers look at it before they ask."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator | None,
+        authorizer: Authorizer | None,
+        worth_saying: Callable[[str], str | None] = lambda _: "",
+    ) -> None:
+        """`worth_saying` limits how often one line is logged: what to add to it, or None to leave it out."""
+        self.enforced = authorizer is not None
+        self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._worth_saying = worth_saying
+
+    def authenticate(self, connection: Authenticated) -> None:
+        """Sets the connection's principal; `ProtocolError` where its client is refused."""
+        if self._authenticator is not None:
+            try:
+                connection.principal = self._authenticator.authenticate(connection)
+            except KlammError as error:
+                raise ProtocolError(f"the client is not authenticated: {error}") from error
+            except Exception as error:  # a third party's authenticator may raise anything; its contract: refuse
+                raise ProtocolError(f"the authenticator failed: {error!r}") from error
+        connection.authenticated = True
+
+    def allows(
+        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if self._authorizer is None:
+            return True
+        try:
+            return self._authorizer.authorize(context, operation, resource_type, name)
+        except Exception as error:  # a third party's authorizer may raise anything; its contract: refuse
+            more = self._worth_saying("authorizer failed")
+            if more is not None:
+                what = f"{operation.name} {resource_type.name} {name!r}"
+                log.error("the authorizer failed, so %s may not %s: %r%s", context.principal, what, error, more)
+            return False
+
+    def refusal(
+        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+    ) -> ErrorCode | None:
+        """The error code of a resource that the principal may not use so; None where it may."""
+        return None if self.allows(context, operation, resource_type, name) else _ERRORS[resource_type]
+
+    def check(
+        self,
+        context: AuthorizableRequestContext,
+        operation: Operation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> None:
+        """`BrokerError` where the principal may not."""
+        if not self.allows(context, operation, resource_type, name):
+            what = f"{operation.name} {resource_type.name} {name!r}"
+            raise BrokerError(_ERRORS[resource_type], f"{context.principal} may not {what}")
+
+    def operations(
+        self,
+        asked: bool,
+        context: AuthorizableRequestContext,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+    ) -> int:
+        """The operations that the principal may do, as a bit field (KIP-430): bit n stands for ACL operation n."""
+        if not asked:
+            return NOT_ASKED
+        return _bits(o for o in _OPERATIONS[resource_type] if self.allows(context, o, resource_type, name))
+
+
+def _bits(operations: Iterable[Operation]) -> int:
+    return sum(1 << operation for operation in operations)

@@ -1,0 +1,25 @@
+"""The authentication interface: who the client of a connection is."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class AuthenticationContext(Protocol):
+    """A connection, before its first request is handled."""
+
+    @property
+    def listener(self) -> str: ...
+
+    @property
+    def client_address(self) -> str:
+        """`host:port` of the client's end."""
+        ...
+
+
+class Authenticator(Protocol):
+    def authenticate(self, connection: AuthenticationContext) -> str:
+        """The principal, such as `User:alice`, for all requests of the connection. Raise `KlammError` to refuse: the
+        connection is closed, with the error's line in the broker's log. Called once per connection, on the event loop:
+        answer at once."""
+        ...

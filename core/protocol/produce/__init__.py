@@ -1,0 +1,1 @@
+"""Produce on the wire: requests and responses, and the fast path for requests of one batch."""

@@ -1,0 +1,137 @@
+"""The fast path of Produce in Python, where the compiled module is not there: the same values and bytes.
+
+The fields around the names are read and written in one piece each. A test compares them with `request` and `response`,
+and with the compiled module, for every version.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import Final
+
+from ...errors import ProtocolError
+from ...records.checked_batch import check_batch
+from ...records.header import Buffer
+from ..bounds_check import read_uvarint
+from .request import FastProduceRequest
+
+_PRODUCE: Final = 0
+_FIRST, _FLEXIBLE = 3, 9
+_HEADER = struct.Struct(">hhih")
+_BEFORE_TOPIC = struct.Struct(">hhiih")
+_AFTER_TOPIC = struct.Struct(">iii")
+_COMPACT_BEFORE_TOPIC = struct.Struct(">BBhiBB")  # no tags, null, acks, time-out, 1 topic, its length + 1
+_COMPACT_AFTER_TOPIC = struct.Struct(">Bi")
+_NO_TAGS = b"\0\0\0"  # of the partition, the topic, the request
+_ONE = 2  # compact arrays and strings say one more than their length
+_LONGEST_COMPACT: Final = 126
+"""Bytes of a name whose length takes one byte."""
+_LONGEST_TOPIC: Final = 255
+
+_Parts = tuple[int, int, bytes, int, memoryview]
+"""Acks, time-out in ms, topic, partition, batch."""
+
+
+def read_fast_produce_request(frame: Buffer, /) -> FastProduceRequest | None:
+    """Reads a frame, without its length; None where the request or its batch is of another form, or wrong in any way.
+
+    The batch is a view into the frame.
+    """
+    view = memoryview(frame)
+    try:
+        api_key, version, correlation_id, client = _HEADER.unpack_from(view)
+        if api_key != _PRODUCE or not _FIRST <= version <= _FLEXIBLE:
+            return None
+        at = _HEADER.size + max(client, 0)
+        parts = _read_compact(view, at) if version == _FLEXIBLE else _read_legacy(view, at)
+        if parts is None:
+            return None
+        acks, timeout_ms, topic, partition, batch = parts
+        client_id = str(view[_HEADER.size : at], "utf-8")
+        checked = check_batch(batch)
+        if acks not in (1, -1) or checked is None:
+            return None
+        return version, correlation_id, client_id, acks, timeout_ms, topic.decode(), partition, checked
+    except (struct.error, UnicodeDecodeError, IndexError, ProtocolError):
+        return None
+
+
+def _read_legacy(view: memoryview, at: int) -> _Parts | None:
+    """From the end of the client id on; raises where the frame ends before."""
+    transactional, acks, timeout_ms, topics, name = _BEFORE_TOPIC.unpack_from(view, at)
+    topic_at = at + _BEFORE_TOPIC.size
+    topic_end = topic_at + name
+    if transactional != -1 or topics != 1 or name <= 0:
+        return None
+    partitions, partition, size = _AFTER_TOPIC.unpack_from(view, topic_end)
+    start = topic_end + _AFTER_TOPIC.size
+    if partitions != 1 or size < 0 or start + size > len(view):
+        return None
+    return acks, timeout_ms, bytes(view[topic_at:topic_end]), partition, view[start : start + size]
+
+
+def _read_compact(view: memoryview, at: int) -> _Parts | None:
+    """As `_read_legacy`, of the flexible version."""
+    tags, transactional, acks, timeout_ms, topics, name = _COMPACT_BEFORE_TOPIC.unpack_from(view, at)
+    if tags or transactional or topics != _ONE or not 1 < name <= _LONGEST_COMPACT + 1:
+        return None
+    topic_at = at + _COMPACT_BEFORE_TOPIC.size
+    topic_end = topic_at + name - 1
+    partitions, partition = _COMPACT_AFTER_TOPIC.unpack_from(view, topic_end)
+    size, start = read_uvarint(view, topic_end + _COMPACT_AFTER_TOPIC.size)
+    end = start + size - 1
+    if partitions != _ONE or not size or view[end : end + 3] != _NO_TAGS:
+        return None
+    return acks, timeout_ms, bytes(view[topic_at:topic_end]), partition, view[start:end]
+
+
+def write_fast_produce_response(
+    version: int,
+    topic: str,
+    correlation_id: int,
+    partition: int,
+    base_offset: int,
+    log_append_time_ms: int,
+    log_start_offset: int,
+    throttle_ms: int,
+    /,
+) -> bytes:
+    """The whole frame of the response to a batch that was stored; `ValueError` for what does not fit into one."""
+    name = topic.encode()
+    longest = _LONGEST_COMPACT if version == _FLEXIBLE else _LONGEST_TOPIC
+    if not _FIRST <= version <= _FLEXIBLE or len(name) > longest:
+        raise ValueError(_NO_RESPONSE)
+    try:
+        if version == _FLEXIBLE:
+            compact = _compact_response(len(name))
+            return compact.pack(
+                compact.size - 4, correlation_id, _ONE, len(name) + 1, name, _ONE, partition, 0, base_offset,
+                log_append_time_ms, log_start_offset, 1, 0, throttle_ms,
+            )  # fmt: skip
+        form = _response(version, len(name))
+        before = (form.size - 4, correlation_id, 1, len(name), name, 1, partition, 0, base_offset)
+        if version < 5:
+            return form.pack(*before, log_append_time_ms, throttle_ms)
+        if version < 8:
+            return form.pack(*before, log_append_time_ms, log_start_offset, throttle_ms)
+        return form.pack(*before, log_append_time_ms, log_start_offset, 0, -1, throttle_ms)
+    except struct.error as error:
+        raise ValueError(_NO_RESPONSE) from error
+
+
+_NO_RESPONSE: Final = "a version, a topic or a number that no Produce response holds"
+
+
+@cache
+def _response(version: int, topic_size: int) -> struct.Struct:
+    """Length, correlation id, one topic and its name, one partition, its error, offset and times, throttle time."""
+    start = "q" if version >= 5 else ""
+    errors_of_records = "ih" if version >= 8 else ""
+    return struct.Struct(f">iiih{topic_size}siihqq{start}{errors_of_records}i")
+
+
+@cache
+def _compact_response(topic_size: int) -> struct.Struct:
+    """As `_response`; the zeros between are sections without tagged fields."""
+    return struct.Struct(f">iixBB{topic_size}sBihqqqBBxxix")

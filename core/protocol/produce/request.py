@@ -1,0 +1,65 @@
+"""Produce requests (v3 to v9). The records of a request are views into its frame, not copies, so that the broker can
+rewrite a batch in place and write it.
+
+A test compares the reading with kio, for every version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ...records.checked_batch import CheckedBatch
+from ..primitives import Reader
+
+FLEXIBLE_FROM = 9
+
+FastProduceRequest = tuple[int, int, str, int, int, str, int, CheckedBatch]
+"""A Produce request of one batch for one partition, read by the fast path: version, correlation id, client id ("" for
+null), acks (1 or -1), time-out in ms, topic, partition, and the batch, which has been checked."""
+_NO_BATCH: Final = memoryview(b"")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducePartition:
+    """What a request has for one partition."""
+
+    topic: str
+    partition: int
+    records: memoryview | None
+
+    @property
+    def batch(self) -> memoryview:
+        """The records; empty where they are null."""
+        return _NO_BATCH if self.records is None else self.records
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    transactional_id: str | None
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducePartition]
+
+
+def read_produce_request(frame: bytearray, offset: int, version: int) -> ProduceRequest:
+    """Reads the body of any Produce request. `ProtocolError` when it cannot be read; bytes behind it are ignored, as
+    Kafka does."""
+    reader = Reader(memoryview(frame), offset, version >= FLEXIBLE_FROM)
+    transactional_id = reader.nullable_string()
+    acks, timeout_ms = reader.int16(), reader.int32()
+    partitions: list[ProducePartition] = []
+    for _ in range(reader.count()):
+        topic = reader.string()
+        for _ in range(reader.count()):
+            partitions.append(ProducePartition(topic, reader.int32(), reader.nullable_bytes()))
+            reader.tags()
+        reader.tags()
+    reader.tags()
+    return ProduceRequest(transactional_id, acks, timeout_ms, partitions)
+
+
+def as_produce_request(fast: FastProduceRequest) -> ProduceRequest:
+    """The same request in the general form."""
+    _, _, _, acks, timeout_ms, topic, partition, checked = fast
+    return ProduceRequest(None, acks, timeout_ms, [ProducePartition(topic, partition, checked[0])])
