@@ -13,8 +13,12 @@ __all__ = [
     "STALE_LEADER_ERRORS",
     "ClientClosedError",
     "ConnectionFailedError",
+    "DataLossError",
+    "LogTruncatedError",
     "NoOffsetError",
+    "OffsetsDeletedError",
     "RequestTimeoutError",
+    "TopicReplacedError",
     "UnknownTopicError",
     "UnreadableBatchError",
     "UnreadableRecordError",
@@ -95,6 +99,29 @@ class UnreadableRecordError(SchemaError):
         self.partition = partition
         self.offset = offset
         self.next_offset = offset + 1
+
+
+class DataLossError(KlammError):
+    """Records that should be there are not: they were deleted, the log was cut, or the topic was created again."""
+
+    code = ErrorCode.offset_out_of_range
+
+
+class OffsetsDeletedError(DataLossError):
+    """The broker has no such offset: retention or DeleteRecords took it, or the log ends before it."""
+
+    def __init__(self, message: str, position: int, log_start_offset: int) -> None:
+        super().__init__(message)
+        self.position = position
+        self.log_start_offset = log_start_offset
+
+
+class LogTruncatedError(DataLossError):
+    """The log was cut below the position and may have been written again since (KIP-320)."""
+
+
+class TopicReplacedError(DataLossError):
+    """The topic was deleted and another one has its name (KIP-516)."""
 
 
 class NoOffsetError(BrokerError):

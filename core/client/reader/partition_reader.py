@@ -1,0 +1,228 @@
+"""Reads one partition in offset order: finds its leader, fetches, checks the history of the log, decodes.
+
+Rules:
+- `fetch` tries again while the leader is elsewhere or away, within its time-out. It does not move the position, which
+  moves as the caller takes the batches.
+- An offset means something in one topic and in one history of its log. Whenever the client has fresh metadata of the
+  topic, the reader compares the topic id (KIP-516) and, under another leader epoch, where the epoch of the last batch
+  read ends (KIP-320). It compares them again when the broker says that the position is out of range, or tells a high
+  watermark below it.
+- A Fetch names a topic by its name alone. A caller that must know that all it read is of one topic calls `verify` when
+  it has read.
+
+Not thread-safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Protocol, TypeVar
+from uuid import UUID
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from ...errors import BrokerError, CorruptRecordError, ErrorCode
+from ...records.codecs import CodecTable
+from ...records.header import iter_headers
+from ...records.partition import TopicPartition
+from ..cluster_client import EpochEnd, FetchedPartition
+from ..errors import (
+    STALE_LEADER_ERRORS,
+    ConnectionFailedError,
+    LogTruncatedError,
+    OffsetsDeletedError,
+    TopicReplacedError,
+)
+from ..network.metadata import ClusterMetadata, ClusterView, TopicView
+from .batch_decoder import NO_END, BatchDecoder, Cursor, RawBatch, ReadBatch
+
+FETCH_BYTES: Final = 8 * 1024 * 1024
+MAX_WAIT_MS: Final = 500
+"""How long a broker may hold back a Fetch for which it has nothing."""
+
+Batch = TypeVar("Batch")
+
+
+class FetchClient(Protocol):
+    """What of `ClusterClient` a reader needs."""
+
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    @property
+    def cluster(self) -> ClusterMetadata: ...
+
+    def metadata(self, topics: Iterable[str]) -> ClusterView: ...
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> Mapping[int, Sequence[TopicPartition]]: ...
+
+    def fetch(
+        self,
+        node_id: int,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> Mapping[TopicPartition, FetchedPartition]: ...
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]: ...
+
+
+class _NotYetError(BrokerError):
+    """Tried again: the leader is elsewhere or away, or has nothing to give yet."""
+
+
+class PartitionReader:
+    """Reads from `offset` on. `topic_id`: the topic that the offset is of; None: whichever is there at the first fetch.
+    `quarantine` and `hint` as in `BatchDecoder`."""
+
+    def __init__(
+        self,
+        client: FetchClient,
+        partition: TopicPartition,
+        offset: int,
+        *,
+        topic_id: UUID | None = None,
+        fetch_bytes: int = FETCH_BYTES,
+        quarantine: bool = False,
+        hint: str = "",
+    ) -> None:
+        self.partition = partition
+        self.cursor = Cursor(offset)
+        self.high_watermark = -1
+        """As of the last fetch."""
+        self._client = client
+        self._fetch_bytes = fetch_bytes
+        self._decoder = BatchDecoder(partition, client.codecs, quarantine=quarantine, hint=hint)
+        self._topic_id = topic_id
+        self._leader_epoch = -1
+        self._checked: TopicView | None = None
+
+    @property
+    def position(self) -> int:
+        """The next offset to read."""
+        return self.cursor.offset
+
+    def fetch(self, timeout_s: float, *, max_wait_ms: int = MAX_WAIT_MS, until: int | None = None) -> bytes:
+        """Returns whole batches from the position on; they may begin before it, and end with a partial one.
+
+        Empty when there is nothing up to the high watermark; with `until`, an offset below which there must be records,
+        that is tried again. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
+        `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all `DataLossError`) are raised at once, as
+        are errors that no retry mends."""
+        retrying = Retrying(
+            retry=retry_if_exception_type((_NotYetError, ConnectionFailedError)),
+            stop=stop_after_delay(timeout_s),
+            wait=wait_exponential(0.05, max=2.0),
+            reraise=True,
+        )
+        return retrying(self._fetch, max_wait_ms, until)
+
+    def batches(self, data: bytes, end: int = NO_END) -> Iterator[ReadBatch]:
+        """Yields the batches of what `fetch` returned, as lists; see `BatchDecoder`."""
+        return self._moving(data, end, self._decoder.batches)
+
+    def arrow_batches(self, data: bytes, end: int = NO_END) -> Iterator[ReadBatch]:
+        """As `batches`, as Arrow columns."""
+        return self._moving(data, end, self._decoder.arrow_batches)
+
+    def raw_batches(self, data: bytes, end: int = NO_END) -> Iterator[RawBatch]:
+        """As `batches`, unopened."""
+        return self._moving(data, end, self._decoder.raw_batches)
+
+    def seek(self, offset: int) -> None:
+        """Moves the position; the leader epoch before it is unknown then."""
+        self.cursor = Cursor(offset)
+
+    def verify(self) -> None:
+        """Asks the cluster whether the position is still one in this topic and in this history of its log.
+        `TopicReplacedError` or `LogTruncatedError` when it is not."""
+        self._client.metadata([self.partition.topic])
+        self.check(suspect=True)
+
+    def check(self, *, suspect: bool = False) -> None:
+        """As `verify`, by the metadata that the client has. Where the epoch ends, the brokers are asked only under another
+        leader epoch than before, or when the position is `suspect`."""
+        topic = self._client.cluster.view.topics.get(self.partition.topic)
+        if topic is None or (topic is self._checked and not suspect):
+            return
+        if None not in (self._topic_id, topic.topic_id) and self._topic_id != topic.topic_id:
+            raise TopicReplacedError(
+                f"{self.partition}: the topic was deleted and created again, and offset {self.position} is of the old one"
+            )
+        found = topic.partitions.get(self.partition.partition)
+        leader_epoch = -1 if found is None else found.leader_epoch
+        end = self._epoch_end() if suspect or leader_epoch != self._leader_epoch else None
+        self._topic_id = self._topic_id or topic.topic_id
+        self._leader_epoch = leader_epoch
+        self._checked = topic
+        if end is not None and 0 <= end.end_offset < self.position:
+            self.cursor.leader_epoch = -1
+            raise LogTruncatedError(
+                f"{self.partition}: read up to offset {self.position}, but the log was cut at offset {end.end_offset}"
+            )
+
+    def _epoch_end(self) -> EpochEnd | None:
+        """Where the epoch of the last batch read ends; None when that is not known."""
+        if self.cursor.leader_epoch < 0:
+            return None
+        try:
+            return self._client.leader_epoch_ends({self.partition: self.cursor.leader_epoch}).get(self.partition)
+        except BrokerError as error:
+            if error.code is not ErrorCode.unsupported_version:
+                raise
+            return None
+
+    def _moving(
+        self, data: bytes, end: int, decode: Callable[[bytes, Cursor, int], Iterator[Batch]]
+    ) -> Iterator[Batch]:
+        before = self.position
+        yield from decode(data, self.cursor, end)
+        if data and self.position <= before and next(iter_headers(data), None) is not None:
+            raise CorruptRecordError(f"{self.partition}: asked for offset {before}, only earlier batches came")
+
+    def _fetch(self, max_wait_ms: int, until: int | None) -> bytes:
+        topic, position = self.partition.topic, self.position
+        node_id = next(iter(self._client.by_leader([self.partition])))
+        self.check()
+        try:
+            answer = self._client.fetch(
+                node_id,
+                {self.partition: position},
+                max_wait_ms=max_wait_ms,
+                max_bytes=self._fetch_bytes,
+                partition_max_bytes=self._fetch_bytes,
+            )[self.partition]
+        except ConnectionFailedError:
+            self._client.cluster.forget([topic])
+            raise
+        if answer.error is not ErrorCode.none:
+            self._refused(answer)
+        self.high_watermark = answer.high_watermark
+        if answer.high_watermark < position:  # after an election it may be so for a moment
+            self.verify()
+        if until is not None and next(iter_headers(answer.records), None) is None:
+            raise _NotYetError(
+                ErrorCode.request_timed_out,
+                f"{self.partition}: no records at offset {position}, though the range goes to {until} "
+                f"(high watermark {answer.high_watermark})",
+            )
+        return answer.records
+
+    def _refused(self, answer: FetchedPartition) -> None:
+        """Raises what the error of a Fetch means."""
+        error, position = answer.error, self.position
+        if error is ErrorCode.offset_out_of_range:
+            self.verify()  # another topic, or a log that was cut, is the better answer
+            raise OffsetsDeletedError(
+                f"{self.partition}: offset {position} is out of range (the log starts at {answer.log_start_offset})",
+                position,
+                answer.log_start_offset,
+            )
+        what = f"fetch of {self.partition} at offset {position}"
+        if error in STALE_LEADER_ERRORS:
+            self._client.cluster.forget([self.partition.topic])
+        elif not error.retriable:
+            raise BrokerError(error, what)
+        raise _NotYetError(error, what)

@@ -1,0 +1,101 @@
+"""Reads all records of an offset range of one partition: what one Spark task reads.
+
+Offsets have holes (compaction, transaction markers), so the range is done when a batch ends at or beyond its end, never
+when enough records were seen. Records that should be there and do not come are an error, not the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import UUID
+
+from ...records.partition import TopicPartition
+from ..errors import DataLossError, LogTruncatedError, OffsetsDeletedError
+from .batch_decoder import RawBatch, ReadBatch
+from .partition_reader import FetchClient, PartitionReader
+
+_log = logging.getLogger(__name__)
+Batch = TypeVar("Batch")
+
+_HINT = " (on.bad.record: quarantine sets such batches aside)"
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """The offsets [start, end) of a partition. They may have holes: `size` is no number of records. `topic_id`: the
+    topic that the offsets are of, None when it does not matter."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+    topic_id: UUID | None = None
+
+    @property
+    def size(self) -> int:
+        return max(self.end - self.start, 0)
+
+
+class RangeReader:
+    """Reads one range, once. `poll_timeout_s` bounds the wait for the next batch, retries included. `quarantine`: a
+    batch that cannot be opened is passed on and is no error.
+
+    Offsets of the range that are gone are a `DataLossError`; without `fail_on_data_loss` a warning, and what is left is
+    read. A topic that is replaced meanwhile is always an error, for its offsets are not those of the range."""
+
+    def __init__(
+        self,
+        client: FetchClient,
+        range_: OffsetRange,
+        *,
+        fail_on_data_loss: bool,
+        poll_timeout_s: float,
+        quarantine: bool = False,
+    ) -> None:
+        self._range = range_
+        self._strict = fail_on_data_loss
+        self._poll_timeout_s = poll_timeout_s
+        self._reader = PartitionReader(
+            client, range_.partition, range_.start, topic_id=range_.topic_id, quarantine=quarantine, hint=_HINT
+        )
+
+    def batches(self) -> Iterator[ReadBatch]:
+        """Yields one batch each, as lists, in offset order. `DataLossError`, `CorruptRecordError` or the broker's error
+        names partition and offset."""
+        return self._all(self._reader.batches)
+
+    def arrow_batches(self) -> Iterator[ReadBatch]:
+        """As `batches`, with the columns of many batches as one `ArrowColumns` and without an object for each record.
+        Needs pyarrow."""
+        return self._all(self._reader.arrow_batches)
+
+    def raw_batches(self) -> Iterator[RawBatch]:
+        """Yields the batches that overlap the range, unopened."""
+        return self._all(self._reader.raw_batches)
+
+    def _all(self, read: Callable[[bytes, int], Iterator[Batch]]) -> Iterator[Batch]:
+        end = self._range.end
+        while self._reader.position < end:
+            try:
+                data = self._reader.fetch(self._poll_timeout_s, until=end)
+            except OffsetsDeletedError as error:
+                self._go_on(error)
+            except LogTruncatedError as error:
+                if self._strict:
+                    raise
+                _log.warning("%s", error)
+            else:
+                yield from read(data, end)
+
+    def _go_on(self, error: OffsetsDeletedError) -> None:
+        """Moves to what is left of the range, for those who want to go on without the rest."""
+        lost, start, end = error.position, error.log_start_offset, self._range.end
+        following = start if start > lost else end
+        what = f"{self._range.partition}: the offsets {lost} to {min(following, end)} are gone"
+        problem = DataLossError(f"{what} (the log starts at {start}); failOnDataLoss=false reads what is left")
+        if self._strict:
+            raise problem from error
+        _log.warning("%s", problem)
+        self._reader.seek(following)

@@ -1,0 +1,180 @@
+"""Keeps a table in memory up to date with a topic: bootstrap from the first offset, then what is appended since.
+
+Rules:
+- `catch_up` reads each partition at least up to the high watermark that its leader tells after the call began. So the
+  contents hold every record that was acknowledged before the call, whoever wrote it and whoever leads the partition.
+- A record is applied once, in the order of its partition. What was applied before an error is not applied again.
+- The contents are cleared and all partitions are read again from their first offsets when the topic was deleted and
+  created again, when a log was cut below the position, or when the position was deleted. The cluster is asked for the
+  topic's id and leader epochs when `catch_up` was not called for `UNWATCHED_S`; before that a change shows as an error,
+  as another leader or as a high watermark below the position.
+- A table that was not caught up for `max_gap_s` is read again: compaction may have removed tombstones that it missed.
+
+Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
+
+from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from ...errors import BrokerError, ErrorCode
+from ...records.partition import TopicPartition
+from ..cluster_client import EARLIEST, LATEST
+from ..errors import DataLossError
+from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
+
+FETCH_BYTES: Final = 4 * 1024 * 1024
+UNWATCHED_S: Final = 1.0
+MAX_BOOTSTRAPS: Final = 6
+"""Tries of one `catch_up` to read the topic from its beginning: brokers hear of a new topic one after another."""
+
+_log = logging.getLogger(__name__)
+
+
+class TableClient(FetchClient, Protocol):
+    """What of `ClusterClient` a table needs."""
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]: ...
+
+
+class TableContents(Protocol):
+    """What the records of the topic make."""
+
+    def clear(self) -> None:
+        """Drops everything: the topic is read again."""
+        ...
+
+    def apply(
+        self, partition: TopicPartition, offset: int, timestamp_ms: int, key: bytes | None, value: bytes | None
+    ) -> None:
+        """Takes the next record of a partition; a `value` of None deletes the key. An error ends `catch_up`, and the
+        next one begins with this record."""
+        ...
+
+
+class TopicTable:
+    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for the next batch, retries included."""
+
+    def __init__(
+        self,
+        client: TableClient,
+        contents: TableContents,
+        *,
+        timeout_s: float,
+        max_gap_s: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._contents = contents
+        self._timeout_s = timeout_s
+        self._max_gap_s = max_gap_s
+        self._clock = clock
+        self._readers: dict[TopicPartition, PartitionReader] = {}
+        self._caught_up_at = clock()
+
+    def catch_up(
+        self,
+        partitions: Iterable[TopicPartition],
+        at_least: Mapping[TopicPartition, int] | None = None,
+        *,
+        deadline_s: float | None = None,
+    ) -> None:
+        """Reads these partitions, all of one topic, up to their high watermarks and up to the offsets `at_least`.
+
+        `deadline_s`, on the table's clock, bounds the whole call; `BrokerError` (REQUEST_TIMED_OUT) then, and the next
+        call goes on. `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
+        wanted = list(partitions)
+        gap = self._clock() - self._caught_up_at
+        if self._max_gap_s is not None and gap > self._max_gap_s:
+            self._start_over()
+        elif gap > UNWATCHED_S and self._readers:
+            self._client.metadata({partition.topic for partition in wanted})
+        retrying = Retrying(
+            retry=retry_if_exception_type(DataLossError),
+            stop=stop_after_attempt(MAX_BOOTSTRAPS),
+            wait=wait_exponential(0.05, max=1.0),
+            reraise=True,
+        )
+        retrying(self._read_to_ends, wanted, at_least or {}, deadline_s)
+        self._caught_up_at = self._clock()
+
+    def _start_over(self) -> None:
+        self._readers.clear()
+        self._contents.clear()
+
+    def _read_to_ends(
+        self, partitions: list[TopicPartition], at_least: Mapping[TopicPartition, int], deadline_s: float | None
+    ) -> None:
+        try:
+            self._open([partition for partition in partitions if partition not in self._readers])
+            for reader in self._behind(partitions, at_least):
+                self._read(reader, at_least.get(reader.partition, 0), deadline_s)
+        except DataLossError as error:
+            _log.warning("%s; the topic is read again from its beginning", error)
+            self._start_over()
+            raise
+
+    def _open(self, partitions: list[TopicPartition]) -> None:
+        if partitions:
+            starts = self._client.list_offsets(dict.fromkeys(partitions, EARLIEST))
+            for partition, (offset, _) in starts.items():
+                reader = PartitionReader(self._client, partition, offset, fetch_bytes=FETCH_BYTES)
+                self._readers[partition] = reader
+
+    def _behind(
+        self, partitions: list[TopicPartition], at_least: Mapping[TopicPartition, int]
+    ) -> Iterable[PartitionReader]:
+        """The readers that may have something to read. Of one partition its Fetch tells; of several their high
+        watermarks are asked for in one request to each broker."""
+        readers = [self._readers[partition] for partition in partitions]
+        if len(readers) < 2:
+            return readers
+        ends = self._client.list_offsets(dict.fromkeys(partitions, LATEST))
+        for reader in readers:
+            reader.check()
+            if ends[reader.partition][0] < reader.position:
+                reader.verify()
+        goals = {partition: max(ends[partition][0], at_least.get(partition, 0)) for partition in partitions}
+        return [reader for reader in readers if reader.position < goals[reader.partition]]
+
+    def _read(self, reader: PartitionReader, at_least: int, deadline_s: float | None) -> None:
+        goal: int | None = None
+        moved_at = self._clock()
+        wait_ms = MAX_WAIT_MS if reader.position < at_least else 0
+        while goal is None or reader.position < goal:
+            data = reader.fetch(self._left_s(reader, moved_at, deadline_s, goal), max_wait_ms=wait_ms)
+            if goal is None:
+                goal = max(reader.high_watermark, at_least)
+            before = reader.position
+            self._apply(reader, data)
+            if reader.position > before:
+                moved_at = self._clock()
+            else:
+                wait_ms = MAX_WAIT_MS
+
+    def _left_s(self, reader: PartitionReader, moved_at: float, deadline_s: float | None, goal: int | None) -> float:
+        """Seconds that the next fetch may take."""
+        until = moved_at + self._timeout_s
+        left_s = (until if deadline_s is None else min(until, deadline_s)) - self._clock()
+        if goal is not None and left_s <= 0:
+            raise BrokerError(
+                ErrorCode.request_timed_out,
+                f"{reader.partition} was read to offset {reader.position} in time, and not to its end at {goal}",
+            )
+        return left_s
+
+    def _apply(self, reader: PartitionReader, data: bytes) -> None:
+        apply, cursor, partition = self._contents.apply, reader.cursor, reader.partition
+        for batch in reader.batches(data):
+            columns = batch.columns
+            rows = zip(columns.offsets, columns.timestamps_ms, columns.keys, columns.values, strict=True)
+            for offset, timestamp_ms, key, value in rows:
+                # A batch of which a part was applied before an error begins before the position.
+                if offset >= cursor.offset:
+                    apply(partition, offset, timestamp_ms, key, value)
+                    cursor.offset = offset + 1
