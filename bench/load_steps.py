@@ -10,13 +10,15 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 
-from klamm.core.client.cluster_client import FetchedPartition
-from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader
+from klamm.core.client.cluster_client import EpochEnd, FetchedPartition
+from klamm.core.client.network.metadata import ClusterMetadata, ClusterView
+from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.envelope import SchemaKey
@@ -49,6 +51,7 @@ class Memory:
 
     def __init__(self, records: int, codecs: CodecTable) -> None:
         self.codecs = codecs
+        self.cluster = ClusterMetadata()
         self.answers: dict[int, bytes] = {}
         self.end = records
         text = SCHEMA.read_text()
@@ -66,14 +69,22 @@ class Memory:
             ]
             self.answers[base] = b"".join(map(bytes, parts))
 
-    def leader_of(self, partition: TopicPartition) -> int:  # noqa: ARG002
-        return 0
+    def metadata(self, topics: Iterable[str]) -> ClusterView:  # noqa: ARG002
+        return self.cluster.view
 
-    def forget(self, topic: str) -> None:
-        pass
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> Mapping[int, list[TopicPartition]]:
+        return {0: list(partitions)}
 
-    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:  # noqa: ARG002
-        return FetchedPartition(ErrorCode.none, self.end, 0, self.answers[offset])
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:  # noqa: ARG002
+        return {}
+
+    def fetch(
+        self,
+        node_id: int,  # noqa: ARG002
+        offsets: Mapping[TopicPartition, int],
+        **_: int,
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        return {p: FetchedPartition(ErrorCode.none, self.end, 0, self.answers[at]) for p, at in offsets.items()}
 
 
 def _reader(log: Memory) -> RangeReader:

@@ -10,13 +10,15 @@ import argparse
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from klamm.core.client.cluster_client import FetchedPartition
-from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader, ReadBatch
+from klamm.core.client.cluster_client import EpochEnd, FetchedPartition
+from klamm.core.client.network.metadata import ClusterMetadata, ClusterView
+from klamm.core.client.reader.batch_decoder import ReadBatch
+from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.errors import ErrorCode
 from klamm.core.records import native
 from klamm.core.records.codecs import CodecTable
@@ -36,6 +38,7 @@ class Memory:
 
     def __init__(self, record: int, records: int, answers: int, batches: int) -> None:
         rows = [(1_700_000_000_000 + i, b"k%d" % i, os.urandom(record), ()) for i in range(records)]
+        self.cluster = ClusterMetadata()
         self.answers: dict[int, bytes] = {}
         base = 0
         for _ in range(answers):
@@ -44,14 +47,22 @@ class Memory:
             base += records * batches
         self.end = base
 
-    def leader_of(self, partition: TopicPartition) -> int:  # noqa: ARG002
-        return 0
+    def metadata(self, topics: Iterable[str]) -> ClusterView:  # noqa: ARG002
+        return self.cluster.view
 
-    def forget(self, topic: str) -> None:
-        pass
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> Mapping[int, list[TopicPartition]]:
+        return {0: list(partitions)}
 
-    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:  # noqa: ARG002
-        return FetchedPartition(ErrorCode.none, self.end, 0, self.answers[offset])
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:  # noqa: ARG002
+        return {}
+
+    def fetch(
+        self,
+        node_id: int,  # noqa: ARG002
+        offsets: Mapping[TopicPartition, int],
+        **_: int,
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        return {p: FetchedPartition(ErrorCode.none, self.end, 0, self.answers[at]) for p, at in offsets.items()}
 
 
 def rows_per_second(log: Memory, schema: pa.Schema, arrow: bool) -> float:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.spark_jvm import archive_file, recording_options

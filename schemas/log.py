@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, NewTopic
-from klamm.core.errors import BrokerError, ErrorCode, SchemaError
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm.core.client.reader.topic_table import TopicTable
+from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.core.records.decode import decode_batch
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.header import iter_headers
 from klamm.core.records.partition import TopicPartition
 
 from .fingerprint import registered
 from .options import SCHEMA_TOPIC
 
 TOPIC_CONFIGS = {"cleanup.policy": "compact", "retention.ms": "-1", "retention.bytes": "-1"}
-_FETCH_BYTES = 8 * 1024 * 1024
 _log = logging.getLogger(__name__)
 
 
@@ -55,15 +54,16 @@ class SchemaLog(Protocol):
         """Returns when it is stored."""
         ...
 
-    def read(self, offset: int) -> tuple[list[SchemaEntry], int]:
-        """All entries from `offset` to the end of then, and the offset after it."""
+    def read(self) -> list[SchemaEntry]:
+        """Returns all entries in the order of the log, up to its end as of now."""
         ...
 
     def close(self) -> None: ...
 
 
 class TopicSchemaLog:
-    """The log in a topic of a cluster; made when the first schema is registered. Owns the client."""
+    """The log in a topic of a cluster, created when the first schema is registered. Each `read` fetches only what was
+    appended since the one before. Owns the client."""
 
     def __init__(
         self, client: ClusterClient, topic: str = SCHEMA_TOPIC, now_s: Callable[[], float] = time.time
@@ -71,6 +71,9 @@ class TopicSchemaLog:
         self._client = client
         self._partition = TopicPartition(topic, 0)
         self._now_s = now_s
+        self._lock = threading.Lock()
+        self._contents = _Entries()
+        self._table = TopicTable(client, self._contents, timeout_s=client.request_timeout_s)
 
     def append(self, entry: SchemaEntry) -> None:
         if not self._exists():
@@ -83,37 +86,35 @@ class TopicSchemaLog:
         found = self._client.metadata([self._partition.topic]).topics.get(self._partition.topic)
         return found is not None and found.error != ErrorCode.unknown_topic_or_partition
 
-    def read(self, offset: int) -> tuple[list[SchemaEntry], int]:
+    def read(self) -> list[SchemaEntry]:
         if not self._exists():
-            return [], offset
-        position = max(offset, self._client.list_offsets({self._partition: EARLIEST})[self._partition][0])
-        end = self._client.list_offsets({self._partition: LATEST})[self._partition][0]
-        entries: list[SchemaEntry] = []
-        while position < end:
-            found, position = self._fetch(position)
-            entries += found
-        return entries, position
-
-    def _fetch(self, position: int) -> tuple[list[SchemaEntry], int]:
-        """At least one batch, or an error: the caller knows that there is more."""
-        (node,) = self._client.by_leader([self._partition])
-        fetched = self._client.fetch(node, {self._partition: position}, partition_max_bytes=_FETCH_BYTES)
-        answer = fetched[self._partition]
-        if answer.error:
-            raise BrokerError(answer.error, f"fetch of {self._partition} at offset {position}")
-        entries: list[SchemaEntry] = []
-        reached = position
-        for at, header in iter_headers(answer.records):
-            for record in decode_batch(answer.records, at, header, self._client.codecs):
-                if record.offset >= position:
-                    entries += read_entry(record.key, record.value, f"{self._partition}@{record.offset}")
-            reached = max(reached, header.next_offset)
-        if reached == position:
-            raise SchemaError(f"{self._partition}: the broker sends nothing at offset {position}")
-        return entries, reached
+            return []
+        with self._lock:
+            self._table.catch_up([self._partition])
+            return list(self._contents.entries)
 
     def close(self) -> None:
         self._client.close()
+
+
+class _Entries:
+    """`klamm.core.client.reader.topic_table.TableContents`."""
+
+    def __init__(self) -> None:
+        self.entries: list[SchemaEntry] = []
+
+    def clear(self) -> None:
+        self.entries = []
+
+    def apply(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        timestamp_ms: int,  # noqa: ARG002 - an entry has none
+        key: bytes | None,
+        value: bytes | None,
+    ) -> None:
+        self.entries += read_entry(key, value, f"{partition}@{offset}")
 
 
 def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[SchemaEntry]:

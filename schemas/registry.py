@@ -43,7 +43,7 @@ class SchemaRegistry:
         self._coordination = coordination
         self._clock = clock
         self._lock = threading.Lock()
-        self._offset = 0
+        self._read: list[SchemaEntry] = []
         self._by_id: dict[int, RegisteredSchema] = {}
         self._by_md5: dict[bytes, RegisteredSchema] = {}
         self._by_fingerprint: dict[bytes, RegisteredSchema] = {}
@@ -143,8 +143,11 @@ class SchemaRegistry:
         return self._cached(key)
 
     def _refresh(self) -> None:
-        entries, self._offset = self._log.read(self._offset)
-        for entry in entries:
+        entries = self._log.read()
+        known, self._read = self._read, entries
+        # A topic that was created again may begin with other entries.
+        new = entries[len(known) :] if entries[: len(known)] == known else entries
+        for entry in new:
             try:
                 self._add(entry)
             except SchemaError as error:  # a stray record must not stop every consumer

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark import SparkContext, SparkFiles
 from pyspark.sql import SparkSession
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 
 from ..lake.layout import TEMPORARY, is_data
 from ..load.progress import Progress

@@ -24,7 +24,8 @@ from uuid import UUID
 
 from pyspark.sql import DataFrame, SparkSession
 
-from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+from klamm.core.client.errors import DataLossError
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import KlammError
 from klamm.core.faults import fault_point
 from klamm.core.interfaces.audit import RangeCount

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 
 from ..options import ReadOptions
 from ..spark.ranges import read_range

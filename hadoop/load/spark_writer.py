@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql import functions as sf
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.interfaces.audit import NO_WINDOW, RangeCount, WindowCount
 
 from ..lake.layout import BAD

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
@@ -120,7 +120,7 @@ class ClusterTopics:
             raise ConfigError(f"topics.{topic}.serde: a load reads avro, or raw bytes without a serde; not {serde}")
         said = self._settings.topic_format(topic)
         options = AvroOptions.model_validate(dict(said.options))
-        entries, _ = TopicSchemaLog(self._client, options.schemas_topic).read(0)
+        entries = TopicSchemaLog(self._client, options.schemas_topic).read()
         return TopicSchemas(said.schema or _latest(topic, options, entries), writers_by_key(entries))
 
     def tasks(self, ranges: list[OffsetRange]) -> ReadTasks:

@@ -9,7 +9,8 @@ from typing import Final
 from uuid import UUID
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
-from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+from klamm.core.client.errors import DataLossError
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import ConfigError, ErrorCode
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable

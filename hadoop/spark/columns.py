@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from klamm.core.client.consumer.range_reader import ReadBatch
+from klamm.core.client.reader.batch_decoder import ReadBatch
 from klamm.core.records.arrow import columns_to_arrow
 from klamm.core.records.partition import TopicPartition
 

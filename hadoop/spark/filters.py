@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 
 from .cluster import first_at
 

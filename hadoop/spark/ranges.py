@@ -10,33 +10,12 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from klamm.core.client.cluster_client import ClusterClient, FetchedPartition
-from klamm.core.client.consumer.range_reader import FETCH_BYTES, OffsetRange, RangeReader
-from klamm.core.records.partition import TopicPartition
+from klamm.core.client.reader.partition_reader import FetchClient
+from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 
 from ..options import ReadOptions
 from .cluster import connect
 from .columns import Values, spark_batches
-
-
-class TaskClient:
-    """`klamm.core.client.consumer.range_reader.FetchClient` over a cluster client."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        self._client = client
-        self.codecs = client.codecs
-
-    def leader_of(self, partition: TopicPartition) -> int:
-        return next(iter(self._client.by_leader([partition])))
-
-    def forget(self, topic: str) -> None:
-        self._client.cluster.forget([topic])
-
-    def fetch_one(self, node_id: int, partition: TopicPartition, offset: int) -> FetchedPartition:
-        fetched = self._client.fetch(
-            node_id, {partition: offset}, max_bytes=FETCH_BYTES, partition_max_bytes=FETCH_BYTES
-        )
-        return fetched[partition]
 
 
 def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -46,11 +25,11 @@ def read_range(options: ReadOptions, task: OffsetRange, schema: pa.Schema) -> It
 
 
 def read_batches(
-    client: ClusterClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
+    client: FetchClient, options: ReadOptions, task: OffsetRange, schema: pa.Schema, values: Values | None
 ) -> Iterator[pa.RecordBatch]:
     """As `read_range`, with the caller's client. `values` converts their values, which otherwise stay bytes."""
     reader = RangeReader(
-        TaskClient(client),
+        client,
         task,
         fail_on_data_loss=options.fail_on_data_loss,
         poll_timeout_s=options.poll_timeout_s,

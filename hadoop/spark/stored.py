@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from klamm.core.client.cluster_client import LATEST, ClusterClient
-from klamm.core.client.consumer.range_reader import OffsetRange, RangeReader
+from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.records.decode import decode_columns
 from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import BatchHeader, iter_headers
@@ -25,7 +25,6 @@ from klamm.core.records.partition import TopicPartition
 
 from .claims import Claim, ClaimError
 from .cluster import edges
-from .ranges import TaskClient
 
 SCAN_TIMEOUT_S: Final = 120.0
 Digest = bytes
@@ -48,7 +47,7 @@ class StoredRows:
         partition = self._partition
         end = edges(client, [partition], LATEST)[partition]
         reader = RangeReader(
-            TaskClient(client),
+            client,
             OffsetRange(partition, claim.starts[partition], end),
             fail_on_data_loss=False,
             poll_timeout_s=SCAN_TIMEOUT_S,
@@ -112,7 +111,7 @@ def check_stored(
     found: dict[int, RecordTuple] = {}
     if base_offset >= 0:
         reader = RangeReader(
-            TaskClient(client),
+            client,
             OffsetRange(partition, base_offset, base_offset + len(mine)),
             fail_on_data_loss=False,
             poll_timeout_s=SCAN_TIMEOUT_S,

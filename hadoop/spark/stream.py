@@ -41,8 +41,8 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
-from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
-from klamm.core.client.errors import UnknownTopicError
+from klamm.core.client.errors import DataLossError, UnknownTopicError
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 

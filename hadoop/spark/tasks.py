@@ -11,7 +11,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+from klamm.core.client.errors import DataLossError
+from klamm.core.client.reader.range_reader import OffsetRange
 
 from ..options import SourceOptions
 from .cluster import connect_source

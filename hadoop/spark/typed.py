@@ -57,7 +57,7 @@ class RegisteredSchemas:
         return self._writers[key]
 
     def _read(self) -> list[SchemaEntry]:
-        self._entries, _ = self._log.read(0)
+        self._entries = self._log.read()
         self._writers = writers_by_key(self._entries)
         return self._entries
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
-from klamm.core.errors import BrokerError, ErrorCode, KlammError, SchemaError
-from klamm.core.records.decode import decode_columns
-from klamm.core.records.header import iter_headers
+from klamm.core.client.reader.topic_table import TopicTable
+from klamm.core.errors import KlammError, SchemaError
 from klamm.core.records.partition import TopicPartition
 
 from .event import AuditEvent, decode_event
 from .range_coverage import LogEnd, Place
+
+TIMEOUT_S: Final = 30.0
+"""How long a partition of the audit topic may give nothing before `read` fails."""
 
 
 @dataclass(frozen=True)
@@ -25,48 +28,72 @@ class AuditLog:
 
 
 class AuditReader:
-    """Reads the audit topic, and later on what has come since. It keeps the events that `keep` says."""
+    """Keeps the events of the audit topic; each `read` adds what has come since. `keep` says which events are kept, and
+    `max_events` how many at most (None: any number)."""
 
     def __init__(
-        self, client: ClusterClient, topic: str, keep: Callable[[AuditEvent], bool] = lambda _event: True
+        self,
+        client: ClusterClient,
+        topic: str,
+        keep: Callable[[AuditEvent], bool] = lambda _event: True,
+        max_events: int | None = None,
     ) -> None:
         self._client = client
         self._topic = topic
-        self._keep = keep
-        self._positions: dict[TopicPartition, int] = {}
-        self.events: list[AuditEvent] = []
-        self.unreadable: list[str] = []
+        self._kept = _Events(topic, keep, max_events)
+        self._table = TopicTable(client, self._kept, timeout_s=TIMEOUT_S)
+
+    @property
+    def events(self) -> list[AuditEvent]:
+        return self._kept.events
+
+    @property
+    def unreadable(self) -> list[str]:
+        return self._kept.unreadable
 
     def read(self) -> None:
-        """Up to the end as of now; `KlammError` when the topic is not there or a partition cannot be read: the next
-        call goes on behind what was read. A topic that ends before that was cut or created again: it is read again."""
-        client, positions = self._client, self._positions
-        partitions = client.partitions(self._topic)
-        new = [partition for partition in partitions if partition not in positions]
-        if new:
-            starts = client.list_offsets(dict.fromkeys(new, EARLIEST))
-            positions.update({partition: offset for partition, (offset, _) in starts.items()})
-        ends = client.list_offsets(dict.fromkeys(partitions, LATEST))
-        if any(ends[partition][0] < positions[partition] for partition in partitions):
-            self.events.clear()
-            self.unreadable.clear()
-            starts = client.list_offsets(dict.fromkeys(partitions, EARLIEST))
-            positions.update({partition: offset for partition, (offset, _) in starts.items()})
-        for partition in partitions:
-            end = ends[partition][0]
-            for offset, stored_ms, value in _values(client, partition, positions[partition], end):
-                try:
-                    event = decode_event(value, stored_ms)
-                except SchemaError as error:
-                    self.unreadable.append(f"{partition} offset {offset}: {error}")
-                else:
-                    if self._keep(event):
-                        self.events.append(event)
-                positions[partition] = offset + 1
-            positions[partition] = max(positions[partition], end)
+        """Up to the end as of now. `KlammError` when the topic is not there or a partition cannot be read; the next
+        call goes on behind what was read. A topic that was cut or created again is read from its beginning."""
+        self._table.catch_up(self._client.partitions(self._topic))
 
     def log(self) -> AuditLog:
         return AuditLog(tuple(self.events), tuple(self.unreadable))
+
+
+class _Events:
+    """`klamm.core.client.reader.topic_table.TableContents`."""
+
+    def __init__(self, topic: str, keep: Callable[[AuditEvent], bool], max_events: int | None) -> None:
+        self._topic = topic
+        self._keep = keep
+        self._max_events = max_events
+        self.events: list[AuditEvent] = []
+        self.unreadable: list[str] = []
+
+    def clear(self) -> None:
+        self.events, self.unreadable = [], []
+
+    def apply(
+        self,
+        partition: TopicPartition,
+        offset: int,
+        timestamp_ms: int,
+        key: bytes | None,  # noqa: ARG002 - the event says it too
+        value: bytes | None,
+    ) -> None:
+        try:
+            event = decode_event(value or b"", timestamp_ms)
+        except SchemaError as error:
+            self.unreadable.append(f"{partition} offset {offset}: {error}")
+            return
+        if not self._keep(event):
+            return
+        if self._max_events is not None and len(self.events) >= self._max_events:
+            raise KlammError(
+                f"{self._topic} has more than {self._max_events:,} events; choose topics with --topic, or raise "
+                "--max-events (about 1 KB of memory each)"
+            )
+        self.events.append(event)
 
 
 def read_audit_log(client: ClusterClient, topic: str) -> AuditLog:
@@ -92,30 +119,3 @@ def read_log_ends(client: ClusterClient, audits: Callable[[str], bool]) -> dict[
             log = LogEnd(starts.get(partition, -1), ends.get(partition, -1))
             found[topic.name][Place(topic_id, number)] = log
     return found
-
-
-def _values(client: ClusterClient, partition: TopicPartition, start: int, end: int) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, timestamp, value) of each record."""
-    position = start
-    while position < end:
-        data = _fetch(client, partition, position)
-        before = position
-        for at, header in iter_headers(data):
-            if header.next_offset <= position:
-                continue
-            if not header.is_control:
-                columns = decode_columns(data, at, header, client.codecs, partition=partition)
-                for offset, stamp, value in zip(columns.offsets, columns.timestamps_ms, columns.values, strict=True):
-                    if position <= offset < end:
-                        yield offset, stamp, value or b""
-            position = header.next_offset
-        if position == before:
-            raise KlammError(f"{partition}: nothing can be read at offset {position}, the end is {end}")
-
-
-def _fetch(client: ClusterClient, partition: TopicPartition, offset: int) -> bytes:
-    [node_id] = client.by_leader([partition])
-    fetched = client.fetch(node_id, {partition: offset}, max_wait_ms=0, partition_max_bytes=4 * 1024 * 1024)[partition]
-    if fetched.error != ErrorCode.none:
-        raise BrokerError(fetched.error, f"reading {partition} at offset {offset}")
-    return fetched.records

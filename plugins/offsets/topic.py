@@ -2,7 +2,7 @@
 
 Rules. A commit is one batch, to the partition that the group's hash says, acknowledged by all in-sync replicas: whole
 or not at all. The store speaks to the brokers as any client does, in a broker's process too; their addresses come from
-the coordination. The first commit makes the topic. A fetch reads what was appended since the last one (`TopicView`).
+the coordination. The first commit makes the topic. A fetch reads what was appended since the last one (`OffsetsTable`).
 Who the members of classic groups are is kept in the same partitions, as in Kafka.
 
 Guards are paths of the coordination, and no transaction spans it and a log. They are checked right before the append
@@ -31,8 +31,8 @@ from klamm.core.records.partition import TopicPartition
 from ..codecs import klamm_codecs
 from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
 from .kafka_groups import encode_group
+from .offsets_table import OffsetsTable
 from .topic_config import TopicOffsetStoreConfig
-from .topic_view import TopicView
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
@@ -56,7 +56,7 @@ class TopicOffsetStore:
         self._timeout_s = config.offsets_commit_timeout_ms / 1000
         self._lock = threading.Lock()
         self._client: ClusterClient | None = None
-        self._views: dict[int, TopicView] = {}
+        self._tables: dict[int, OffsetsTable] = {}
         self._appended: dict[int, int] = {}
 
     def commit(
@@ -81,7 +81,7 @@ class TopicOffsetStore:
             count = self._partitions()
             if not count:
                 return {}
-            stored = self._look(partition_for(group, count)).offsets(group, self._end(group, count))
+            stored = self._table(partition_for(group, count)).offsets(group, self._end(group, count))
         return stored if partitions is None else {tp: stored[tp] for tp in partitions if tp in stored}
 
     def delete(
@@ -97,13 +97,13 @@ class TopicOffsetStore:
             if not count:
                 return
             number = partition_for(group, count)
-            view, end = self._look(number), self._appended.get(number, 0)
-            stored = view.offsets(group, end)
+            table, end = self._table(number), self._appended.get(number, 0)
+            stored = table.offsets(group, end)
             doomed = set(stored if partitions is None else partitions) & stored.keys()
             if seen is not None:
                 doomed = {tp for tp in doomed if stored[tp] == seen.get(tp)}
             gone = [encode_key(OffsetKey(group, tp)) for tp in sorted(doomed)]
-            if partitions is None and doomed == stored.keys() and group in view.states(end):
+            if partitions is None and doomed == stored.keys() and group in table.states(end):
                 gone.append(encode_key(GroupKey(group)))
             self._check(guards)
             if gone:
@@ -121,13 +121,13 @@ class TopicOffsetStore:
         found: dict[str, StoredGroup] = {}
         with self._reaching():
             for number in range(self._partitions()):
-                found.update(self._look(number).states(self._appended.get(number, 0)))
+                found.update(self._table(number).states(self._appended.get(number, 0)))
         return found
 
     def groups(self) -> list[str]:
         with self._reaching():
             count = self._partitions()
-            return sorted(name for p in range(count) for name in self._look(p).groups(self._appended.get(p, 0)))
+            return sorted(name for p in range(count) for name in self._table(p).groups(self._appended.get(p, 0)))
 
     def close(self) -> None:
         with self._lock:
@@ -148,14 +148,14 @@ class TopicOffsetStore:
         """Where what this store appended for the group ended: a fetch sees that much at least."""
         return self._appended.get(partition_for(group, count), 0)
 
-    def _look(self, partition: int) -> TopicView:
+    def _table(self, partition: int) -> OffsetsTable:
         client = self._connected()
         with self._lock:
-            view = self._views.get(partition)
-            if view is None:
+            table = self._tables.get(partition)
+            if table is None:
                 tp = TopicPartition(OFFSETS_TOPIC, partition)
-                view = self._views[partition] = TopicView(client, tp, self._timeout_s)
-            return view
+                table = self._tables[partition] = OffsetsTable(client, tp, self._timeout_s)
+            return table
 
     def _partitions(self) -> int:
         """0 while there is no topic."""

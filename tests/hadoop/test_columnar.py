@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records.partition import TopicPartition

@@ -142,14 +142,14 @@ class PartitionReader:
         self.check(suspect=True)
 
     def check(self, *, suspect: bool = False) -> None:
-        """As `verify`, by the metadata that the client has. Where the epoch ends, the brokers are asked only under another
-        leader epoch than before, or when the position is `suspect`."""
+        """As `verify`, by the metadata that the client has. Where the epoch ends is asked only under another leader
+        epoch than before, or when the position is `suspect`."""
         topic = self._client.cluster.view.topics.get(self.partition.topic)
         if topic is None or (topic is self._checked and not suspect):
             return
         if None not in (self._topic_id, topic.topic_id) and self._topic_id != topic.topic_id:
             raise TopicReplacedError(
-                f"{self.partition}: the topic was deleted and created again, and offset {self.position} is of the old one"
+                f"{self.partition}: the topic was deleted and created again; offset {self.position} is of the old one"
             )
         found = topic.partitions.get(self.partition.partition)
         leader_epoch = -1 if found is None else found.leader_epoch

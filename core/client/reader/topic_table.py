@@ -58,7 +58,7 @@ class TableContents(Protocol):
 
 
 class TopicTable:
-    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for the next batch, retries included."""
+    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for a batch, retries included."""
 
     def __init__(
         self,
@@ -174,7 +174,5 @@ class TopicTable:
             columns = batch.columns
             rows = zip(columns.offsets, columns.timestamps_ms, columns.keys, columns.values, strict=True)
             for offset, timestamp_ms, key, value in rows:
-                # A batch of which a part was applied before an error begins before the position.
-                if offset >= cursor.offset:
-                    apply(partition, offset, timestamp_ms, key, value)
-                    cursor.offset = offset + 1
+                apply(partition, offset, timestamp_ms, key, value)
+                cursor.offset = offset + 1

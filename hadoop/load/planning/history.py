@@ -18,7 +18,7 @@ from typing import Protocol
 from uuid import UUID
 
 from klamm.core.client.cluster_client import EpochEnd
-from klamm.core.client.consumer.range_reader import DataLossError
+from klamm.core.client.errors import DataLossError
 from klamm.core.records.partition import TopicPartition
 
 from ...lake.layout import TopicLayout

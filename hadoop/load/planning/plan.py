@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
 
 

@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
-from uuid import UUID
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import KlammError
@@ -55,7 +54,6 @@ class ClusterSource:
         self._lock = threading.Lock()
         self._client: ClusterClient | None = None
         self._reader: AuditReader | None = None
-        self._topic_id: UUID | None = None
         self._last: Answer | KlammError | None = None
         self._asked_s = 0.0
 
@@ -85,27 +83,9 @@ class ClusterSource:
     def _ask(self) -> Answer:
         if self._client is None:
             self._client = self._connect()
-        topic = self._client.metadata().topics.get(self._config.topic)
-        topic_id = None if topic is None else topic.topic_id
-        if self._reader is None or topic_id != self._topic_id:  # created again: what was read is of another topic
-            self._reader = AuditReader(self._client, self._config.topic, self._keeper())
-            self._topic_id = topic_id
+        if self._reader is None:
+            self._reader = AuditReader(self._client, self._config.topic, self._keeps, self._max_events)
         return ask(self._client, self._config, self._question, self._reader)
 
-    def _keeper(self) -> Callable[[AuditEvent], bool]:
-        """Which events are kept; `KlammError` above the bound, for an audit of a part of them would be wrong."""
-        kept = 0
-
-        def keep(event: AuditEvent) -> bool:
-            nonlocal kept
-            if self._question.topics and event.topic not in self._question.topics:
-                return False
-            kept += 1
-            if kept > self._max_events:
-                raise KlammError(
-                    f"{self._config.topic} has more than {self._max_events:,} events; choose topics with --topic, or "
-                    "raise --max-events (about 1 KB of memory each)"
-                )
-            return True
-
-        return keep
+    def _keeps(self, event: AuditEvent) -> bool:
+        return not self._question.topics or event.topic in self._question.topics

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from klamm.core.client.consumer.range_reader import DataLossError
+from klamm.core.client.errors import DataLossError
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop.load.job import TooManyBadError

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.spark.filters import PushedFilters
 

@@ -15,8 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from klamm.core.client.consumer.range_reader import DataLossError
-from klamm.core.client.errors import UnknownTopicError
+from klamm.core.client.errors import DataLossError, UnknownTopicError
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.options import Reading, parse_options

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -36,6 +35,7 @@ from klamm.plugins.audit.ranges import KlammRangeAudit
 from klammtest import audits
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
 from klammtest.guarantees import guarantee
+from klammtest.stored_topic import StoredTopic
 
 BROKER, READERS, LAKE = TierKey("broker", "b"), TierKey("consumer", "readers"), TierKey("hadoop", "lake")
 OLD, NEW = UUID(int=1), UUID(int=2)
@@ -166,17 +166,18 @@ def test_a_log_that_was_never_counted_is_reported() -> None:
     assert (audit.topic, audit.complete, audit.watermark_ms) == ("flights", False, None)
 
 
-class AskedCluster:
+class AskedCluster(StoredTopic):
     """As much of `ClusterClient` as a report uses: an audit topic of these events, and two partitions of `flights`, of
     which one is served and ends at 100."""
 
-    codecs = CODECS
-
     def __init__(self, events: Sequence[AuditEvent]) -> None:
-        self._stored = [(0, *each.encode(), ()) for each in events]
+        super().__init__("__klamm_audit", codecs=CODECS)
+        self.logs[0].append(*((0, *each.encode(), ()) for each in events))
         self.asked: list[str] = []
 
-    def metadata(self) -> ClusterView:
+    def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
+        if topics is not None:
+            return super().metadata(topics)
         topic = TopicView("flights", ErrorCode.none, dict.fromkeys((0, 1), PartitionView(0)), topic_id=OLD)
         return ClusterView(topics={"flights": topic})
 
@@ -186,19 +187,9 @@ class AskedCluster:
         self.asked.append("logs")
         return {p: 0 if at == EARLIEST else 100 for p, at in wanted.items() if p == FLIGHTS}, {}
 
-    def partitions(self, topic: str) -> list[TopicPartition]:
-        return [TopicPartition(topic, 0)]
-
-    def list_offsets(self, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **limits: int) -> Any:
         self.asked.append("events")
-        return {p: (0 if at == EARLIEST else len(self._stored), -1) for p, at in wanted.items()}
-
-    def by_leader(self, partitions: Sequence[TopicPartition]) -> dict[int, list[TopicPartition]]:
-        return {0: list(partitions)}
-
-    def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **_: Any) -> dict[TopicPartition, Any]:
-        batch = encode_batch(self._stored)
-        return {p: SimpleNamespace(error=ErrorCode.none, records=bytes(batch)) for p in offsets}
+        return super().fetch(node_id, offsets, **limits)
 
 
 @guarantee("C9", "a report asks where the logs end before it reads the events", plant=not_asking_the_logs)

@@ -23,6 +23,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 from klamm.core.errors import KlammError
+from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.query import Answer, Question
 from klamm.plugins.audit.web import source as source_module
@@ -312,17 +313,8 @@ class Asked:
         return Answer((), ())
 
 
-class FakeTopic:
-    topic_id = None
-
-
 class FakeClient:
-    def __init__(self) -> None:
-        self.topics: dict[str, FakeTopic] = {"__klamm_audit": FakeTopic()}
-        self.closed = False
-
-    def metadata(self) -> FakeClient:
-        return self
+    closed = False
 
     def close(self) -> None:
         self.closed = True
@@ -366,25 +358,18 @@ def test_after_a_failure_the_topic_is_read_from_its_beginning(asked: Asked) -> N
     assert asked.readers[2] is not asked.readers[0]
 
 
-def test_an_audit_topic_that_was_created_again_is_read_from_its_beginning(asked: Asked) -> None:
-    now, client = [0.0], FakeClient()
-    source = make_source(client, lambda: now[0])
-    source.answer()
-    other = FakeTopic()
-    other.topic_id = "another"  # type: ignore[assignment]
-    client.topics["__klamm_audit"], now[0] = other, 1.0
-    source.answer()
-    assert asked.readers[0] is not asked.readers[1]
-
-
-def test_memory_is_bounded_by_the_number_of_events(asked: Asked) -> None:
+def test_the_reader_keeps_the_events_of_the_topics_that_are_asked_for(asked: Asked) -> None:
     source = make_source(FakeClient(), lambda: 0.0, topics=("flights",))
     source.answer()
-    keep = asked.readers[0]._keep
-    kept = [keep(event("broker", "b", 0, 1, {}, topic=topic)) for topic in ("flights", "trips", "flights")]
-    assert kept == [True, False, True]
+    contents = asked.readers[0]._kept
+    kept = []
+    for topic in ("flights", "trips", "flights"):
+        key, value = event("broker", "b", 0, 1, {}, topic=topic).encode()
+        contents.apply(TopicPartition("__klamm_audit", 0), 0, 0, key, value)
+        kept.append(len(contents.events))
+    assert kept == [1, 1, 2]
     with pytest.raises(KlammError, match="more than 2 events"):
-        keep(pipeline()[0])
+        contents.apply(TopicPartition("__klamm_audit", 0), 1, 0, key, value)
 
 
 # -- the server

@@ -28,10 +28,10 @@ class MemoryLog:
         with self._lock:
             self.entries.append(entry)
 
-    def read(self, offset: int) -> tuple[list[SchemaEntry], int]:
+    def read(self) -> list[SchemaEntry]:
         with self._lock:
             self.reads += 1
-            return self.entries[offset:], len(self.entries)
+            return list(self.entries)
 
     def close(self) -> None:
         return

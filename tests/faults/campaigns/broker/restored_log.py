@@ -10,7 +10,7 @@ from typing import Any
 
 import klamm
 from harness import LIMIT_S, Result, Run, within
-from klamm.core.client.consumer.range_reader import DataLossError
+from klamm.core.client.errors import DataLossError
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.layout import TopicLayout

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from klamm.core.client.consumer.range_reader import DataLossError, OffsetRange
+from klamm.core.client.errors import DataLossError
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
 from klamm.core.records.partition import TopicPartition

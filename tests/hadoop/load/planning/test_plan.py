@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.load.planning.pace import Pace
 from klamm.hadoop.load.planning.plan import Limits, capped, capped_bytes, split

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from klamm.core.client.cluster_client import EpochEnd
-from klamm.core.client.consumer.range_reader import OffsetRange
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.generations.compact import CompactJob, CompactSpec

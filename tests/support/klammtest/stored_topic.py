@@ -1,0 +1,122 @@
+"""A topic in memory, as the readers of `klamm.core.client.reader` see one through their client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from klamm.core.client.cluster_client import EARLIEST, EpochEnd, FetchedPartition
+from klamm.core.client.network.metadata import ClusterMetadata, ClusterView, PartitionView, TopicView
+from klamm.core.errors import ErrorCode
+from klamm.core.records.codecs import CodecTable
+from klamm.core.records.encode import encode_batch
+from klamm.core.records.fallback import RecordTuple
+from klamm.core.records.partition import TopicPartition
+
+NODE = 1
+
+
+@dataclass
+class StoredLog:
+    """One partition. `batches`: (next offset, bytes). `epochs`: (leader epoch, first offset), the last one is now's."""
+
+    batches: list[tuple[int, bytes]] = field(default_factory=list)
+    start: int = 0
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+    high_watermark: int | None = None
+    """None: the end of the log."""
+
+    @property
+    def end(self) -> int:
+        return self.batches[-1][0] if self.batches else self.start
+
+    @property
+    def visible(self) -> int:
+        return self.end if self.high_watermark is None else self.high_watermark
+
+    def append(self, *records: RecordTuple) -> None:
+        """One batch."""
+        base = self.end
+        data = encode_batch(records, base_offset=base, leader_epoch=self.epochs[-1][0])
+        self.batches.append((base + len(records), data))
+
+    def elect(self) -> None:
+        self.epochs.append((self.epochs[-1][0] + 1, self.end))
+
+    def cut(self, batches: int) -> None:
+        """Loses so many batches at its end, under another leader."""
+        del self.batches[len(self.batches) - batches :]
+        self.elect()
+
+
+class StoredTopic:
+    """`TableClient` of a topic. Each fetch answers with one of the batches. `mishaps` are answered first, in order;
+    `fetched` and `refreshed` say what was asked for."""
+
+    def __init__(self, name: str = "t", partitions: int = 1, codecs: CodecTable | None = None) -> None:
+        self.name = name
+        self.codecs = codecs or CodecTable()
+        self.cluster = ClusterMetadata()
+        self.request_timeout_s = 5.0
+        self.topic_id: UUID | None = uuid4()
+        self.logs = {number: StoredLog() for number in range(partitions)}
+        self.mishaps: list[ErrorCode | Exception] = []
+        self.fetched: list[tuple[int, int]] = []
+        self.waits_ms: list[int] = []
+        self.refreshed = 0
+
+    def create_again(self) -> None:
+        self.topic_id = uuid4()
+        self.logs = {number: StoredLog() for number in self.logs}
+
+    def partitions(self, topic: str) -> list[TopicPartition]:
+        self.metadata([topic])
+        return [TopicPartition(topic, number) for number in self.logs]
+
+    def metadata(self, topics: Iterable[str]) -> ClusterView:
+        self.refreshed += 1
+        parts = {number: PartitionView(NODE, log.epochs[-1][0]) for number, log in self.logs.items()}
+        topic = TopicView(self.name, ErrorCode.none, parts, topic_id=self.topic_id)
+        self.cluster.update(ClusterView(topics={self.name: topic}))
+        return self.cluster.view
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        if self.name not in self.cluster.view.topics:
+            self.metadata([self.name])
+        return {NODE: list(partitions)}
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+        logs = {partition: self.logs[partition.partition] for partition in timestamps}
+        return {p: (log.start if timestamps[p] == EARLIEST else log.visible, -1) for p, log in logs.items()}
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+        return {partition: self._epoch_end(partition.partition, epoch) for partition, epoch in epochs.items()}
+
+    def _epoch_end(self, number: int, asked: int) -> EpochEnd:
+        log = self.logs[number]
+        largest = max((epoch for epoch, _ in log.epochs if epoch <= asked), default=-1)
+        return EpochEnd(largest, min((first for epoch, first in log.epochs if epoch > largest), default=log.end))
+
+    def fetch(
+        self,
+        node_id: int,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> dict[TopicPartition, FetchedPartition]:
+        [(partition, offset)] = offsets.items()
+        self.fetched.append((partition.partition, offset))
+        self.waits_ms.append(max_wait_ms)
+        log = self.logs[partition.partition]
+        mishap = self.mishaps.pop(0) if self.mishaps else ErrorCode.none
+        if isinstance(mishap, Exception):
+            raise mishap
+        if mishap is ErrorCode.none and not log.start <= offset <= log.end:
+            mishap = ErrorCode.offset_out_of_range
+        if mishap is not ErrorCode.none:
+            return {partition: FetchedPartition(mishap, -1, log.start, b"")}
+        data = next((data for following, data in log.batches if following > offset and offset < log.visible), b"")
+        return {partition: FetchedPartition(ErrorCode.none, log.visible, log.start, bytes(data))}
