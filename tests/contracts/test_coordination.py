@@ -21,7 +21,8 @@ from klamm.core.interfaces.coordination import (
     NotEmptyError,
     Set,
 )
-from klammtest.zookeeper import CoordinationCase, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase
 
 
 def test_create_and_get(coordination: Coordination) -> None:

@@ -24,7 +24,8 @@ from klamm.plugins.coordination.kazoo_session import UnknownOutcomeError
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.faulty import fault_hook
 from klammtest.ports import free_port
-from klammtest.zookeeper import Events, Signal, ZooKeeperCase, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import Events, Signal, ZooKeeperCase
 
 
 @pytest.fixture

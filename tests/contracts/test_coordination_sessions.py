@@ -9,7 +9,8 @@ from operator import methodcaller
 import pytest
 
 from klamm.core.interfaces.coordination import Coordination, Create, SessionEvent, SessionExpiredError
-from klammtest.zookeeper import CoordinationCase, Events, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase, Events
 
 OPERATIONS: list[Callable[[Coordination], object]] = [
     methodcaller("create", "/a"),

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from klamm.core.interfaces.coordination import Coordination, Create, Delete, SessionExpiredError, Set
-from klammtest.zookeeper import CoordinationCase, Signal, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase, Signal
 
 
 def test_a_watch_sees_every_kind_of_change_again_and_again(coordination_case: CoordinationCase) -> None:

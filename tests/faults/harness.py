@@ -9,7 +9,6 @@ import importlib
 import logging
 import random
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -18,8 +17,6 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 PROBLEMS_KEPT = 20
-LIMIT_S = 60.0
-"""Seconds that a condition is waited for."""
 
 
 class Kept:
@@ -158,16 +155,6 @@ def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
         for campaign in importlib.import_module(module).CAMPAIGNS:
             found[campaign.name] = campaign
     return found
-
-
-def within(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
-    """Whether it becomes true in that time."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
-from klammtest.zookeeper import eventually
 
 SESSION_MS = 2000
 

@@ -24,8 +24,8 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.clients.members import WAIT_S, wait_until
 from klammtest.guarantees import guarantee
+from klammtest.waiting import PATIENCE_S, eventually
 
 TOPIC, OTHER = "again", "other"
 FIRST = TopicPartition(TOPIC, 0)
@@ -43,7 +43,7 @@ class Gates:
         def gated(logs: LogManager, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
             if topic_id not in self.passed:
                 self.reached[tp.topic].set()
-                assert self.open[tp.topic].wait(WAIT_S)
+                assert self.open[tp.topic].wait(PATIENCE_S)
                 self.passed.add(topic_id)
             return create(logs, tp, topic_id, config)
 
@@ -60,7 +60,7 @@ def created_again(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
 
         def asked(what: Callable[[ClusterClient], Any]) -> Future[Any]:
             def ask() -> Any:
-                with ClusterClient(f"{own.host}:{own.port}", codecs=codecs, request_timeout_s=WAIT_S) as client:
+                with ClusterClient(f"{own.host}:{own.port}", codecs=codecs, request_timeout_s=PATIENCE_S) as client:
                     return what(client)
 
             return others.submit(ask)
@@ -75,19 +75,19 @@ def created_again(folder: Path, patch: pytest.MonkeyPatch) -> Iterator[tuple[Clu
                 client.produce({FIRST: encode_batch([(1, None, b"old", ())] * 5)})
                 old = client.topic_ids([TOPIC])[TOPIC]
                 waiting = [asked(lambda c: c.create_topics({OTHER: NewTopic(1)}))]
-                assert gates.reached[OTHER].wait(WAIT_S)
+                assert gates.reached[OTHER].wait(PATIENCE_S)
                 waiting.append(asked(lambda c: c.delete_topics([TOPIC])))
-                wait_until(lambda: coordination.exists(paths.topic(TOPIC)) is None, "it is deleted")
+                eventually(lambda: coordination.exists(paths.topic(TOPIC)) is None, "it is deleted")
                 waiting.append(asked(lambda c: c.create_topics({TOPIC: NewTopic(1)})))
-                wait_until(lambda: coordination.exists(paths.topic(TOPIC)) is not None, "it is there again")
+                eventually(lambda: coordination.exists(paths.topic(TOPIC)) is not None, "it is there again")
                 gates.open[OTHER].set()
-                assert gates.reached[TOPIC].wait(WAIT_S)
+                assert gates.reached[TOPIC].wait(PATIENCE_S)
                 try:
                     yield client, gates, old
                 finally:
                     gates.open[TOPIC].set()
                     for each in waiting:
-                        each.result(WAIT_S)
+                        each.result(PATIENCE_S)
         finally:
             for gate in gates.open.values():
                 gate.set()
@@ -101,9 +101,9 @@ def by_name_alone(patch: pytest.MonkeyPatch) -> None:
 @guarantee("A2", "no broker gives a topic's new id with the records of the old one", plant=by_name_alone)
 def test_a_new_topic_id_never_comes_with_the_old_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with created_again(tmp_path, monkeypatch) as (client, gates, old):
-        wait_until(lambda: client.topic_ids([TOPIC]).get(TOPIC, old) != old, "the new id")
+        eventually(lambda: client.topic_ids([TOPIC]).get(TOPIC, old) != old, "the new id")
         answer = client.fetch(0, {FIRST: 0})[FIRST]
         assert (answer.error, answer.records) == (ErrorCode.not_leader_or_follower, b"")
         gates.open[TOPIC].set()
-        wait_until(lambda: client.fetch(0, {FIRST: 0})[FIRST].error is ErrorCode.none, "the new log")
+        eventually(lambda: client.fetch(0, {FIRST: 0})[FIRST].error is ErrorCode.none, "the new log")
         assert client.fetch(0, {FIRST: 0})[FIRST].high_watermark == 0

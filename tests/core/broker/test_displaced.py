@@ -19,8 +19,9 @@ from klamm.core.protocol.headers import read_response_header
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.guarantees import guarantee
 from klammtest.requests import batch, produce, produce_fields
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
-from klammtest.zookeeper import CoordinationCase, eventually
+from klammtest.zookeeper import CoordinationCase
 
 SESSION_MS = 2000
 TOPICS = {"t": {"partitions": 1}}

@@ -18,6 +18,7 @@ from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.requests import batch, create_topic, fetch, fetch_fields, metadata, new_topic, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 
@@ -187,15 +188,8 @@ def two(tmp_path: Path) -> Iterator[tuple[RunningBroker, RunningBroker]]:
     ):
         for broker in (zero, one):
             with WireClient(broker.bootstrap) as wire:
-                until(lambda wire=wire: len(metadata(wire, []).brokers) == 2, "each knows the other")
+                eventually(lambda wire=wire: len(metadata(wire, []).brokers) == 2, "each knows the other")
         yield zero, one
-
-
-def until(condition: Any, what: str, timeout_s: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {timeout_s} s: {what}"
-        time.sleep(0.02)
 
 
 def leaders(broker: RunningBroker, topic: str) -> dict[int, int]:
@@ -225,11 +219,11 @@ def test_each_broker_leads_its_own_partitions(two: tuple[RunningBroker, RunningB
         assert create_topic(zero, "t", 4).error_code is ErrorCode.none
         led = leaders(two[0], "t")
         assert sorted(led.values()) == [0, 0, 1, 1]
-        until(lambda: leaders(two[1], "t") == led, "broker 1 knows the topic")
+        eventually(lambda: leaders(two[1], "t") == led, "broker 1 knows the topic")
         for partition, leader in led.items():
             mine, other = (zero, one) if leader == 0 else (one, zero)
             record = batch(b"%d" % partition, producer_id=1, producer_epoch=0, base_sequence=0)
-            until(lambda: produce(mine, "t", record, partition).base_offset == 0, "its leader has opened it")  # noqa: B023
+            eventually(lambda: produce(mine, "t", record, partition).base_offset == 0, "its leader has opened it")  # noqa: B023
             assert produce(other, "t", batch(b"x"), partition).error_code is ErrorCode.not_leader_or_follower
             assert fetch(other, "t", 0, partition).error_code is ErrorCode.not_leader_or_follower
         assert sorted(b.node_id for b in metadata(one, []).brokers) == [0, 1]
@@ -251,14 +245,14 @@ def test_a_broker_whose_session_expired_comes_back(two: tuple[RunningBroker, Run
         mine = next(p for p, leader in leaders(zero, "t").items() if leader == 0)
         produce(wire, "t", batch(b"before"), mine)
     stop_until_expired(zero, one)
-    until(lambda: leaders(one, "t").get(mine) == -1, "broker 1 sees that broker 0 has gone")
+    eventually(lambda: leaders(one, "t").get(mine) == -1, "broker 1 sees that broker 0 has gone")
     with WireClient(one.bootstrap) as wire:
-        until(lambda: metadata(wire, []).controller_id == 1, "broker 1 is the controller")
+        eventually(lambda: metadata(wire, []).controller_id == 1, "broker 1 is the controller")
         assert create_topic(wire, "meanwhile").error_code is ErrorCode.none
     zero.resume()
-    until(lambda: leaders(zero, "t").get(mine) == 0 == leaders(one, "t").get(mine), "broker 0 leads again")
+    eventually(lambda: leaders(zero, "t").get(mine) == 0 == leaders(one, "t").get(mine), "broker 0 leads again")
     with WireClient(zero.bootstrap) as wire:
-        until(lambda: produce(wire, "t", batch(b"after"), mine).error_code is ErrorCode.none, "it takes records")
+        eventually(lambda: produce(wire, "t", batch(b"after"), mine).error_code is ErrorCode.none, "it takes records")
         assert fetch(wire, "t", 0, mine, leader_epoch=0).error_code is ErrorCode.fenced_leader_epoch
         assert metadata(wire, ["meanwhile"]).topics[0].error_code is ErrorCode.none
 
@@ -279,8 +273,8 @@ def test_members_stay_in_their_group_over_a_new_session(two: tuple[RunningBroker
         wire.call(ApiKey.SYNC_GROUP, 3, **who, assignments=(mine,))
         stop_until_expired(zero, one)
         zero.resume()
-        until(lambda: "has rejoined" in zero.log(), "broker 0 is back")
-        until(lambda: wire.call(ApiKey.HEARTBEAT, 3, **who).error_code is ErrorCode.none, "the member is known")
+        eventually(lambda: "has rejoined" in zero.log(), "broker 0 is back")
+        eventually(lambda: wire.call(ApiKey.HEARTBEAT, 3, **who).error_code is ErrorCode.none, "the member is known")
 
 
 def test_the_embedded_tree_names_the_cluster(broker: RunningBroker) -> None:

@@ -28,8 +28,8 @@ from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.readers import read
 from klammtest.guarantees import guarantee
 from klammtest.requests import batch, create_topic, fetch, metadata, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
-from klammtest.zookeeper import eventually
 
 TREE = "tree.db"
 T0 = TopicPartition("t", 0)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from klamm.core.errors import ErrorCode
@@ -15,6 +13,7 @@ from klamm.core.protocol.headers import read_response_header
 from klamm.core.protocol.messages import response
 from klammtest.broker import running_broker
 from klammtest.requests import batch, fetch, fetch_fields, new_topic, produce, produce_fields
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient
 
 CLEAN = ".kafka_cleanshutdown"
@@ -91,13 +90,6 @@ def ask_without_reading(wire: WireClient) -> None:
     wire.peek()
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {_PATIENCE_S} s: {what}"
-        time.sleep(0.02)
-
-
 def test_clients_that_do_not_read_or_finish_do_not_hold_it_up(tmp_path: Path) -> None:
     with running_broker(tmp_path, broker={"shutdown.drain.timeout.ms": 300}) as broker:
         with WireClient(broker.bootstrap) as unread, WireClient(broker.bootstrap) as unfinished:
@@ -113,7 +105,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         with WireClient(broker.bootstrap) as stuck:
             ask_without_reading(stuck)
             os.kill(broker.pid, signal.SIGINT)
-            until(lambda: "SIGINT: stopping" in broker.log(), "it has begun to stop")
+            eventually(lambda: "SIGINT: stopping" in broker.log(), "it has begun to stop")
             assert broker.stop() == 128 + signal.SIGTERM
         assert broker.log().splitlines()[-1].startswith("klamm: SIGTERM while stopping: ended at once")
         assert not (broker.log_dir / CLEAN).exists()

@@ -16,7 +16,8 @@ from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, Partitio
 from klamm.core.cluster.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
-from klammtest.zookeeper import CoordinationCase, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase
 
 Join = Callable[[int], Cluster]
 

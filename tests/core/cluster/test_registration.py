@@ -15,7 +15,8 @@ from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.cluster.registration import BrokerIdentity, Registration
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
-from klammtest.zookeeper import CoordinationCase, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import CoordinationCase
 
 
 def registration(

@@ -30,7 +30,7 @@ import yaml
 from confluent_kafka import KafkaError, Message, Producer
 from hdfs import HdfsError, InsecureClient
 
-from harness import Result, Run, within
+from harness import Result, Run
 from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klamm.hadoop.lake.files import LakeFiles, lake_files
 from klamm.hadoop.lake.layout import OFFSETS, TopicLayout, is_data, load_number
@@ -39,6 +39,7 @@ from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.broker import ENVIRONMENT, RunningBroker, running_broker
 from klammtest.ports import free_port
 from klammtest.proxies.lost_answers import AnswerLostProxy
+from klammtest.waiting import within
 
 SINK, PARTITIONS = "lake", 3
 RECORDS = 90
@@ -560,11 +561,6 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
                 return total  # it is found
         stage.check_end("the end")
     return total
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    if not within(condition, UP_S):
-        raise RuntimeError(f"not within {UP_S:g} s: {what}")
 
 
 def later(seconds: float, what: Callable[[], object]) -> threading.Timer:

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, SessionEvent
 from klamm.plugins.coordination import embedded_tree
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
-from klammtest.zookeeper import EmbeddedCase, Events, Signal, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import EmbeddedCase, Events, Signal
 
 OTHER_PROCESS = """
 import os, sys, time

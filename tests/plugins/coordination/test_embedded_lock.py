@@ -20,7 +20,8 @@ from klamm.plugins.coordination.embedded import EmbeddedCoordination
 from klamm.plugins.coordination.embedded_tree import EmbeddedTree
 from klamm.plugins.coordination.lock_holder import write_lock_holder
 from klammtest.guarantees import guarantee
-from klammtest.zookeeper import EmbeddedCase, Events, eventually
+from klammtest.waiting import eventually
+from klammtest.zookeeper import EmbeddedCase, Events
 
 SESSION_MS = 2000
 WRITER = """

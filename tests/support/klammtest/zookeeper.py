@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 from uuid import uuid4
@@ -24,17 +24,7 @@ from klamm.plugins.coordination.zookeeper import ZooKeeperCoordination
 from klamm.plugins.coordination.zookeeper_config import ZooKeeperConfig
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
 from klammtest.ports import free_port
-
-PATIENCE_S = 60.0
-"""A bound, not a measurement: what takes longer is broken, on a slow machine in a crowd too."""
-
-
-def eventually(condition: Callable[[], object], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Wait until `condition` holds; the time is a bound, not a measurement."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.01)
+from klammtest.waiting import PATIENCE_S, eventually
 
 
 class Events:

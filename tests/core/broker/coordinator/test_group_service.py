@@ -32,8 +32,9 @@ from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordina
 from klamm.plugins.offsets.coordination import CoordinationOffsetStore
 from klamm.plugins.offsets.topic import TopicOffsetStore
 from klammtest.brokers.inprocess import broker_thread
-from klammtest.clients.members import WAIT_S, delete_topic, wait_until, write_topic
+from klammtest.clients.members import delete_topic, write_topic
 from klammtest.guarantees import guarantee
+from klammtest.waiting import PATIENCE_S, eventually
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 BOTH = pytest.mark.parametrize("plugin", ["coordination", "topic"])
@@ -138,7 +139,7 @@ async def stable_member(service: GroupService) -> Committer:
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(asyncio.wait_for(test, WAIT_S * 2))
+    asyncio.run(asyncio.wait_for(test, PATIENCE_S * 2))
 
 
 def without_guards(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +205,7 @@ def test_a_coordinator_whose_session_is_over_stores_nothing(cluster: Cluster, pl
             other = await stable_member(successor)
             assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}
             ended = lambda: paused._session._event is SessionEvent.EXPIRED  # noqa: E731
-            await asyncio.to_thread(wait_until, ended, "the coordinator is told that its session is over")
+            await asyncio.to_thread(eventually, ended, "the coordinator is told that its session is over")
             late = await paused.commit("g", mine, cluster.offset(T0, 120))
             assert (await successor.fetch("g", [T0]))[T0].offset == 150
             assert late == {T0: ErrorCode.not_coordinator}
@@ -270,7 +271,7 @@ class SlowStore:
         first = not self.in_first.is_set()
         if first:
             self.in_first.set()
-            assert self.go_on.wait(WAIT_S)
+            assert self.go_on.wait(PATIENCE_S)
         self._store.commit(group, offsets, guards)
         if first:
             self.stored_first.set()
@@ -330,7 +331,7 @@ class SlowlyReadStore:
         self._passed -= 1
         if self._passed < 0 and not self.was_read.is_set():
             self.was_read.set()
-            assert self.go_on.wait(WAIT_S)
+            assert self.go_on.wait(PATIENCE_S)
         return found
 
     def __getattr__(self, name: str) -> Any:
@@ -405,7 +406,7 @@ def test_a_registry_commit_during_a_deletions_second_step_stays(cluster: Cluster
         write_topic(cluster.own, "t", 1)
         async with coordinator(cluster, 5, slow) as service:
             forgetting = asyncio.create_task(service.forget_topics({old_id: "t"}))
-            await asyncio.to_thread(wait_until, stores[0].was_read.is_set, "the deletion has read the offsets")
+            await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the deletion has read the offsets")
             await asyncio.to_thread(members.commit, "g", cluster.offset(T0, 2))
             stores[0].go_on.set()
             await forgetting
@@ -428,7 +429,7 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
         async with coordinator(cluster, 5, slow) as paused, coordinator(cluster, 6) as successor:
             assert await paused.commit("g", Committer(), cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             expiry = asyncio.create_task(paused.expire_offsets(2**53))
-            await asyncio.to_thread(wait_until, stores[0].was_read.is_set, "the expiry has read the offsets")
+            await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the expiry has read the offsets")
             other = await stable_member(successor)
             if commits:
                 assert await successor.commit("g", other, cluster.offset(T0, 150)) == {T0: ErrorCode.none}

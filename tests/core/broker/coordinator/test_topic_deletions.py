@@ -13,9 +13,9 @@ from klammtest.broker import running_broker
 from klammtest.brokers.deletions import PATIENT, delete_topic, stored_in, unfinished
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.clients.grouping import commit, stored
-from klammtest.clients.members import WAIT_S, wait_until
 from klammtest.guarantees import guarantee
 from klammtest.requests import create_topic
+from klammtest.waiting import PATIENCE_S, eventually
 from klammtest.wire import WireClient
 
 
@@ -48,7 +48,7 @@ def test_the_next_broker_finishes_a_deletion(
     with broker_thread(tmp_path, section, offsets=offsets) as broker:
         with WireClient(f"127.0.0.1:{broker.advertised[0].port}") as wire:
             assert create_topic(wire, "gone").error_code is ErrorCode.none
-        assert finishes(tree, 3.0 if planted else WAIT_S)
+        assert finishes(tree, 3.0 if planted else PATIENCE_S)
         assert {name.topic for name in stored_in(tree, plugin, "g")} == {"kept"}
         assert stored_in(tree, plugin, "only") == {}
 
@@ -82,7 +82,7 @@ def test_offsets_that_the_new_topic_has_by_then_stay(tmp_path: Path, monkeypatch
         assert stored(wire, "g", "t", (0,))[0].committed_offset == -1, "the old topic's is passed over already"
         commit(wire, "g", {("t", 0): 2})
     with broker_thread(tmp_path, {"plugin": "embedded", "path": str(tree)}):
-        wait_until(lambda: unfinished(tree) == [], "the deletion is finished")
+        eventually(lambda: unfinished(tree) == [], "the deletion is finished")
         assert [found.offset for found in stored_in(tree, "coordination", "g").values()] == [2]
 
 
@@ -100,5 +100,5 @@ def test_kill_9_right_after_deleted_topic(tmp_path: Path) -> None:
         broker.kill()
         broker.environment.clear()
         broker.start()
-        wait_until(lambda: stored_in(tree, "coordination", "g") == {}, "the offsets are forgotten")
-        wait_until(lambda: unfinished(tree) == [], "the deletion is finished")
+        eventually(lambda: stored_in(tree, "coordination", "g") == {}, "the offsets are forgotten")
+        eventually(lambda: unfinished(tree) == [], "the deletion is finished")

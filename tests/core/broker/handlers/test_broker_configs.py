@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,6 +19,7 @@ from klamm.core.errors import ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import ENVIRONMENT, KLAMM, RunningBroker, running_broker
 from klammtest.requests import batch, metadata, new_topic, produce
+from klammtest.waiting import eventually
 from klammtest.wire import WireClient, part
 
 LARGE = batch(b"x" * 5000)
@@ -91,13 +91,6 @@ def described_for_all(wire: WireClient) -> dict[str, tuple[str, int]]:
     return {config.name: (config.value, config.config_source) for config in result.configs}
 
 
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {_PATIENCE_S} s: {what}"
-        time.sleep(0.02)
-
-
 def said(broker: RunningBroker) -> list[dict[str, Any]]:
     return [json.loads(line) for line in broker.log().splitlines() if line.startswith("{")]
 
@@ -118,7 +111,7 @@ def test_a_reload_applies_what_it_can_and_names_the_rest(broker: RunningBroker) 
             assert third.closed()
         change_file(broker, message_max_bytes=None, max_connections=None, num_io_threads=None)
         os.kill(broker.pid, signal.SIGHUP)
-        until(lambda: produce(wire, topic, LARGE).error_code is ErrorCode.none, "the default holds again")
+        eventually(lambda: produce(wire, topic, LARGE).error_code is ErrorCode.none, "the default holds again")
 
 
 def test_a_wrong_file_changes_nothing(broker: RunningBroker) -> None:
@@ -129,7 +122,8 @@ def test_a_wrong_file_changes_nothing(broker: RunningBroker) -> None:
         assert done.returncode == 2
         assert "broker.max.connection: unknown key; did you mean max.connections?" in done.stderr
         os.kill(broker.pid, signal.SIGHUP)
-        until(lambda: any("not reloaded, nothing has changed" in row["message"] for row in said(broker)), "refused")
+        refused = "not reloaded, nothing has changed"
+        eventually(lambda: any(refused in row["message"] for row in said(broker)), "the file is refused")
         (row,) = [row for row in said(broker) if "not reloaded" in row["message"]]
         assert "broker.max.connection: unknown key" in row["message"]
         assert row["level"] == "ERROR"
@@ -156,7 +150,7 @@ def test_a_closed_connection_has_its_fields(broker: RunningBroker) -> None:
     with WireClient(broker.bootstrap) as wire:
         wire.send_raw(b"\xff\xff\xff\xff")
         assert wire.closed()
-    until(lambda: any(row.get("event") == "connection closed" for row in said(broker)), "it is said")
+    eventually(lambda: any(row.get("event") == "connection closed" for row in said(broker)), "it is said")
     (row,) = [row for row in said(broker) if row.get("event") == "connection closed"]
     assert row["client"].startswith("127.0.0.1:")
     assert row["connection"] > 0

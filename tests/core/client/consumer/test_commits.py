@@ -15,8 +15,8 @@ from klamm.core.client.consumer.positions import Positions
 from klamm.core.groups.membership.member import Owned
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klammtest.clients.readers import WAIT_S
 from klammtest.guarantees import guarantee
+from klammtest.waiting import PATIENCE_S
 
 PARTITION = TopicPartition("t", 0)
 
@@ -58,7 +58,7 @@ class Pausing(Positions):
         found = super().to_commit(partitions)
         if not self.chosen.is_set():
             self.chosen.set()
-            assert self.go_on.wait(WAIT_S)
+            assert self.go_on.wait(PATIENCE_S)
         return found
 
 
@@ -93,15 +93,15 @@ def test_a_stored_commit_does_not_go_back(how: str) -> None:
         target=commits.commit_confirmed, args=() if how == "timer" else ([PARTITION],), name="automatic"
     )
     automatic.start()
-    assert positions.chosen.wait(WAIT_S)
+    assert positions.chosen.wait(PATIENCE_S)
     state.move(960)
     explicit = threading.Thread(target=commits.commit_all, name="explicit")
     explicit.start()
     if not commits._lock.locked():  # nothing makes the second wait for the first
-        explicit.join(WAIT_S)
+        explicit.join(PATIENCE_S)
     positions.go_on.set()
     for thread in (automatic, explicit):
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert member.stored == [950, 960]
 
@@ -113,7 +113,7 @@ def test_a_partition_that_was_lost_comes_back_after_the_commits_of_it() -> None:
     positions.states[PARTITION].move(950)
     automatic = threading.Thread(target=commits.commit_confirmed)
     automatic.start()
-    assert positions.chosen.wait(WAIT_S)
+    assert positions.chosen.wait(PATIENCE_S)
     order: list[str] = []
 
     def lose() -> None:
@@ -126,6 +126,6 @@ def test_a_partition_that_was_lost_comes_back_after_the_commits_of_it() -> None:
         threading.Event().wait(0.005)
     positions.go_on.set()
     for thread in (automatic, losing):
-        thread.join(WAIT_S)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     assert order == ["950", "lost"]

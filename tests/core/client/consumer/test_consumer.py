@@ -21,7 +21,8 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import crc_of, set_crc
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.clients.readers import client_config, produce, read, wait_until
+from klammtest.clients.readers import client_config, produce, read
+from klammtest.waiting import eventually
 
 NUMBER = itertools.count()
 SCHEMA = (
@@ -71,7 +72,7 @@ def test_records_come_in_order_and_the_next_consumer_goes_on(config: dict[str, A
 def test_start_at_the_largest_or_say_that_there_is_no_offset(config: dict[str, Any], topic: str) -> None:
     produce(config, topic, {0: [b"old"]})
     with klamm.Consumer(change(config, auto_offset_reset="largest"), topics=[topic]) as consumer:
-        wait_until(lambda: len(consumer.assignment()) == 2, "assigned")
+        eventually(lambda: len(consumer.assignment()) == 2, "assigned")
         assert consumer.position(TopicPartition(topic, 0)) == 1
         produce(config, topic, {0: [b"new"]})
         assert [r.value for r in read(consumer, 1)] == [b"new"]
@@ -115,7 +116,7 @@ def test_positions_are_committed_at_the_interval(config: dict[str, Any], topic: 
 
         assert committed() == 0, "still in the application's hands"
         consumer.poll(0.0)
-        wait_until(lambda: committed() == 1, "committed in the background")
+        eventually(lambda: committed() == 1, "committed in the background")
 
 
 def test_what_was_in_hand_when_the_application_failed_is_read_again(config: dict[str, Any], topic: str) -> None:
@@ -157,7 +158,7 @@ def test_a_position_out_of_range_is_reset(config: dict[str, Any], topic: str) ->
         assert [r.offset for r in read(consumer, 2)] == [0, 1]
     strict = change(config, auto_offset_reset="none")
     with klamm.Consumer(strict, topics=[topic]) as consumer:
-        wait_until(lambda: consumer.assignment(), "assigned")
+        eventually(lambda: consumer.assignment(), "assigned")
         for number in (0, 1):
             consumer.seek(TopicPartition(topic, number), 1_000)
         with pytest.raises(NoOffsetError, match=r"is out of range, .* seek, or set it"):
@@ -301,7 +302,7 @@ def test_streams_share_the_partitions_block_and_end_with_the_consumer(config: di
         thread.start()
     for begin in (0, 100):
         produce(config, topic, {n: [b"%d" % i for i in range(100)] for n in (0, 1)})
-        wait_until(lambda begin=begin: all(len(s) == begin + 100 for s in seen), "all read by their streams")
+        eventually(lambda begin=begin: all(len(s) == begin + 100 for s in seen), "all read by their streams")
     assert [{p for p, _ in s} for s in seen] == [{0}, {1}]
     with pytest.raises(ConfigError, match="has streams"):
         consumer.poll(0)

@@ -24,10 +24,11 @@ from klamm.core.groups.membership.topic_watch import ATTEMPT_S, TopicWatch
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer
+from klammtest import waiting
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.clients import readers
-from klammtest.clients.readers import Reader, client_config, produce, read, wait_until
+from klammtest.clients.readers import Reader, client_config, produce, read
 from klammtest.guarantees import guarantee
+from klammtest.waiting import eventually
 
 NUMBER = itertools.count()
 COUNT = 6
@@ -75,11 +76,11 @@ def test_each_record_once_while_members_join_and_leave(broker: RunningBroker, to
     for turn in range(3):
         produce(config, topic, some(50, f"turn{turn}"))
         readers.append(Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.02))
-        wait_until(lambda: all(r.consumer.assignment() for r in readers), "each has a share")
-    wait_until(lambda: sum(len(r.consumer.assignment()) for r in readers) == COUNT, "all partitions are owned")
+        eventually(lambda: all(r.consumer.assignment() for r in readers), "each has a share")
+    eventually(lambda: sum(len(r.consumer.assignment()) for r in readers) == COUNT, "all partitions are owned")
     readers[0].stop()
     produce(config, topic, some(50, "last"))
-    wait_until(lambda: sum(len(r.seen) for r in readers) >= COUNT * 200, "everything is read")
+    eventually(lambda: sum(len(r.seen) for r in readers) >= COUNT * 200, "everything is read")
     for reader in readers[1:]:
         reader.stop()
     times = Counter(record for reader in readers for record in reader.seen)
@@ -103,8 +104,8 @@ def test_a_revocation_waits_for_what_the_application_has_in_hand(
         assert second.seen == [], "still in the first one's hands"
         assert len(first.assignment()) == COUNT
         first.poll(0)
-        wait_until(lambda: len(first.assignment()) == COUNT // 2, "let go")
-        wait_until(lambda: len(second.consumer.assignment()) == COUNT // 2, "taken")
+        eventually(lambda: len(first.assignment()) == COUNT // 2, "let go")
+        eventually(lambda: len(second.consumer.assignment()) == COUNT // 2, "taken")
         first.poll(0.3)
         second.stop()
     assert len(held) == COUNT
@@ -132,7 +133,7 @@ class Noting:
 def test_a_listener_hears_of_rebalances(broker: RunningBroker, topic: str, protocol: str) -> None:
     noting = Noting()
     with klamm.Consumer(group_config(broker, protocol), topics=[topic], listener=noting) as consumer:
-        wait_until(lambda: len(consumer.assignment()) == COUNT, "assigned")
+        eventually(lambda: len(consumer.assignment()) == COUNT, "assigned")
         with pytest.raises(KlammError, match="the listener's on_assigned raised RuntimeError"):
             consumer.poll(60.0)
         consumer.poll(0)
@@ -152,7 +153,7 @@ def test_a_commit_from_a_lost_owner_is_refused(broker: RunningBroker, topic: str
             first.poll(0.05)
             return len(first.assignment()) == COUNT // 2 and len(second.consumer.assignment()) == COUNT // 2
 
-        wait_until(shared, "each has half")
+        eventually(shared, "each has half")
         with pytest.raises(LostOwnershipError):
             first.commit(mine)
         assert first.committed(mine) == {}, "all or none"
@@ -164,7 +165,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader looks at its topics when it assigns them, and never again."""
     monkeypatch.setattr(TopicWatch, "changed", lambda _: False)
     monkeypatch.setattr(TopicWatch, "wait_s", lambda _, longest_s: longest_s)
-    monkeypatch.setattr(readers, "WAIT_S", 5.0)
+    monkeypatch.setattr(waiting, "PATIENCE_S", 5.0)
 
 
 MORE = COUNT + 3
@@ -188,10 +189,10 @@ def add_partitions(broker: RunningBroker, client: ClusterClient, topic: str, pro
     """To a topic that two members read."""
     config = group_config(broker, protocol, metadata_max_age_ms=100)
     with reading(*(klamm.Consumer(config, topics=[topic]) for _ in range(2))) as two:
-        wait_until(lambda: all(owned(r.consumer) == COUNT // 2 for r in two), "both have a share")
+        eventually(lambda: all(owned(r.consumer) == COUNT // 2 for r in two), "both have a share")
         client.create_partitions(topic, MORE)
         produce(config, topic, {n: [b"x"] * 10 for n in range(MORE)})
-        wait_until(lambda: sum(len(r.seen) for r in two) >= MORE * 10, "the new partitions are read too")
+        eventually(lambda: sum(len(r.seen) for r in two) >= MORE * 10, "the new partitions are read too")
     times = Counter(record for reader in two for record in reader.seen)
     assert times == {(TopicPartition(topic, n), i): 1 for n in range(MORE) for i in range(10)}
 
@@ -225,12 +226,12 @@ def create_afterwards(broker: RunningBroker, client: ClusterClient, topic: str, 
             poll()
             return owned(consumer) == count
 
-        wait_until(lambda: holds(COUNT + 1), "both topics are assigned")
+        eventually(lambda: holds(COUNT + 1), "both topics are assigned")
         client.delete_topics([late])
-        wait_until(lambda: holds(COUNT), "the deleted topic is assigned no more")
+        eventually(lambda: holds(COUNT), "the deleted topic is assigned no more")
         client.create_topics({late: NewTopic(2)})
         produce(config, late, {n: [b"new"] * 10 for n in range(2)})
-        wait_until(lambda: poll() or len(records) >= 20, "the topic is read")
+        eventually(lambda: poll() or len(records) >= 20, "the topic is read")
     assert records == {(late, n, i) for n in range(2) for i in range(10)}
 
 
@@ -252,13 +253,13 @@ def test_who_leads_next_watches_the_topics(broker: RunningBroker, topic: str, cl
     config = group_config(broker, "classic", metadata_max_age_ms=100)
     with ExitStack() as stack:
         (first,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
-        wait_until(lambda: owned(first.consumer) == COUNT, "it leads")
+        eventually(lambda: owned(first.consumer) == COUNT, "it leads")
         (second,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
-        wait_until(lambda: owned(second.consumer) == COUNT // 2, "it follows")
+        eventually(lambda: owned(second.consumer) == COUNT // 2, "it follows")
         first.stop()
-        wait_until(lambda: owned(second.consumer) == COUNT, "it is alone")
+        eventually(lambda: owned(second.consumer) == COUNT, "it is alone")
         client.create_partitions(topic, MORE)
-        wait_until(lambda: owned(second.consumer) == MORE, "it has the new partitions")
+        eventually(lambda: owned(second.consumer) == MORE, "it has the new partitions")
 
 
 def test_a_leader_outlives_looks_that_fail(
@@ -274,13 +275,13 @@ def test_a_leader_outlives_looks_that_fail(
         return metadata(self, *args, **more)
 
     with klamm.Consumer(config, topics=[topic]) as consumer:
-        wait_until(lambda: owned(consumer) == COUNT, "it leads")
+        eventually(lambda: owned(consumer) == COUNT, "it leads")
         assert consumer._member is not None
         before = consumer._member.member_id
         monkeypatch.setattr(ClusterClient, "metadata", unsure)
-        wait_until(lambda: len(failed) == 5, "looks have failed")
+        eventually(lambda: len(failed) == 5, "looks have failed")
         client.create_partitions(topic, MORE)
-        wait_until(lambda: owned(consumer) == MORE, "it has the new partitions")
+        eventually(lambda: owned(consumer) == MORE, "it has the new partitions")
         consumer.poll(0)
         assert consumer._member.member_id == before
 
@@ -297,7 +298,7 @@ def test_a_leader_watches_the_topics_of_foreign_members(
     group, late = config["consumer"]["group.id"], f"{topic}-late"
     with ExitStack() as stack:
         (ours,) = stack.enter_context(reading(klamm.Consumer(config, topics=[topic])))
-        wait_until(lambda: owned(ours.consumer) == COUNT, "it leads")
+        eventually(lambda: owned(ours.consumer) == COUNT, "it leads")
         foreign = KafkaConsumer(topic, late, bootstrap_servers=broker.bootstrap, group_id=group,
                                 session_timeout_ms=6_000, heartbeat_interval_ms=100)  # fmt: skip
         stack.callback(foreign.close)
@@ -306,11 +307,11 @@ def test_a_leader_watches_the_topics_of_foreign_members(
             foreign.poll(50)
             return owned(ours.consumer) == COUNT // 2 and len(foreign.assignment()) == COUNT // 2 + count
 
-        wait_until(lambda: theirs(0), "they share the topic that is there")
+        eventually(lambda: theirs(0), "they share the topic that is there")
         client.create_topics({late: NewTopic(2)})
-        wait_until(lambda: theirs(2), "the late topic is the foreign member's")
+        eventually(lambda: theirs(2), "the late topic is the foreign member's")
         client.create_partitions(late, 5)
-        wait_until(lambda: theirs(5), "and its new partitions")
+        eventually(lambda: theirs(5), "and its new partitions")
 
 
 def test_old_generations_and_outsiders_are_refused_by_the_classic_protocol(
@@ -320,7 +321,7 @@ def test_old_generations_and_outsiders_are_refused_by_the_classic_protocol(
     group = config["consumer"]["group.id"]
     offsets = {TopicPartition(topic, 0): CommittedOffset(1)}
     with klamm.Consumer(config, topics=[topic]) as consumer:
-        wait_until(lambda: len(consumer.assignment()) == COUNT, "joined")
+        eventually(lambda: len(consumer.assignment()) == COUNT, "joined")
         member = consumer._member
         assert member is not None
         for member_id, generation, code in [
@@ -348,7 +349,7 @@ def test_members_of_a_group_use_one_protocol_at_a_time(
             client.commit_offsets(group, {TopicPartition(topic, 0): CommittedOffset(1)})
         assert raised.value.code is ErrorCode.inconsistent_group_protocol
     with klamm.Consumer(classic, topics=[topic]) as consumer:
-        wait_until(
+        eventually(
             lambda: len(consumer.assignment()) == COUNT, "joined by the other protocol, since the group is empty"
         )
         with pytest.raises(BrokerError, match="has members that use the classic protocol"):
@@ -361,7 +362,7 @@ def test_members_of_a_group_use_one_protocol_at_a_time(
             return False
         return True
 
-    wait_until(back, "the registry protocol is accepted once the broker has released the lock")
+    eventually(back, "the registry protocol is accepted once the broker has released the lock")
 
 
 def test_both_protocols_share_one_offset_store(broker: RunningBroker, topic: str) -> None:
@@ -410,7 +411,7 @@ def test_a_classic_group_is_shared_with_kafka_python_and_librdkafka(broker: Runn
         shares = [len(ours.consumer.assignment()), len(python.assignment()), len(native.assignment())]
         return shares == [2, 2, 2]
 
-    wait_until(shared, "three kinds of member share six partitions")
+    eventually(shared, "three kinds of member share six partitions")
     produce(config, topic, some(20, "a"))
 
     def all_read() -> bool:
@@ -418,10 +419,10 @@ def test_a_classic_group_is_shared_with_kafka_python_and_librdkafka(broker: Runn
         mine = {(p.partition, offset) for p, offset in ours.seen}
         return len(mine | seen) == 20 * COUNT and bool(mine) and bool(seen)
 
-    wait_until(all_read, "everything is read by somebody")
+    eventually(all_read, "everything is read by somebody")
     python.close()
     native.close()
-    wait_until(lambda: len(ours.consumer.assignment()) == COUNT, "the last one has all")
+    eventually(lambda: len(ours.consumer.assignment()) == COUNT, "the last one has all")
     ours.stop()
 
 
@@ -451,12 +452,12 @@ def test_kill_9_of_a_member_and_of_the_broker_with_zookeeper(zookeeper_server: Z
         config = group_config(broker, "registry", 3_000, auto_commit_interval_ms=100)
         kill_a_member(config, "t", tmp_path)
         reader = Reader(klamm.Consumer(config, topics=["t"]))
-        wait_until(lambda: len(reader.consumer.assignment()) == COUNT, "owned")
+        eventually(lambda: len(reader.consumer.assignment()) == COUNT, "owned")
         broker.kill()
         broker.start()
         produce(config, "t", some(10, "c"))
-        wait_until(lambda: len(reader.seen) == COUNT * 10, "the group has outlived the broker")
-        wait_until(lambda: len(reader.consumer.assignment()) == COUNT, "it has them all still, or again")
+        eventually(lambda: len(reader.seen) == COUNT * 10, "the group has outlived the broker")
+        eventually(lambda: len(reader.consumer.assignment()) == COUNT, "it has them all still, or again")
         reader.stop()
 
 
@@ -467,9 +468,9 @@ def kill_a_member(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
     survivor = Reader(klamm.Consumer(config, topics=[topic]), dwell_s=0.01)
     with subprocess.Popen([sys.executable, "-c", PROCESS, json.dumps([config, topic, str(written)])]) as victim:
         try:
-            wait_until(lambda: len(survivor.consumer.assignment()) == COUNT // 2, "two share")
+            eventually(lambda: len(survivor.consumer.assignment()) == COUNT // 2, "two share")
             produce(config, topic, some(100, "a"))
-            wait_until(lambda: written.read_text().count("\n") > 20, "the victim reads")
+            eventually(lambda: written.read_text().count("\n") > 20, "the victim reads")
         finally:
             victim.kill()
     produce(config, topic, some(100, "b"))
@@ -482,6 +483,6 @@ def kill_a_member(config: dict[str, Any], topic: str, tmp_path: Path) -> None:
         theirs = {(int(line[0]), int(line[1])) for line in lines if len(line) == 2}
         return read_by(survivor) | theirs == {(p, i) for p in range(COUNT) for i in range(200)}
 
-    wait_until(all_read, "nothing is lost")
-    wait_until(lambda: len(survivor.consumer.assignment()) == COUNT, "the survivor has them all")
+    eventually(all_read, "nothing is lost")
+    eventually(lambda: len(survivor.consumer.assignment()) == COUNT, "the survivor has them all")
     survivor.stop()

@@ -25,8 +25,9 @@ from klamm.core.groups.membership.member import LostOwnershipError
 from klamm.core.protocol.apis import SERVED, ApiKey
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.clients.readers import client_config, produce, read, wait_until
+from klammtest.clients.readers import client_config, produce, read
 from klammtest.guarantees import guarantee
+from klammtest.waiting import eventually
 
 NUMBER = itertools.count()
 
@@ -48,7 +49,7 @@ def topic(client: ClusterClient) -> str:
 def create_again(client: ClusterClient, config: dict[str, Any], topic: str, records: int) -> None:
     """With so many records."""
     client.delete_topics([topic])
-    wait_until(lambda: not client.topic_ids([topic]), "the topic is gone")
+    eventually(lambda: not client.topic_ids([topic]), "the topic is gone")
     client.create_topics({topic: NewTopic(1)})
     produce(config, topic, {0: [b"new-%d" % n for n in range(records)]})
 
@@ -65,7 +66,7 @@ def read_all(consumer: klamm.Consumer, records: int) -> list[int]:
                 raise
         return bool(offsets) and offsets[-1] == records - 1
 
-    wait_until(last_came, "the last record")
+    eventually(last_came, "the last record")
     return offsets
 
 
@@ -163,7 +164,7 @@ def test_a_full_buffer_hides_no_other_topic(
     with klamm.Consumer(config) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert len(consumer.poll(60, 1)) == 1
-        wait_until(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
+        eventually(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
         create_again(client, config, topic, 250)
         time.sleep(1.1)  # longer than UNWATCHED_S; more does no harm
         assert read_all(consumer, 250) == list(range(250))
@@ -194,7 +195,7 @@ def test_a_lower_high_watermark_shows_another_topic(
     with klamm.Consumer(config) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert len(consumer.poll(60, 1)) == 1
-        wait_until(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
+        eventually(lambda: fetches.answered == [0, 20], "two batches are buffered, and there is no room for more")
         create_again(client, config, topic, 80)
         assert read_all(consumer, 80) == list(range(80))
 
@@ -311,7 +312,7 @@ def test_a_log_from_an_older_backup(tmp_path: Path) -> None:
             alone.seek(partition, 0)
             assert len(read(alone, 120)) == 120
             with klamm.Consumer(grouped, topics=["t"]) as member:
-                wait_until(lambda: partition in member.assignment(), "assigned")
+                eventually(lambda: partition in member.assignment(), "assigned")
                 member.seek(partition, 0)
                 assert len(read(member, 120)) == 120
             broker.stop()
@@ -372,7 +373,7 @@ def test_commits_within_a_log_from_an_older_backup(tmp_path: Path, protocol: str
                 consumer.seek(partition, 50)
             if when == "of what is cut by then":
                 restore()
-                wait_until(lambda: position(consumer, partition) == 70, "the cut is noticed")
+                eventually(lambda: position(consumer, partition) == 70, "the cut is noticed")
             consumer.commit({partition: 111})
             assert consumer.committed([partition])[partition].leader_epoch >= 0
         if when != "of what is cut by then":
@@ -434,16 +435,16 @@ def test_buffers_over_a_log_from_an_older_backup(tmp_path: Path, monkeypatch: py
         with klamm.Consumer(config) as consumer:
             consumer.assign([partition])
             assert len(consumer.poll(60, 1)) == 1
-            wait_until(lambda: fetches.answered == [0, 1], "the small batches are buffered, and there is no more room")
+            eventually(lambda: fetches.answered == [0, 1], "the small batches are buffered, and there is no more room")
             broker.stop()
             shutil.rmtree(broker.folder / "data")
             shutil.copytree(tmp_path / "backup", broker.folder / "data")
             assert [r.offset for r in consumer.poll(60, 1)] == [1]
-            wait_until(lambda: fetches.failed, "there is room, and no broker")
+            eventually(lambda: fetches.failed, "there is room, and no broker")
             consumer.pause([partition])
             broker.start()
             produce(config, "t", {0: [b"new"] * 60})
             consumer.resume([partition])
-            wait_until(lambda: len(fetches.answered) > 2, "a fetch is answered")
+            eventually(lambda: len(fetches.answered) > 2, "a fetch is answered")
             values = [r.value for r in read(consumer, 79)]
             assert values == [b"kept"] * 19 + [b"new"] * 60

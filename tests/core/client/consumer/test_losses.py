@@ -21,8 +21,9 @@ from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.schemas.serde import AvroSerde
 from klammtest.broker import RunningBroker
-from klammtest.clients.readers import client_config, produce, wait_until
+from klammtest.clients.readers import client_config, produce
 from klammtest.guarantees import guarantee
+from klammtest.waiting import eventually
 
 COUNT = 1_000
 NUMBER = itertools.count()
@@ -120,7 +121,7 @@ def test_what_a_failed_poll_did_not_return_comes_again(
     seen: list[int] = []
     with klamm.Consumer(config, topics=[topic]) as consumer:
         partitions = [TopicPartition(topic, n) for n in (0, 1)]
-        wait_until(lambda: len(consumer.assignment()) == 2, "assigned")
+        eventually(lambda: len(consumer.assignment()) == 2, "assigned")
         for _ in range(400):
             try:
                 seen += poll(consumer)
@@ -147,7 +148,7 @@ def test_what_a_failed_stream_did_not_return_comes_again(
     seen: list[int] = []
     with klamm.Consumer(config) as consumer:
         stream = consumer.streams({topic: 1})[topic][0]
-        wait_until(lambda: consumer.metrics()["lag"] == 20, "all is buffered")
+        eventually(lambda: consumer.metrics()["lag"] == 20, "all is buffered")
         while consumer.metrics()["lag"]:
             with contextlib.suppress(KeyboardInterrupt):
                 record = next(stream)
@@ -210,7 +211,7 @@ def test_types_that_contradict_each_other_end_the_table(
     seen: dict[int, list[Any]] = {0: [], 1: []}
     reader = reader_of_both_types(config, topic, tmp_path, turns)
     with klamm.Consumer(reader, topics=[topic]) as consumer:
-        wait_until(lambda: consumer.metrics()["lag"] == 100 * len(turns), "all is buffered")
+        eventually(lambda: consumer.metrics()["lag"] == 100 * len(turns), "all is buffered")
         for _ in range(400):
             for row in consumer.poll_arrow(0.2).to_pylist():
                 assert row["offset"] == len(seen[row["partition"]])

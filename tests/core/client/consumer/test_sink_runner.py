@@ -29,7 +29,7 @@ from klammtest.broker import KLAMM, RunningBroker, running_broker
 from klammtest.faulty import fault_hook
 from klammtest.guarantees import guarantee
 from klammtest.native.batches import unopenable
-from klammtest.zookeeper import eventually
+from klammtest.waiting import eventually
 
 RECORDS = 500
 
@@ -120,7 +120,7 @@ def test_two_tasks_share_the_work_and_hand_it_over(broker: RunningBroker) -> Non
 
 
 def _until(condition: Callable[[], object]) -> None:
-    eventually(condition, "records in the sink", 60.0)
+    eventually(condition, "records in the sink")
 
 
 def test_the_command_ends_cleanly_when_told(broker: RunningBroker) -> None:

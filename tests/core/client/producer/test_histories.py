@@ -16,7 +16,8 @@ from klamm.core.errors import DeliveryError
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import RecordMetadata
 from klammtest.broker import RunningBroker
-from klammtest.clients.readers import WAIT_S, client_config, wait_until
+from klammtest.clients.readers import client_config
+from klammtest.waiting import PATIENCE_S, eventually
 
 NUMBER = itertools.count()
 
@@ -40,7 +41,7 @@ class Sending(threading.Thread):
 
     def stop(self) -> None:
         self._stop_asked.set()
-        self.join(WAIT_S)
+        self.join(PATIENCE_S)
         assert not self.is_alive()
 
 
@@ -55,19 +56,19 @@ def test_each_record_is_delivered_or_an_error(
     config["producer"] |= {"enable.idempotence": idempotent, "delivery.timeout.ms": 6_000, "request.timeout.ms": 3_000}
     with klamm.Producer(config) as producer:
         sending = Sending(producer, topic, 3)
-        wait_until(lambda: len(sending.sent) > 200, "sending")
+        eventually(lambda: len(sending.sent) > 200, "sending")
         client.delete_topics([topic])
-        wait_until(lambda: not client.topic_ids([topic]), "the topic is gone")
+        eventually(lambda: not client.topic_ids([topic]), "the topic is gone")
         client.create_topics({topic: NewTopic(partitions)})
         successor = client.topic_ids([topic])[topic]
         first_after = len(sending.sent)
-        wait_until(lambda: len(sending.sent) > first_after + 500, "sending on")
+        eventually(lambda: len(sending.sent) > first_after + 500, "sending on")
         sending.stop()
-        producer.flush(WAIT_S)
+        producer.flush(PATIENCE_S)
         delivered: dict[TopicPartition, dict[int, int]] = {}
         for n, future in sending.sent.items():
             try:
-                where = future.result(WAIT_S)
+                where = future.result(PATIENCE_S)
             except DeliveryError:
                 continue
             if n >= first_after:
@@ -99,10 +100,10 @@ def test_records_go_to_the_partitions_that_are_left(
     config["producer"] |= {"delivery.timeout.ms": 6_000, "request.timeout.ms": 3_000, "metadata.max.age.ms": 100}
     with klamm.Producer(config) as producer:
         for n in range(100):
-            producer.send(topic, b"%d" % n, key=key).result(WAIT_S)
+            producer.send(topic, b"%d" % n, key=key).result(PATIENCE_S)
         client.delete_topics([topic])
-        wait_until(lambda: not client.topic_ids([topic]), "the topic is gone")
+        eventually(lambda: not client.topic_ids([topic]), "the topic is gone")
         client.create_topics({topic: NewTopic(1)})
-        wait_until(lambda: producer.partitions(topic) == 1, "the producer knows")
+        eventually(lambda: producer.partitions(topic) == 1, "the producer knows")
         futures = [producer.send(topic, b"%d" % n, key=key) for n in range(100)]
-        assert {future.result(WAIT_S).partition for future in futures} == {0}
+        assert {future.result(PATIENCE_S).partition for future in futures} == {0}

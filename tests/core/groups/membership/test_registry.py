@@ -14,7 +14,8 @@ from klamm.core.groups.membership.registry import RegistrySettings
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.records.partition import TopicPartition
-from klammtest.clients.members import CoordinationSpec, Group, delete_topic, open_coordination, wait_until, write_topic
+from klammtest.clients.members import CoordinationSpec, Group, delete_topic, open_coordination, write_topic
+from klammtest.waiting import eventually
 
 PARTITIONS = [TopicPartition("t", n) for n in range(8)]
 
@@ -110,7 +111,7 @@ def test_a_commit_is_refused_when_the_claim_is_gone_though_the_member_does_not_k
     tree.delete(paths.group_member("g", member.member_id))
     with pytest.raises(LostOwnershipError, match="lost to another member"):
         member.commit({PARTITIONS[0]: CommittedOffset(1)})
-    wait_until(lambda: len(tree.children(paths.group_ids("g"))) == 1, "registered again")
+    eventually(lambda: len(tree.children(paths.group_ids("g"))) == 1, "registered again")
     group.await_settled(PARTITIONS)
     member.commit({PARTITIONS[0]: CommittedOffset(1)})
 
@@ -121,7 +122,7 @@ def test_an_owner_that_does_not_let_go_is_told_and_waited_for(group: Group, tree
     group.settings = RegistrySettings("g", {"t": 1}, retries=2, backoff_s=0.5)
     member = group.join("a")
     errors = group.members["a"][2].errors
-    wait_until(lambda: errors, "it says so")
+    eventually(lambda: errors, "it says so")
     assert "still owned by others: t-3 after" in str(errors[0])
     assert member.owned() == {}, "a claim is all or nothing"
     tree.delete(stranger)

@@ -22,10 +22,10 @@ from klammtest.clients.members import (
     MemberProcess,
     offset_store,
     open_coordination,
-    wait_until,
     write_topic,
 )
 from klammtest.ports import free_port
+from klammtest.waiting import eventually
 from klammtest.zookeeper import CoordinationCase, ZooKeeperCase
 
 PARTITIONS = {TopicPartition("t", n) for n in range(6)}
@@ -61,13 +61,13 @@ def shared(processes: list[MemberProcess]) -> bool:
 
 def test_three_processes_one_killed(start: Callable[[str], MemberProcess]) -> None:
     a, b, c = start("a"), start("b"), start("c")
-    wait_until(lambda: shared([a, b, c]), "three share")
+    eventually(lambda: shared([a, b, c]), "three share")
     ledger = Ledger()
     b.kill()
     ledger.add("b", "killed")
-    wait_until(lambda: shared([a, c]), "two share after the session time-out")
+    eventually(lambda: shared([a, c]), "two share after the session time-out")
     d = start("d")
-    wait_until(lambda: shared([a, c, d]), "three share again")
+    eventually(lambda: shared([a, c, d]), "three share again")
     for process in (a, b, c, d):
         ledger.read(process.log, process.name)
     owners = ledger.owners()
@@ -77,12 +77,12 @@ def test_three_processes_one_killed(start: Callable[[str], MemberProcess]) -> No
 
 def test_a_stopped_process_loses_its_partitions_and_finds_out(start: Callable[[str], MemberProcess]) -> None:
     a, b = start("a"), start("b")
-    wait_until(lambda: shared([a, b]), "two share")
+    eventually(lambda: shared([a, b]), "two share")
     a.signal(signal.SIGSTOP)
-    wait_until(lambda: b.owned() == PARTITIONS, "the other has all")
+    eventually(lambda: b.owned() == PARTITIONS, "the other has all")
     a.signal(signal.SIGCONT)
-    wait_until(lambda: '"lost"' in a.log.read_text(), "it finds out")
-    wait_until(lambda: shared([a, b]), "two share again")
+    eventually(lambda: '"lost"' in a.log.read_text(), "it finds out")
+    eventually(lambda: shared([a, b]), "two share again")
 
 
 class _Owner:
@@ -112,10 +112,10 @@ class _Owner:
 def test_an_expired_session_loses_everything_and_joins_anew(coordination_case: CoordinationCase) -> None:
     write_topic(coordination_case.open(), "t", len(PARTITIONS))
     owner = _Owner(coordination_case)
-    wait_until(lambda: owner.member.owned().keys() == PARTITIONS, "owned")
+    eventually(lambda: owner.member.owned().keys() == PARTITIONS, "owned")
     name, epochs = owner.member.member_id, {o.epoch for o in owner.member.owned().values()}
     coordination_case.expire(owner.coordination)
-    wait_until(lambda: len(owner.events) == 3 and owner.member.owned(), "lost and assigned again")
+    eventually(lambda: len(owner.events) == 3 and owner.member.owned(), "lost and assigned again")
     assert [kind for kind, _ in owner.events] == ["assigned", "lost", "assigned"]
     assert owner.member.member_id != name
     assert min(o.epoch for o in owner.member.owned().values()) > max(epochs)
@@ -128,12 +128,12 @@ def test_a_commit_in_an_expired_session_is_refused(coordination_case: Coordinati
     other = coordination_case.open()
     write_topic(other, "t", len(PARTITIONS))
     owner = _Owner(coordination_case)
-    wait_until(lambda: owner.member.owned().keys() == PARTITIONS, "owned")
+    eventually(lambda: owner.member.owned().keys() == PARTITIONS, "owned")
     claims = owner.member._claims
     assert claims is not None
     guards = claims.guards(PARTITIONS)
     coordination_case.expire(owner.coordination)
-    wait_until(lambda: len(owner.events) == 3 and owner.member.owned(), "assigned again")
+    eventually(lambda: len(owner.events) == 3 and owner.member.owned(), "assigned again")
     # What a process that slept through its expiry would send: the same paths exist, the registration does not.
     with pytest.raises(Exception, match="ids/"):
         offset_store(other).commit("g", {p: CommittedOffset(9) for p in PARTITIONS}, guards)
@@ -162,7 +162,7 @@ def test_a_restart_of_zookeeper_loses_no_partition_for_good(tmp_path: Path) -> N
         group.join("c")
         group.await_settled(sorted(PARTITIONS))
         for member, _, _ in group.members.values():
-            wait_until(lambda member=member: _commits(member), "commits are taken again")
+            eventually(lambda member=member: _commits(member), "commits are taken again")
         group.close()
         tree.close()
 

@@ -21,8 +21,9 @@ from klamm.core.interfaces.coordination import BadVersionError, Check, Coordinat
 from klamm.core.interfaces.offsets import CommittedOffset, OffsetStore
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.coordination.embedded import EmbeddedConfig, EmbeddedCoordination
-from klammtest.clients.members import WAIT_S, delete_topic, offset_store, wait_until, write_topic
+from klammtest.clients.members import delete_topic, offset_store, write_topic
 from klammtest.guarantees import guarantee
+from klammtest.waiting import PATIENCE_S, eventually
 
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
 
@@ -65,7 +66,7 @@ class Reader:
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:
         self.busy.set()
-        self.finish.wait(WAIT_S)
+        self.finish.wait(PATIENCE_S)
         try:
             self.member.commit({p: CommittedOffset(self.read) for p in partitions})
         except LostOwnershipError as error:
@@ -98,15 +99,15 @@ def commit_whatever_the_topic_is(patch: pytest.MonkeyPatch) -> None:
 def test_the_commit_of_a_revocation_that_a_deletion_caused(tree: Coordination) -> None:
     store = offset_store(tree)
     reader = Reader(tree, store, {"t": 1, "u": 1})
-    wait_until(lambda: set(reader.member.owned()) == {T0, U0}, "it owns both")
+    eventually(lambda: set(reader.member.owned()) == {T0, U0}, "it owns both")
     old = id_of(tree, "t")
     reader.finish.clear()
     delete_topic(tree, "t")
-    assert reader.busy.wait(WAIT_S), "the deletion revokes"
+    assert reader.busy.wait(PATIENCE_S), "the deletion revokes"
     write_topic(tree, "t", 1)
     new = id_of(tree, "t")
     reader.finish.set()
-    wait_until(lambda: {T0: new} in reader.assigned, "the new topic is assigned")
+    eventually(lambda: {T0: new} in reader.assigned, "the new topic is assigned")
     assert {T0: old, U0: id_of(tree, "u")} in reader.assigned
     assert reader.member.committed([T0]) == {}, "the group begins where auto.offset.reset says"
     assert reader.refused == [ErrorCode.unknown_topic_or_partition]
@@ -117,13 +118,13 @@ def test_the_commit_of_a_revocation_that_a_deletion_caused(tree: Coordination) -
 def test_a_late_commit_of_the_old_topic_replaces_none_of_the_new_one(tree: Coordination) -> None:
     store = offset_store(tree)
     reader = Reader(tree, store, {"t": 1, "u": 1})
-    wait_until(lambda: set(reader.member.owned()) == {T0, U0}, "it owns both")
+    eventually(lambda: set(reader.member.owned()) == {T0, U0}, "it owns both")
     reader.finish.clear()
     new = create_again(tree, "t")
-    assert reader.busy.wait(WAIT_S), "the other topic of that name revokes"
+    assert reader.busy.wait(PATIENCE_S), "the other topic of that name revokes"
     store.commit("g", {T0: CommittedOffset(10, topic_id=new)})
     reader.finish.set()
-    wait_until(lambda: {T0: new} in reader.assigned, "the new topic is assigned")
+    eventually(lambda: {T0: new} in reader.assigned, "the new topic is assigned")
     assert store.fetch("g", [T0]) == {T0: CommittedOffset(10, topic_id=new)}
     reader.member.commit({T0: CommittedOffset(11), U0: CommittedOffset(12)})
     assert {p: o.offset for p, o in reader.member.committed([T0, U0]).items()} == {T0: 11, U0: 12}
@@ -139,7 +140,7 @@ def test_offsets_of_the_deleted_topic_are_passed_over(tree: Coordination) -> Non
     store = offset_store(tree)
     store.commit("g", {T0: CommittedOffset(1500, topic_id=uuid4()), U0: CommittedOffset(3)})
     reader = Reader(tree, store, {"t": 1})
-    wait_until(lambda: set(reader.member.owned()) == {T0}, "it owns the partition")
+    eventually(lambda: set(reader.member.owned()) == {T0}, "it owns the partition")
     assert set(reader.member.committed([T0, U0])) == {U0}, "one without an id is taken"
     reader.member.close()
 

@@ -21,7 +21,7 @@ from klamm.core.log.state.checkpoints import CLEANER_OFFSETS
 from klamm.core.records.partition import TopicPartition
 from klammtest.broker import running_broker
 from klammtest.logs import START_MS, ManualClock, append, batch, codec_table, read_all
-from klammtest.zookeeper import eventually
+from klammtest.waiting import eventually
 
 CODECS = codec_table()
 IDS = (UUID(int=number) for number in itertools.count(1))

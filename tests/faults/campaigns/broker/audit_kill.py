@@ -21,7 +21,7 @@ from pathlib import Path
 from unittest import mock
 
 import klamm
-from harness import Result, Run, within
+from harness import Result, Run
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.records.header import iter_headers
@@ -31,6 +31,7 @@ from klamm.plugins.audit.query import Question, ask, audit_config
 from klamm.plugins.audit.range_coverage import TierCounts
 from klamm.plugins.audit.reader import read_audit_log
 from klammtest.broker import RunningBroker, running_broker
+from klammtest.waiting import within
 from produced import stamped_values
 
 LONG_AGO_MS = 1_356_998_400_000

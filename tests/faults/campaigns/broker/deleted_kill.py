@@ -7,7 +7,7 @@ import time
 from functools import partial
 from typing import Any
 
-from harness import Result, Run, within
+from harness import Result, Run
 from klamm.core.errors import ErrorCode
 from klamm.core.faults import VARIABLE
 from klamm.core.protocol.apis import ApiKey
@@ -15,6 +15,7 @@ from klammtest.broker import RunningBroker, running_broker
 from klammtest.brokers.deletions import PATIENT, delete_topic, stored_in, unfinished
 from klammtest.clients.grouping import SESSION, commit
 from klammtest.requests import batch, create_topic, metadata, produce
+from klammtest.waiting import within
 from klammtest.wire import WireClient
 from produced import values_in
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from harness import Result, Run, within
+from harness import Result, Run
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
@@ -15,6 +15,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.requests import batch, produce, produce_fields
+from klammtest.waiting import within
 from klammtest.wire import WireClient
 from produced import values_in
 

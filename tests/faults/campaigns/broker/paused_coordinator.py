@@ -6,7 +6,7 @@ import random
 import time
 from typing import Any
 
-from harness import Result, Run, within
+from harness import Result, Run
 from klamm.core.cluster import paths
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
@@ -15,6 +15,7 @@ from klamm.core.protocol.apis import ApiKey
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.grouping import commit, commit_fields, joined, stored, sync
 from klammtest.requests import metadata
+from klammtest.waiting import within
 from klammtest.wire import WireClient
 
 TOPIC = "read"

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import klamm
-from harness import LIMIT_S, Result, Run, within
+from harness import Result, Run
 from klamm.core.client.errors import DataLossError
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
@@ -20,6 +20,7 @@ from klamm.hadoop.load.topics import ClusterTopics
 from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.readers import client_config
+from klammtest.waiting import PATIENCE_S, within
 from produced import append_values
 
 TOPIC = "restored"
@@ -62,7 +63,7 @@ class _Round:
         self, i: int, chance: random.Random, broker: RunningBroker, total: Result, *, plant: bool, restored: bool
     ) -> None:
         self._i, self._chance, self._broker, self._total = i, chance, broker, total
-        self._patience_s = PLANT_S if plant else LIMIT_S
+        self._patience_s = PLANT_S if plant else PATIENCE_S
         self._fewest = MOST + 1 if plant else 1  # more than were lost: else the offsets of the lost ones are not there
         self._restored = restored
         self._next = 0

@@ -7,7 +7,8 @@ import time
 
 from harness import Result, Run
 from klamm.hadoop.lake.layout import is_data
-from loads.scene import LOST, Scene, campaign, eventually
+from klammtest.waiting import eventually
+from loads.scene import LOST, UP_S, Scene, campaign
 
 
 class DataNodeKilled:
@@ -38,7 +39,7 @@ def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
         new = set(scene.files.files(layout.staging_root)) - before
         return not driver.is_silent or any(is_data(name.rpartition("/")[2]) for name, _ in new)
 
-    eventually(writes, "the load writes")
+    eventually(writes, "the load writes", UP_S)
     scene.total.count("while-writing", driver.is_silent)
     time.sleep(chance.choice((0.0, chance.random())))
     assert scene.hdfs.data_node is not None

@@ -7,7 +7,8 @@ import threading
 import time
 
 from harness import Result, Run
-from loads.scene import Scene, campaign, eventually, later
+from klammtest.waiting import eventually
+from loads.scene import UP_S, Scene, campaign, later
 
 MOMENTS = ("rename-answered-by-nobody", "rename-not-arrived", "random")
 
@@ -48,7 +49,7 @@ def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
     else:
         scene.proxy.arm(after=kill)
     driver.go()
-    eventually(killed.is_set, "the NameNode is killed")
+    eventually(killed.is_set, "the NameNode is killed", UP_S)
     time.sleep(chance.random() * 6)
     scene.hdfs.start_name_node()  # by this thread: the server ends with the one that starts it
     scene.one_line(at, driver.outcome())

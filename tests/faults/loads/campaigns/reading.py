@@ -9,7 +9,8 @@ from contextlib import suppress
 import psutil
 
 from harness import Result, Run
-from loads.scene import DOUBLED, LOST, Driver, Scene, campaign, eventually
+from klammtest.waiting import eventually
+from loads.scene import DOUBLED, LOST, UP_S, Driver, Scene, campaign
 
 TRIED_AGAIN = {"spark.master": "local[2,3]"}
 """A task of Spark may be tried three times."""
@@ -44,7 +45,7 @@ def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
     finally:
         scene.broker.resume()
     if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
-        eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed")
+        eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed", UP_S)
     scene.total.count("while-stopped", killed)
     scene.one_line(at, driver.outcome())
 

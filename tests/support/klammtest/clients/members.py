@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +24,7 @@ from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.offsets import OffsetStore
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
-
-WAIT_S = 60.0
-POLL_S = 0.02
+from klammtest.waiting import eventually
 
 CoordinationSpec = Mapping[str, Any]
 """`plugin` and `config`, as in YAML: enough to open the same coordination in another process."""
@@ -66,14 +64,6 @@ def _topics_changed(coordination: Coordination) -> None:
     if coordination.exists(paths.METADATA_VERSION) is None:
         coordination.create(paths.METADATA_VERSION, make_parents=True)
     coordination.set(paths.METADATA_VERSION, b"{}")
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {WAIT_S:.0f} s: {what}")
-        time.sleep(POLL_S)
 
 
 @dataclass(frozen=True)
@@ -180,7 +170,7 @@ class Group:
         return owners.keys() == set(partitions) and sum(loads) == len(owners) and max(loads) - min(loads) <= 1
 
     def await_settled(self, partitions: Sequence[TopicPartition]) -> None:
-        wait_until(lambda: self.settled(partitions), f"{self.name} settled: {self.ledger.owners()}")
+        eventually(lambda: self.settled(partitions), f"{self.name} settled: {self.ledger.owners()}")
 
 
 class MemberProcess:
@@ -191,7 +181,9 @@ class MemberProcess:
         self.log = folder / f"{name}.jsonl"
         self.log.touch()
         arguments = json.dumps({"spec": dict(spec), "group": group, "topic": topic, "log": str(self.log)})
-        self._process = subprocess.Popen([sys.executable, str(Path(__file__)), arguments], env={**os.environ})
+        path = os.pathsep.join((str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")))
+        command = [sys.executable, "-m", "klammtest.clients.members", arguments]
+        self._process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
 
     def owned(self) -> set[TopicPartition]:
         owned: set[TopicPartition] = set()

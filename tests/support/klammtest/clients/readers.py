@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import klamm
 from klamm.core.records.partition import TopicPartition
+from klammtest import waiting
 from klammtest.broker import RunningBroker
-
-WAIT_S = 60.0
 
 
 def client_config(broker: RunningBroker, topics: Mapping[str, Any] | None = None, **consumer: Any) -> dict[str, Any]:
@@ -49,18 +48,11 @@ def produce(config: Mapping[str, Any], topic: str, values: Mapping[int, list[Any
 def read(consumer: klamm.Consumer, count: int) -> list[Any]:
     """At least so many records, and what comes with them."""
     records: list[Any] = []
-    deadline = time.monotonic() + WAIT_S
+    deadline = time.monotonic() + waiting.PATIENCE_S
     while len(records) < count:
-        assert time.monotonic() < deadline, f"{len(records)} of {count} records within {WAIT_S:.0f} s"
+        assert time.monotonic() < deadline, f"{len(records)} of {count} records within {waiting.PATIENCE_S:.0f} s"
         records += consumer.poll(0.2)
     return records
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WAIT_S:.0f} s: {what}"
-        time.sleep(0.02)
 
 
 class Reader(threading.Thread):
@@ -87,7 +79,7 @@ class Reader(threading.Thread):
 
     def stop(self) -> None:
         self._stop_asked.set()
-        self.join(WAIT_S)
+        self.join(waiting.PATIENCE_S)
         assert not self.is_alive()
         if self.error is not None:
             raise self.error

@@ -1,0 +1,26 @@
+"""Waits for a condition. A limit is a bound, not a measurement: what takes longer is broken, on a slow machine too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+PATIENCE_S = 60.0
+"""The limit where a test names none."""
+_POLL_S = 0.01
+
+
+def within(condition: Callable[[], object], limit_s: float | None = None) -> bool:
+    """Whether the condition becomes true in `limit_s` seconds, `PATIENCE_S` unless given."""
+    deadline = time.monotonic() + (PATIENCE_S if limit_s is None else limit_s)
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def eventually(condition: Callable[[], object], what: str, limit_s: float | None = None) -> None:
+    """Returns when the condition is true; `AssertionError`, which says `what` was waited for, when it takes longer."""
+    limit_s = PATIENCE_S if limit_s is None else limit_s
+    assert within(condition, limit_s), f"not within {limit_s:g} s: {what}"
