@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from klamm import plugin
+
 from . import hookspecs
 from .hookspecs import PROJECT
 from .interfaces.provider import Provider
@@ -28,7 +30,7 @@ def hooks() -> dict[str, Callable[..., Any]]:
 
 
 def signature(hook: Callable[..., Any]) -> str:
-    """`def klamm_codecs() -> Iterable[Provider[Codec]]: ...`, as a plugin writes it."""
+    """`def klamm_codecs() -> Iterable[Provider[[], Codec]]: ...`, as a plugin writes it."""
     said = inspect.signature(hook)
     parameters = ", ".join(str(parameter) for parameter in said.parameters.values())
     return f"def {hook.__name__}({parameters}) -> {said.return_annotation}: ..."
@@ -36,8 +38,8 @@ def signature(hook: Callable[..., Any]) -> str:
 
 def seam(hook: Callable[..., Any]) -> type:
     """What the hook's providers make, or the class that it returns itself."""
-    (offered,) = get_args(get_type_hints(hook)["return"])
-    found: type = get_args(offered)[0] if get_origin(offered) is Provider else offered
+    (offered,) = get_args(get_type_hints(hook, localns=vars(plugin))["return"])
+    found: type = get_args(offered)[-1] if get_origin(offered) is Provider else offered
     return found
 
 

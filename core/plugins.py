@@ -1,7 +1,7 @@
 """The plugin host: the one typed facade through which the core reaches plugins (design D7).
 
 Plugins come from the entry-point group `klamm` (the built-ins too) and from modules that YAML names under
-`plugins.modules`. Hooks are called once; what they provide is kept by seam and name.
+`plugins.modules`. Each hook is called once; its providers are kept by name.
 """
 
 from __future__ import annotations
@@ -9,31 +9,38 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import import_module, metadata
-from typing import Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, cast
 
 import pluggy
-from pydantic import BaseModel
 
 from . import hookspecs
 from .errors import PluginError
-from .interfaces.audit import Audit
-from .interfaces.authenticator import Authenticator
-from .interfaces.authorizer import Authorizer
-from .interfaces.codec import Codec
-from .interfaces.command import Command
-from .interfaces.coordination import Coordination
-from .interfaces.envelope import Envelope
-from .interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
-from .interfaces.offsets import OffsetStore
-from .interfaces.provider import Provider
-from .interfaces.serde import Serde
-from .interfaces.sink import Sink
-from .interfaces.validator import TopicValidator
+
+if TYPE_CHECKING:  # annotations only: the command line lists commands without loading what the other hooks return
+    from pydantic import BaseModel
+
+    from .interfaces.audit import Audit
+    from .interfaces.authenticator import Authenticator
+    from .interfaces.authorizer import Authorizer
+    from .interfaces.codec import Codec
+    from .interfaces.command import Command
+    from .interfaces.coordination import Coordination
+    from .interfaces.envelope import Envelope
+    from .interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+    from .interfaces.offsets import OffsetStore
+    from .interfaces.provider import Provider
+    from .interfaces.serde import Serde, SerdeContext
+    from .interfaces.sink import Sink
+    from .interfaces.validator import TopicValidator
+
+__all__ = ["ENTRY_POINT_GROUP", "LoadedPlugin", "PluginHost", "Providers", "plugin_commands", "plugin_host"]
 
 ENTRY_POINT_GROUP = "klamm"
+P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True)
@@ -47,12 +54,12 @@ class LoadedPlugin:
     provides: tuple[str, ...]
 
 
-class Providers(Generic[T]):
-    """The providers of one seam, by name."""
+class Providers(Generic[P, T_co]):
+    """The providers of one hook, by name."""
 
-    def __init__(self, seam: str, found: Iterable[tuple[str, Provider[T]]]) -> None:
+    def __init__(self, seam: str, found: Iterable[tuple[str, Provider[P, T_co]]]) -> None:
         self._seam = seam
-        self._by_name: dict[str, Provider[T]] = {}
+        self._by_name: dict[str, Provider[P, T_co]] = {}
         origin: dict[str, str] = {}
         for plugin, provider in found:
             if provider.name in self._by_name:
@@ -68,7 +75,7 @@ class Providers(Generic[T]):
         """The names, for people."""
         return ", ".join(self.names()) or "none"
 
-    def get(self, name: str) -> Provider[T]:
+    def get(self, name: str) -> Provider[P, T_co]:
         """`PluginError` with the nearest name when there is none."""
         if name in self._by_name:
             return self._by_name[name]
@@ -76,15 +83,18 @@ class Providers(Generic[T]):
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise PluginError(f"unknown {self._seam} {name!r}{hint} (there are: {self.listed()})")
 
-    def create(self, name: str, config: Mapping[str, Any] | BaseModel | None = None, *more: Any) -> T:
+    def create(
+        self, name: str, config: Mapping[str, object] | BaseModel | None = None, *args: P.args, **kwargs: P.kwargs
+    ) -> T_co:
         """The object, from a validated config model or from raw values (`ValidationError` if wrong)."""
         provider = self.get(name)
-        model = config if isinstance(config, BaseModel) else provider.config.model_validate(dict(config or {}))
-        return provider.create(model, *more)
+        if config is None or isinstance(config, Mapping):
+            config = provider.config.model_validate(dict(config or {}))
+        return provider.create(config, *args, **kwargs)
 
 
 class PluginHost:
-    """All plugins of a process, loaded once."""
+    """All plugins of a process. Modules are imported when it is made; a hook is called when it is first needed."""
 
     def __init__(self, modules: Iterable[str] = ()) -> None:
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
@@ -105,41 +115,89 @@ class PluginHost:
             self._manager.check_pending()
         except pluggy.PluginValidationError as error:
             raise PluginError(f"a plugin implements a hook that does not exist: {error}") from error
-        hook = self._manager.hook
-        self.codecs: Providers[Codec] = self._collect("codec", hook.klamm_codecs)
-        self.coordinations: Providers[Coordination] = self._collect("coordination", hook.klamm_coordinations)
-        self.offset_stores: Providers[OffsetStore] = self._collect("offset store", hook.klamm_offset_stores)
-        self.envelopes: Providers[Envelope] = self._collect("envelope", hook.klamm_envelopes)
-        self.serdes: Providers[Serde] = self._collect("serde", hook.klamm_serdes)
-        self.audits: Providers[Audit] = self._collect("audit", hook.klamm_audits)
-        self.sinks: Providers[Sink] = self._collect("sink", hook.klamm_sinks)
-        self.producer_interceptors: Providers[ProducerInterceptor] = self._collect(
-            "producer interceptor", hook.klamm_producer_interceptors
-        )
-        self.consumer_interceptors: Providers[ConsumerInterceptor] = self._collect(
-            "consumer interceptor", hook.klamm_consumer_interceptors
-        )
-        self.topic_validators: Providers[TopicValidator] = self._collect("topic validator", hook.klamm_topic_validators)
-        self.authenticators: Providers[Authenticator] = self._collect("authenticator", hook.klamm_authenticators)
-        self.authorizers: Providers[Authorizer] = self._collect("authorizer", hook.klamm_authorizers)
-        self.commands: list[Command] = [c for _, c in _offers(hook.klamm_commands)]
 
-    def _register(self, name: str, load: Callable[[], Any], source: str) -> None:
+    @cached_property
+    def codecs(self) -> Providers[[], Codec]:
+        return self._collect("codec", "klamm_codecs")
+
+    @cached_property
+    def coordinations(self) -> Providers[[], Coordination]:
+        return self._collect("coordination", "klamm_coordinations")
+
+    @cached_property
+    def offset_stores(self) -> Providers[[Coordination], OffsetStore]:
+        return self._collect("offset store", "klamm_offset_stores")
+
+    @cached_property
+    def envelopes(self) -> Providers[[], Envelope]:
+        return self._collect("envelope", "klamm_envelopes")
+
+    @cached_property
+    def serdes(self) -> Providers[[SerdeContext], Serde]:
+        return self._collect("serde", "klamm_serdes")
+
+    @cached_property
+    def audits(self) -> Providers[[], Audit]:
+        return self._collect("audit", "klamm_audits")
+
+    @cached_property
+    def sinks(self) -> Providers[[], Sink]:
+        return self._collect("sink", "klamm_sinks")
+
+    @cached_property
+    def producer_interceptors(self) -> Providers[[], ProducerInterceptor]:
+        return self._collect("producer interceptor", "klamm_producer_interceptors")
+
+    @cached_property
+    def consumer_interceptors(self) -> Providers[[], ConsumerInterceptor]:
+        return self._collect("consumer interceptor", "klamm_consumer_interceptors")
+
+    @cached_property
+    def topic_validators(self) -> Providers[[], TopicValidator]:
+        return self._collect("topic validator", "klamm_topic_validators")
+
+    @cached_property
+    def authenticators(self) -> Providers[[], Authenticator]:
+        return self._collect("authenticator", "klamm_authenticators")
+
+    @cached_property
+    def authorizers(self) -> Providers[[], Authorizer]:
+        return self._collect("authorizer", "klamm_authorizers")
+
+    @cached_property
+    def commands(self) -> list[Command]:
+        offers: list[tuple[str, Command]] = self._offers("klamm_commands")
+        return [command for _, command in offers]
+
+    def call_hooks(self) -> None:
+        """Calls every hook that was not called yet. `PluginError` where one raises, or two provide the same name."""
+        for name, attribute in vars(PluginHost).items():
+            if isinstance(attribute, cached_property):
+                getattr(self, name)
+
+    def _register(self, name: str, load: Callable[[], object], source: str) -> None:
         try:
             self._manager.register(load(), name)
         except Exception as error:  # a third party's import may raise anything
             raise PluginError(f"plugin {name!r} ({source}) cannot be loaded: {error!r}") from error
         self._sources[name] = source
 
-    def _collect(self, seam: str, hook: pluggy.HookCaller) -> Providers[Any]:
-        return Providers(seam, _offers(hook))
+    def _collect(self, seam: str, hook: str) -> Providers[P, T]:
+        return Providers(seam, self._offers(hook))
+
+    def _offers(self, hook: str) -> list[tuple[str, T]]:
+        """What each plugin returned from one hook, with the plugin's name."""
+        return _offers(getattr(self._manager.hook, hook))
 
     def loaded(self) -> list[LoadedPlugin]:
         """What is loaded, from where, and which hooks each implements; sorted by name."""
         rows = []
         for name, plugin in self._manager.list_name_plugin():
             callers = self._manager.get_hookcallers(plugin) or []
-            provides = [offer.name for c in callers for owner, offer in _offers(c) if owner == name]
+            offers: list[tuple[str, Provider[..., object] | Command]] = []
+            for caller in callers:
+                offers += _offers(caller)
+            provides = [offer.name for owner, offer in offers if owner == name]
             rows.append(
                 LoadedPlugin(
                     name,
@@ -152,19 +210,32 @@ class PluginHost:
         return sorted(rows, key=lambda row: row.name)
 
 
-def _offers(hook: pluggy.HookCaller) -> list[tuple[str, Any]]:
+def _offers(hook: pluggy.HookCaller) -> list[tuple[str, T]]:
     """What each plugin returned from one hook, with the plugin's name."""
-    found: list[tuple[str, Any]] = []
+    found: list[tuple[str, T]] = []
     for implementation in hook.get_hookimpls():
         name = implementation.plugin_name
         try:
-            found += [(name, offer) for offer in cast("Iterable[Any]", implementation.function())]
+            found += [(name, offer) for offer in cast("Iterable[T]", implementation.function())]
         except Exception as error:  # a third party's hook may raise anything
             raise PluginError(f"plugin {name!r}: hook {hook.name} raised {error!r}") from error
     return found
 
 
 @lru_cache(maxsize=8)
-def plugin_host(modules: tuple[str, ...] = ()) -> PluginHost:
-    """The process's host for these extra modules; loading is done once."""
+def _loaded(modules: tuple[str, ...]) -> PluginHost:
     return PluginHost(modules)
+
+
+@lru_cache(maxsize=8)
+def plugin_host(modules: tuple[str, ...] = ()) -> PluginHost:
+    """The process's host for these extra modules. Plugins are loaded and all hooks called once; `PluginError` where
+    that fails."""
+    host = _loaded(modules)
+    host.call_hooks()
+    return host
+
+
+def plugin_commands() -> list[Command]:
+    """The subcommands of the installed plugins. Calls no other hook, so that `klamm --help` starts quickly."""
+    return _loaded(()).commands

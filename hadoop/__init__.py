@@ -6,30 +6,28 @@ Importing this imports no Spark: brokers and clients have none.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from klamm._lazy import lazy_attributes
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
-from klamm.core.interfaces.sink import Sink
-from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig
 
 if TYPE_CHECKING:
+    from klamm.plugin import Sink
+
     from .lake.frame import read_lake
 
 __all__ = ["klamm_commands", "klamm_sinks", "read_lake"]
 
 
-def __getattr__(name: str) -> Any:
-    if name != "read_lake":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from .lake.frame import read_lake
-
-    return read_lake
+if not TYPE_CHECKING:
+    __getattr__ = lazy_attributes(__name__, {"klamm.hadoop.lake.frame": ("read_lake",)})
 
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
+    """`klamm load`, `klamm hdfs` and `klamm lake`."""
     return [
         Command(
             "load",
@@ -52,5 +50,8 @@ def klamm_commands() -> Iterable[Command]:
 
 
 @hookimpl
-def klamm_sinks() -> Iterable[Provider[Sink]]:
+def klamm_sinks() -> Iterable[Provider[[], Sink]]:
+    """The lake `hadoop`."""
+    from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig  # here, so that `klamm --help` is quick
+
     return [Provider("hadoop", HadoopSink, HadoopSinkConfig, "a lake that `klamm load` fills, in one rename per load")]

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.provider import Provider
 
-from .options import AvroOptions
-
 if TYPE_CHECKING:
-    from klamm.core.interfaces.serde import Serde, SerdeContext
+    from klamm.plugin import Serde, SerdeContext
+
+    from .options import AvroOptions
+
+__all__ = ["klamm_serdes"]
 
 
 def _avro(options: AvroOptions, context: SerdeContext) -> Serde:
     from .serde import AvroSerde
 
-    return cast("Serde", AvroSerde(options, context))
+    return AvroSerde(options, context)
 
 
 @hookimpl
-def klamm_serdes() -> Iterable[Provider[Serde]]:
+def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:
+    """The serde `avro`."""
+    from .options import AvroOptions  # here, so that `klamm --help` does not load it
+
     return [Provider("avro", _avro, AvroOptions, "Avro by a registered schema: dicts or dataclasses")]

@@ -19,7 +19,7 @@ import klamm
 
 from ..errors import ConfigError, KlammError, PluginError
 from ..interfaces.command import Command
-from ..plugins import plugin_host
+from ..plugins import plugin_commands
 
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
@@ -80,7 +80,7 @@ class KlammGroup(TyperGroup):
 
 def _plugin_commands() -> list[Command]:
     taken = {command.name for command in CORE_COMMANDS}
-    return [command for command in plugin_host().commands if command.name not in taken]
+    return [command for command in plugin_commands() if command.name not in taken]
 
 
 app = typer.Typer(

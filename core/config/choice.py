@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator
 
-from ..interfaces.provider import NoConfig
+from ..interfaces.no_config import NoConfig
 from .section import ConfigType
 
 

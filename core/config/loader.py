@@ -118,7 +118,7 @@ class SettingsLoader:
             return ()
         return tuple(modules)
 
-    def _choice(self, path: Path, providers: Providers[Any], default: str = "") -> PluginChoice | None:
+    def _choice(self, path: Path, providers: Providers[..., object], default: str = "") -> PluginChoice | None:
         if path[0] not in self._tree and default not in providers.names():
             return PluginChoice(default)  # nobody asked for it: an error when it is made, not now
         section = self._section(path)
@@ -135,7 +135,7 @@ class SettingsLoader:
     def _plugin(
         self,
         path: Path,
-        providers: Providers[Any],
+        providers: Providers[..., object],
         name: Any,
         section: Mapping[str, Any],
         named: Path | None = None,
@@ -155,19 +155,19 @@ class SettingsLoader:
         config = self._model(provider.config, section, path, also)
         return None if config is None else PluginChoice(provider.name, config)
 
-    def _choices(self, path: Path, providers: Providers[Any], value: Any) -> tuple[PluginChoice, ...]:
+    def _choices(self, path: Path, providers: Providers[..., object], value: Any) -> tuple[PluginChoice, ...]:
         """A list of names or of `{plugin: NAME, …}`."""
         items = value if isinstance(value, list) else [value]
         found = [self._chosen((*path, i), providers, item) for i, item in enumerate(items)]
         return tuple(choice for choice in found if choice is not None)
 
-    def _chosen(self, path: Path, providers: Providers[Any], value: Any) -> PluginChoice | None:
+    def _chosen(self, path: Path, providers: Providers[..., object], value: Any) -> PluginChoice | None:
         """A name or `{plugin: NAME, …}`."""
         said = dict(value) if isinstance(value, Mapping) else {PLUGIN: value}
         return self._plugin(path, providers, said.pop(PLUGIN, ""), said)
 
     def _broker(self, host: PluginHost) -> BrokerConfig | None:
-        one: dict[str, Providers[Any]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
+        one: dict[str, Providers[..., object]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
         return self._with_plugins(BrokerConfig, "broker", "topic.validators", host.topic_validators, host, one)
 
     def _producer(self, host: PluginHost) -> ProducerConfig | None:
@@ -178,9 +178,9 @@ class SettingsLoader:
         model: type[M],
         name: str,
         plugin_key: str,
-        providers: Providers[Any],
+        providers: Providers[..., object],
         host: PluginHost,
-        one: Mapping[str, Providers[Any]] | None = None,
+        one: Mapping[str, Providers[..., object]] | None = None,
     ) -> M | None:
         """`plugin_key` holds a list of plugins, each key in `one` a single one."""
         section = self._section((name,))

@@ -56,8 +56,8 @@ def _lines(host: PluginHost) -> Iterator[str]:
                 yield from _section(f"{title} `{name}`", f"{provider.summary}.", provider.config)
 
 
-def _seams(host: PluginHost) -> list[tuple[str, Providers[object]]]:
-    found: list[tuple[str, Providers[object]]] = []
+def _seams(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
+    found: list[tuple[str, Providers[..., object]]] = []
     for title, providers in (
         ("coordination", host.coordinations),
         ("offsets", host.offset_stores),
@@ -71,7 +71,7 @@ def _seams(host: PluginHost) -> list[tuple[str, Providers[object]]]:
         ("producer interceptor", host.producer_interceptors),
         ("consumer interceptor", host.consumer_interceptors),
     ):
-        found.append((title, providers))  # type: ignore[arg-type]  # only names and models are read
+        found.append((title, providers))
     return found
 
 

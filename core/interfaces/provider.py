@@ -1,32 +1,56 @@
-"""A provider: how a plugin offers one implementation of a seam, by name, with the model of its configuration."""
+"""A provider: how a plugin offers one implementation of a hook, by name, with the model of its configuration.
+
+pydantic is imported only when a provider's configuration is used, so that `klamm --help` starts without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Concatenate, Generic, ParamSpec, TypeVar, cast, overload
 
-from pydantic import BaseModel, ConfigDict
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
-T = TypeVar("T")
+    from .no_config import NoConfig
+
+__all__ = ["Provider"]
+
+P = ParamSpec("P")
+T_co = TypeVar("T_co", covariant=True)
+C = TypeVar("C", bound="BaseModel")
 
 
-class NoConfig(BaseModel):
-    """The configuration of a plugin that has none: any key is refused."""
+class Provider(Generic[P, T_co]):
+    """One implementation of a hook's interface.
 
-    model_config = ConfigDict(extra="forbid")
-
-
-@dataclass(frozen=True)
-class Provider(Generic[T]):
-    """One implementation of a seam.
-
-    `name` is what YAML selects it by; `config` is the pydantic model its YAML section is validated against before
-    anything starts (forbid extras, alias the dotted Kafka names); `create` takes a validated `config` instance and
-    returns the object that the core then calls (per batch, never per record through pluggy).
+    `name` is what YAML selects it by. `config` is the pydantic model that its YAML section is validated against before
+    anything starts (forbid extras, alias the dotted Kafka names); without one the section may have no keys. `create` is
+    called with a validated instance of `config` and then with what the hook passes: `Provider[[Coordination],
+    OffsetStore]` is made by `create(config, coordination)`.
     """
 
-    name: str
-    create: Callable[..., T]
-    config: type[BaseModel] = NoConfig
-    summary: str = ""
+    @overload
+    def __init__(self, name: str, create: Callable[Concatenate[NoConfig, P], T_co], *, summary: str = "") -> None: ...
+    @overload
+    def __init__(
+        self, name: str, create: Callable[Concatenate[C, P], T_co], config: type[C], summary: str = ""
+    ) -> None: ...
+    def __init__(
+        self, name: str, create: Callable[Concatenate[C, P], T_co], config: type[C] | None = None, summary: str = ""
+    ) -> None:
+        self.name = name
+        self.summary = summary
+        self._create = cast("Callable[Concatenate[BaseModel, P], T_co]", create)
+        self._config = config
+
+    @property
+    def config(self) -> type[BaseModel]:
+        if self._config is None:
+            from .no_config import NoConfig
+
+            return NoConfig
+        return self._config
+
+    def create(self, config: BaseModel, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """Makes the object that the core then calls; `config` is an instance of the provider's own model."""
+        return self._create(config, *args, **kwargs)

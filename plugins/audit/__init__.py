@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.audit import Audit
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
 
-from .config import AuditConfig
+if TYPE_CHECKING:
+    from klamm.plugin import Audit
+
+    from .config import AuditConfig
+
+__all__ = ["klamm_audits", "klamm_commands"]
 
 
 def _create(config: AuditConfig) -> Audit:
@@ -19,8 +24,10 @@ def _create(config: AuditConfig) -> Audit:
 
 
 @hookimpl
-def klamm_audits() -> Iterable[Provider[Audit]]:
+def klamm_audits() -> Iterable[Provider[[], Audit]]:
     """The audit system `klamm`."""
+    from .config import AuditConfig  # here, so that `klamm --help` does not load it
+
     return [Provider("klamm", _create, AuditConfig, "counts by topic and window, as Avro events in the audit topic")]
 
 

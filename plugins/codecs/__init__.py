@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.codec import Codec
-from klamm.core.interfaces.provider import NoConfig, Provider
+from klamm.core.interfaces.provider import Provider
 
-from .gzip import GzipCodec, GzipConfig
-from .lz4 import Lz4Codec, Lz4Config
-from .snappy import SnappyCodec
-from .zstd import ZstdCodec, ZstdConfig
+if TYPE_CHECKING:
+    from klamm.plugin import Codec
 
-
-def _snappy(_: NoConfig) -> SnappyCodec:
-    return SnappyCodec()
+__all__ = ["klamm_codecs"]
 
 
 @hookimpl
-def klamm_codecs() -> Iterable[Provider[Codec]]:
+def klamm_codecs() -> Iterable[Provider[[], Codec]]:
     """The four codecs of Kafka."""
+    from .gzip import GzipCodec, GzipConfig  # here, so that `klamm --help` does not load them
+    from .lz4 import Lz4Codec, Lz4Config
+    from .snappy import SnappyCodec
+    from .zstd import ZstdCodec, ZstdConfig
+
     return [
         Provider("gzip", GzipCodec, GzipConfig, "gzip, by zlib"),
-        Provider("snappy", _snappy, NoConfig, "snappy: raw and xerial framing read, xerial written"),
+        Provider("snappy", lambda _: SnappyCodec(), summary="snappy: raw and xerial framing read, xerial written"),
         Provider("lz4", Lz4Codec, Lz4Config, "lz4 frames of independent blocks"),
         Provider("zstd", ZstdCodec, ZstdConfig, "zstd"),
     ]

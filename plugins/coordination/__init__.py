@@ -6,14 +6,19 @@ Only what is chosen is imported: a broker has kazoo or SQLite in memory, not bot
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
-from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.provider import Provider
 
-from .embedded_config import EmbeddedConfig
-from .zookeeper_config import ZooKeeperConfig
+if TYPE_CHECKING:
+    from klamm.plugin import Coordination
+
+    from .embedded_config import EmbeddedConfig
+    from .zookeeper_config import ZooKeeperConfig
+
+__all__ = ["klamm_commands", "klamm_coordinations"]
 
 
 def _zookeeper(config: ZooKeeperConfig) -> Coordination:
@@ -29,7 +34,11 @@ def _embedded(config: EmbeddedConfig) -> Coordination:
 
 
 @hookimpl
-def klamm_coordinations() -> Iterable[Provider[Coordination]]:
+def klamm_coordinations() -> Iterable[Provider[[], Coordination]]:
+    """`zookeeper` and `embedded`."""
+    from .embedded_config import EmbeddedConfig  # here, so that `klamm --help` does not load them
+    from .zookeeper_config import ZooKeeperConfig
+
     return [
         Provider("zookeeper", _zookeeper, ZooKeeperConfig, "Apache ZooKeeper, real sessions"),
         Provider("embedded", _embedded, EmbeddedConfig, "an SQLite file shared by the processes of one host"),
@@ -38,6 +47,7 @@ def klamm_coordinations() -> Iterable[Provider[Coordination]]:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
+    """`klamm zookeeper`."""
     return [
         Command(
             "zookeeper",

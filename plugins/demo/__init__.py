@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command
 
+__all__ = ["klamm_commands"]
+
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.envelope import Envelope
 from klamm.core.interfaces.provider import Provider
 
-from .confluent import ConfluentEnvelope
-from .linkedin import LinkedInEnvelope
-from .single_object import SingleObjectEnvelope
+if TYPE_CHECKING:
+    from klamm.plugin import Envelope
+
+__all__ = ["klamm_envelopes"]
 
 
 @hookimpl
-def klamm_envelopes() -> Iterable[Provider[Envelope]]:
+def klamm_envelopes() -> Iterable[Provider[[], Envelope]]:
+    """The envelopes of Confluent, LinkedIn and Avro."""
+    from .confluent import ConfluentEnvelope  # here, so that `klamm --help` does not load them
+    from .linkedin import LinkedInEnvelope
+    from .single_object import SingleObjectEnvelope
+
     return [
         Provider("confluent", lambda _: ConfluentEnvelope(), summary="0x00 and the schema's id in 4 bytes"),
         Provider("linkedin", lambda _: LinkedInEnvelope(), summary="0x00 and the MD5 of the schema's text"),

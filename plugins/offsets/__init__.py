@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.coordination import Coordination
-from klamm.core.interfaces.offsets import OffsetStore
 from klamm.core.interfaces.provider import Provider
 
-from .coordination import CoordinationOffsetStore
-from .topic_config import TopicOffsetStoreConfig
+if TYPE_CHECKING:
+    from klamm.plugin import Coordination, OffsetStore
+
+    from .topic_config import TopicOffsetStoreConfig
+
+__all__ = ["klamm_offset_stores"]
 
 
 @hookimpl
-def klamm_offset_stores() -> Iterable[Provider[OffsetStore]]:
+def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
+    """`coordination` and `topic`."""
+    from .coordination import CoordinationOffsetStore  # here, so that `klamm --help` does not load them
+    from .topic_config import TopicOffsetStoreConfig
+
     return [
         Provider(
             "coordination",

@@ -30,8 +30,8 @@ from klamm.core.interfaces.coordination import (
     Operation,
     Set,
 )
+from klamm.core.interfaces.no_config import NoConfig
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.provider import NoConfig
 from klamm.core.records.partition import TopicPartition
 
 _ATTEMPTS = 5

@@ -1,16 +1,22 @@
-"""Built-in sinks: `files`. The lake of `klamm load` registers with the loads."""
+"""Built-in sinks: `files`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.provider import Provider
-from klamm.core.interfaces.sink import Sink
 
-from .files import FilesConfig, FilesSink
+if TYPE_CHECKING:
+    from klamm.plugin import Sink
+
+__all__ = ["klamm_sinks"]
 
 
 @hookimpl
-def klamm_sinks() -> Iterable[Provider[Sink]]:
+def klamm_sinks() -> Iterable[Provider[[], Sink]]:
+    """The sink `files`."""
+    from .files import FilesConfig, FilesSink  # here, so that `klamm --help` does not load them
+
     return [Provider("files", FilesSink, FilesConfig, "JSON lines, a folder per partition, a file per flush")]

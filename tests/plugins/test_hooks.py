@@ -13,7 +13,7 @@ from klamm.core.config.settings import Settings, load_settings
 from klamm.core.errors import KlammError, PluginError
 from klamm.core.hook_reference import hooks
 from klamm.core.interfaces.serde import SerdeContext
-from klamm.core.plugins import PluginHost, plugin_host
+from klamm.core.plugins import plugin_host
 from klammtest.plugins.everything import Thing
 
 MODULE = "klammtest.plugins.everything"
@@ -155,10 +155,10 @@ BAD = {
 def test_a_bad_plugin_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     text, words = BAD[name]
     with pytest.raises(PluginError, match=words) as caught:
-        PluginHost([module(monkeypatch, f"bad_{name}", text)])
+        plugin_host((module(monkeypatch, f"bad_{name}", text),))
     assert "\n" not in str(caught.value)
 
 
 def test_a_plugin_that_cannot_be_imported_is_one_line() -> None:
     with pytest.raises(PluginError, match=r"plugin 'no\.such' \(no\.such\) cannot be loaded: ModuleNotFoundError"):
-        PluginHost(["no.such"])
+        plugin_host(("no.such",))

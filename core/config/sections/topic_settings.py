@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from ...interfaces.provider import NoConfig
+from ...interfaces.no_config import NoConfig
 from ..section import ConfigPath, Int, Section, key
 from .topic import TopicConfig
 

@@ -12,9 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
-from klamm.core.config.section import ConfigPath, Section, key
-from klamm.core.errors import StorageError
-from klamm.core.records.record import ConsumerRecord
+from klamm.plugin import ConfigPath, ConsumerRecord, Section, StorageError, key
 
 _TABLE = """
 CREATE TABLE IF NOT EXISTS records (

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import lzma
 
-from klamm.core.config.section import Int, Section, key
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.codec import Buffer, DecompressionBombError
+from klamm.plugin import Buffer, CorruptRecordError, DecompressionBombError, Int, Section, key
 
 DECODER_MEMORY = 128 * 1024 * 1024
 """Bytes that the decoder may take, whatever the stream asks for."""

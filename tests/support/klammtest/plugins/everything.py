@@ -30,7 +30,7 @@ class Thing:
         self.more = more
 
 
-def provider() -> list[Provider[Any]]:
+def provider() -> list[Provider[..., Any]]:
     return [Provider("everything", Thing, Options, "a thing")]
 
 
@@ -40,62 +40,62 @@ def hello(name: str = "world") -> None:
 
 
 @hookimpl
-def klamm_codecs() -> Iterable[Provider[Any]]:
+def klamm_codecs() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_coordinations() -> Iterable[Provider[Any]]:
+def klamm_coordinations() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_offset_stores() -> Iterable[Provider[Any]]:
+def klamm_offset_stores() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_envelopes() -> Iterable[Provider[Any]]:
+def klamm_envelopes() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_serdes() -> Iterable[Provider[Any]]:
+def klamm_serdes() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_audits() -> Iterable[Provider[Any]]:
+def klamm_audits() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_sinks() -> Iterable[Provider[Any]]:
+def klamm_sinks() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_producer_interceptors() -> Iterable[Provider[Any]]:
+def klamm_producer_interceptors() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_consumer_interceptors() -> Iterable[Provider[Any]]:
+def klamm_consumer_interceptors() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_topic_validators() -> Iterable[Provider[Any]]:
+def klamm_topic_validators() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_authenticators() -> Iterable[Provider[Any]]:
+def klamm_authenticators() -> Iterable[Provider[..., Any]]:
     return provider()
 
 
 @hookimpl
-def klamm_authorizers() -> Iterable[Provider[Any]]:
+def klamm_authorizers() -> Iterable[Provider[..., Any]]:
     return provider()
 
 

@@ -42,10 +42,10 @@ class Polite:
 
 
 @hookimpl
-def klamm_codecs() -> Iterable[Provider[Codec]]:
+def klamm_codecs() -> Iterable[Provider[[], Codec]]:
     return [Provider("backwards", lambda _: Backwards())]
 
 
 @hookimpl
-def klamm_topic_validators() -> Iterable[Provider[TopicValidator]]:
+def klamm_topic_validators() -> Iterable[Provider[[], TopicValidator]]:
     return [Provider("polite", lambda _: Polite())]
