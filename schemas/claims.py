@@ -5,7 +5,7 @@
     /schemas/fingerprints/<hex>          id of the one schema with this CRC-64-AVRO
     /schemas/subjects/<subject>/<n>      id of the subject's version n
 
-One transaction makes all of a claim's paths; the one that loses a race finds a path taken and looks again.
+One transaction creates all paths of a claim; a process that loses a race finds a path taken and reads again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IDS, _IDENTITIES, _FINGERPRINTS, _SUBJECTS = (
 
 
 class Claims:
-    """Blocking; every method reads the coordination anew."""
+    """Reads and writes claims; blocking. Every method reads the coordination again."""
 
     def __init__(self, coordination: Coordination) -> None:
         self._coordination = coordination
@@ -45,7 +45,7 @@ class Claims:
         return SchemaEntry(said["subject"], said["version"], schema_id, said["schema"])
 
     def id_of(self, text: str) -> int | None:
-        """The id of the schema that says the same as `text`."""
+        """The id of the schema that is equivalent to `text`."""
         data = self._data(f"{_IDENTITIES}/{identity_digest(text)}")
         return None if data is None else int(data)
 
@@ -83,9 +83,9 @@ class Claims:
         return schema_id
 
     def restore(self, entry: SchemaEntry) -> bool:
-        """Makes the paths of a schema that is in the topic and that the coordination has lost, as one restored from an
-        older backup has: else its id and its version would be given to another schema. Whether any was missing;
-        `SchemaError` when another schema has its id or its version already."""
+        """Creates the paths of a schema that is in the topic and missing in the coordination, as after its restore from
+        an older backup: otherwise its id and version would be given to another schema. Returns whether any path was
+        missing. Raises `SchemaError` when another schema has its id or its version already."""
         held = self.entry(entry.schema_id)
         if held is not None and identity_digest(held.text) != identity_digest(entry.text):
             raise _given_twice(
@@ -102,7 +102,7 @@ class Claims:
         try:
             self._coordination.transaction(lost)
         except NodeExistsError:
-            return True  # another process does the same: the caller looks again
+            return True  # another process does the same: the caller reads again
         _log.warning(
             "schema %d (%s, version %d) is in the schemas topic and was not in the coordination, which is older "
             "(restored from a backup?): claimed again", entry.schema_id, entry.subject, entry.version,
@@ -141,7 +141,7 @@ def _version(entry: SchemaEntry) -> Create:
 
 
 def _id_paths(entry: SchemaEntry) -> list[Create]:
-    """What the first claim of an id makes."""
+    """The parent paths that the first claim of an id creates."""
     number = str(entry.schema_id).encode()
     said = {"subject": entry.subject, "version": entry.version, "schema": entry.text}
     return [

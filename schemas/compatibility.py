@@ -1,7 +1,7 @@
 """Whether data written with one schema can be read with another, by Avro's resolution rules.
 
 A topic says how its schema may change: BACKWARD: the new version reads data of the last one; FORWARD: the last version
-reads data of the new one; FULL: both; …_TRANSITIVE: the same against all versions; NONE: anything goes.
+reads data of the new one; FULL: both; …_TRANSITIVE: the same against all versions; NONE: no check.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Compatibility(StrEnum):
 
 def check(subject: str, new: str, versions: Sequence[tuple[int, str]], rule: Compatibility) -> None:
     """`versions` are (number, text), the oldest first. `SchemaError` names the version, the field and the rule."""
-    from .parsing import parse  # with fastavro, which who only knows the rules' names does without
+    from .parsing import parse  # imports fastavro, which a caller that only needs the rules' names does not load
 
     asked = versions if rule.transitive else versions[-1:]
     for number, old in asked:
@@ -69,7 +69,7 @@ _PROMOTIONS = {
 
 
 def mismatches(reader: ParsedSchema, writer: ParsedSchema) -> Iterator[str]:
-    """Why `reader` cannot read what `writer` wrote, one line for each place; nothing when it can."""
+    """Returns why `reader` cannot read what `writer` wrote, one line per place; an empty list when it can."""
     return _Comparison(reader, writer).compare(reader.tree, writer.tree, "")
 
 
@@ -151,7 +151,7 @@ def _kind(schema: Any) -> str:
 
 
 def _name(schema: Any) -> str:
-    """As a person would say it: a named type by its name, a logical type beside its type."""
+    """The name in messages: a named type by its name, a logical type with its type."""
     if not isinstance(schema, dict):
         return str(schema)
     if "name" in schema:

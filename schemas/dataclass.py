@@ -32,10 +32,10 @@ def to_plain(value: Any) -> Any:
 
 @cache
 def _flat(kind: type) -> Callable[[Any], tuple[Any, ...]] | None:
-    """What gets all fields at once, for a class none of whose fields can hold a dataclass, by their types."""
+    """Returns a function that gets all fields at once, for a class whose field types cannot hold a dataclass."""
     try:
         hints = get_type_hints(kind)
-    except NameError:  # a forward reference to what is not there at run time
+    except NameError:  # a forward reference to a name that does not exist at run time
         return None
     names = field_names(kind) or ()
     if len(names) < 2 or not all(_is_plain(hints[name]) for name in names):
@@ -57,8 +57,8 @@ def field_names(kind: type) -> tuple[str, ...] | None:
 
 @cache
 def from_plain(kind: type) -> Build:
-    """A function that makes a `kind` of a dict, nested dataclasses included; it raises `TypeError` for names that the
-    class does not have, or that it needs and the dict lacks."""
+    """Returns a function that makes a `kind` from a dict, nested dataclasses included; it raises `TypeError` for
+    unknown names, and for required names that the dict lacks."""
     hints = get_type_hints(kind)
     nested: dict[str, Build] = {}
     for field in dataclasses.fields(kind):
@@ -74,7 +74,7 @@ def from_plain(kind: type) -> Build:
 
 
 def _builder(hint: Any) -> Build | None:
-    """What turns a plain value into what the hint says; None when it is that already."""
+    """Returns a function that converts a plain value to the hinted type; None when no conversion is needed."""
     origin, arguments = get_origin(hint), get_args(hint)
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         made = hint

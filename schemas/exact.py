@@ -1,4 +1,4 @@
-"""What fastavro would write and lose without a word: a float in a field of whole numbers, a number too large."""
+"""Checks for values that fastavro would change silently: a float in a field of whole numbers, a number too large."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _each_value(item: Check) -> Check:
 def _fields(found: list[tuple[str, Check]]) -> Check:
     def check(record: Any) -> None:
         for name, field_check in found:
-            if name in record:  # one that is missing has a default, or is fastavro's to refuse
+            if name in record:  # a missing field has a default, or fastavro refuses it
                 field_check(record[name])
 
     return check

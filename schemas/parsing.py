@@ -1,4 +1,4 @@
-"""Avro schemas as text and as fastavro reads them; what is no schema is one line."""
+"""Parses the text of Avro schemas with fastavro; a text that is not a schema is an error of one line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse(text: str) -> ParsedSchema:
 def tree_for_writing(parsed: ParsedSchema) -> Any:
     """A copy of the tree in which defaults of `bytes` and `fixed` are bytes. A schema's text writes them as strings, a
     code point for each byte, and fastavro writes the default of a missing field as it stands."""
-    tree, named = deepcopy((parsed.tree, dict(parsed.named)))  # together: what they share stays shared
+    tree, named = deepcopy((parsed.tree, dict(parsed.named)))  # copied together, so that shared parts stay shared
     for record in named.values():
         for member in record.get("fields", ()):
             if "default" in member:
@@ -91,7 +91,7 @@ def _primitive(default: Any, kind: Any) -> Any:
 
 
 def _problems(parsed: ParsedSchema) -> Iterator[str]:
-    """What fastavro lets pass, and fails at when a record is read."""
+    """Finds errors that fastavro accepts in a schema, and fails at when it reads a record."""
     for name, record in parsed.named.items():
         if record.get("type") not in ("record", "error"):
             continue
@@ -131,12 +131,12 @@ def default_fits(value: Any, schema: Any, named: Mapping[str, Any]) -> bool:
 
 
 def identity(text: str) -> str:
-    """Equal for texts that say the same: white space, the order of keys and `doc` do not count."""
+    """Equal for equivalent texts: white space, the order of keys and `doc` do not count."""
     return json.dumps(_without_doc(json.loads(text)), sort_keys=True, separators=(",", ":"))
 
 
 def _without_doc(node: Any) -> Any:
-    """Only where `doc` is Avro's attribute; a default that has such a key keeps it."""
+    """Removes `doc` where it is Avro's attribute; a default that has such a key keeps it."""
     if isinstance(node, list):
         return [_without_doc(part) for part in node]
     if not isinstance(node, dict):

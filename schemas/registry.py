@@ -1,8 +1,8 @@
 """The registry: schemas by id, by MD5 and by fingerprint; new ones registered so that all processes agree.
 
-Ids are immutable: what was looked up once is never asked for again. A key that nothing is known of is looked for in
-the topic, then among the claims (an id claimed by a process that died before it wrote is completed by whoever finds
-it), and is not asked for again for `UNKNOWN_FOR_S`.
+Ids are immutable: a result is never looked up again. An unknown key is looked up in the topic, then among the claims
+(if a process claimed an id and died before it wrote the schema, the finder completes it), and is then treated as
+unknown for `UNKNOWN_FOR_S`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 UNKNOWN_FOR_S = 5.0
 MAX_UNKNOWN = 1000
 MAX_RACES = 200
-"""Lost races after which a registration gives up; each loss is another process's success."""
+"""Lost races after which a registration fails; each loss is another process's success."""
 
 
 class SchemaRegistry:
@@ -71,8 +71,8 @@ class SchemaRegistry:
     def register(
         self, subject: str, text: str, compatibility: Compatibility = Compatibility.BACKWARD
     ) -> RegisteredSchema:
-        """The schema as registered, new or long there, once it is in the topic. `SchemaError` when the text is no
-        schema, breaks the rule, or shares its fingerprint with another."""
+        """Returns the registered schema, new or existing, once it is in the topic. Raises `SchemaError` when the text
+        is not a schema, breaks the compatibility rule, or shares its fingerprint with another schema."""
         parse(text)
         claims = Claims(self._coordination())
         with self._lock:
@@ -99,7 +99,7 @@ class SchemaRegistry:
             if entry.schema_id == known:
                 return entry
         if self._restore(claims, subject):
-            return None  # look again, with what the coordination had lost
+            return None  # read again, with the claims that the coordination had lost
         check(subject, text, [(entry.version, entry.text) for entry in versions], rule)
         version = versions[-1].version + 1 if versions else 1
         schema_id = claims.claim(subject, version, text, known)
@@ -109,21 +109,21 @@ class SchemaRegistry:
         return SchemaEntry(subject, version, schema_id, first.text if first else text)
 
     def _restore(self, claims: Claims, subject: str) -> bool:
-        """Claim again what the topic has and the coordination lacks; whether there was any. A new id or version is
-        given only above those of the topic."""
+        """Claims again the schemas that the topic has and the coordination lacks; returns whether there were any. New
+        ids and versions are allocated only above those of the topic."""
         self._refresh()
         ids, versions = set(claims.ids()), claims.versions(subject)
         lacking = [
             entry
             for entry in self._written.values()
-            if entry.schema_id in self._by_id  # a record that is no schema claims nothing
+            if entry.schema_id in self._by_id  # a record that is not a schema claims nothing
             and (entry.schema_id not in ids or (entry.subject == subject and entry.version not in versions))
         ]
         restored = [claims.restore(entry) for entry in sorted(lacking, key=lambda entry: entry.schema_id)]
         return any(restored)
 
     def _write(self, entry: SchemaEntry) -> None:
-        """Into the topic, unless it is there; a second copy would say the same."""
+        """Writes the schema to the topic unless it is there; a second copy would be harmless."""
         if (entry.subject, entry.version) not in self._written:
             self._refresh()
         if (entry.subject, entry.version) not in self._written:
@@ -131,14 +131,14 @@ class SchemaRegistry:
             self._add(entry)
 
     def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
-        """Write what was claimed and never written; then look again."""
+        """Writes schemas that were claimed and never written; then reads again."""
         try:
             claims = Claims(self._coordination())
             for schema_id in claims.ids():
                 entry = None if schema_id in self._by_id else claims.entry(schema_id)
                 if entry is not None:
                     self._write(entry)
-        except CoordinationError:  # a reader without coordination has the topic alone
+        except CoordinationError:  # a reader without a coordination has only the topic
             return None
         return self._cached(key)
 

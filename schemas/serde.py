@@ -65,7 +65,8 @@ class AvroSerde:
                 self._registry.close()
 
     def check(self, topic: str) -> None:
-        """`SchemaError` when the file's schema is none. Asks nobody: for `klamm config check`."""
+        """Raises `SchemaError` when the file's schema is not a schema. Connects to nothing: for `klamm config
+        check`."""
         said = self._context.formats(topic)
         if said.schema is not None:
             parse(said.schema)
@@ -89,7 +90,7 @@ class AvroSerde:
         return envelope.prefix(registered), writer
 
     def arrow_deserializer(self, topic: str) -> ColumnReader | None:
-        """As `deserializer`, to columns; `record.class` is left aside. Needs pyarrow."""
+        """As `deserializer`, to columns; `record.class` is ignored. Needs pyarrow."""
         from .columns.avrotype import parse_type
         from .columns.reader import ColumnReader
 
@@ -165,13 +166,13 @@ def _misfit(tree: Any, value: Any) -> str | None:
         fields = [str(one.field) for one in error.errors if getattr(one, "field", None)]
         whole = tree.get("name", "") if isinstance(tree, dict) else ""
         return fields[-1].removeprefix(f"{whole}.") if fields else None
-    except _MISFITS:  # what it was not made to look at
+    except _MISFITS:  # a part that fastavro did not name
         pass
     return None
 
 
 class _Reader:
-    """The deserializer of one topic. What a prefix stands for is looked up once."""
+    """The deserializer of one topic. The schema of a prefix is looked up once."""
 
     def __init__(
         self, topic: str, envelope: Envelope, serde: AvroSerde, reader: ParsedSchema | None, kind: type | None
@@ -220,7 +221,7 @@ class _Reader:
         return lambda stream: build(schemaless_reader(stream, tree, wanted))
 
     def _check_class(self, kind: type, tree: Any) -> None:
-        """Said once and clearly, before the first record fails."""
+        """Raises one clear error before the first record fails."""
         fields = [field["name"] for field in tree["fields"]] if isinstance(tree, dict) and "fields" in tree else None
         if fields is None:
             raise SchemaError(f"topic {self._topic}: {kind.__name__} cannot hold values that are no records")

@@ -18,7 +18,7 @@ __all__ = ["klamm_audits", "klamm_commands"]
 
 
 def _create(config: AuditConfig) -> Audit:
-    from .system import KlammAudit  # the client is loaded only by who audits
+    from .system import KlammAudit  # the client is imported only if the audit is used
 
     return KlammAudit(config)
 

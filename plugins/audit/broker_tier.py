@@ -2,21 +2,23 @@
 
 Rules:
 
-- How far it has counted is a committed offset of the group `GROUP`, which is also the owner in its events: whichever
-  broker leads a partition goes on where the last one stopped. An offset of another topic id is void: the topic was
-  created again, and is counted from its beginning. So are the offsets after the end of the leader epoch that was
-  counted last: the log was cut or restored, and has other records there by now.
-- Records are counted by the producer that sent them, which the first record of each batch tells (see `origins`), and
-  those of clients that do not audit apart: nobody's record makes up for a lost one of another.
-- A batch is counted by its header where its producer has said in its mark that all its records lie in one window. Other
-  batches are opened: a header does not tell that, for the base timestamp is the first record's and not the earliest.
-- One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. Passes follow each other while
-  a log held more than the pass has read of it, then there is a pause: a log that grows all the time is counted once in
+- Its position is a committed offset of the group `GROUP`, which is also the owner in its events: the broker that leads
+  a partition continues where the last one stopped. An offset of another topic id is void: the topic was created again,
+  and is counted from its beginning. So are the offsets after the end of the leader epoch that was counted last: the log
+  was truncated or restored, and has other records there.
+- Records are counted by producer, which the first record of each batch names (see `origins`); those of clients that do
+  not audit are counted separately. So no client's record compensates for a lost one of another.
+- A batch is counted by its header if its producer's mark says that all its records lie in one window. Other batches are
+  opened: a header does not show it, because the base timestamp is the first record's and not the earliest.
+- One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. The next pass follows at once if
+  a log held more than the pass has read, otherwise after a pause: a log that grows constantly is counted once in
   `broker.interval.ms`, not as often as the thread can.
 - A range ends early when it has `MAX_CELLS` windows and producers, which bounds its event.
-- A pass that could not publish or commit is not counted on: the next one starts by publishing the same again.
-- A batch that cannot be opened makes its range lossy, and is passed over; the Produce path has checked its CRC, so this
-  is a client that lied about what is inside, or a disk. What retention took before it was counted is lossy too.
+- After a pass that could not publish or commit, nothing more is counted: the next one starts by publishing the same
+  again.
+- A batch that cannot be opened makes its range lossy, and is skipped; its CRC was checked on Produce, so the client
+  wrote invalid content, or the disk is damaged. Records that retention deleted before they were counted make the range
+  lossy too.
 """
 
 from __future__ import annotations
@@ -54,13 +56,13 @@ CHUNK: Final = 4 * 1024 * 1024
 STOP_S: Final = 10.0
 MAX_BACKOFF_S: Final = 10.0
 MAX_MARKS: Final = 1000
-"""Headers of which it is remembered what they say: those of a producer's batches differ by their number of records."""
+"""Headers whose parsed form is cached: those of a producer's batches differ only by their number of records."""
 
 MAX_CELLS: Final = 20_000
 """Counts of one range, by window and producer: some 600 kB in its event."""
 
 Connect = Callable[[BrokerLogs], AbstractContextManager[Publish]]
-"""Opens what events are sent with."""
+"""Opens a publisher of events."""
 
 
 class BrokerTier:
@@ -91,7 +93,7 @@ class BrokerTier:
         self._thread.start()
 
     def stop(self) -> None:
-        """After a last pass, so that a broker that is stopped has counted what it stored."""
+        """Makes a last pass, so that a stopped broker has counted everything that it stored."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_S)
@@ -114,16 +116,16 @@ class BrokerTier:
                 except KlammError as error:
                     pause = min(MAX_BACKOFF_S, max(pause * 2, interval))
                     log.warning("broker audit: %s; trying again in %.1f s", error, pause)
-                except Exception:  # an auditor that raises is passed over: the broker goes on
+                except Exception:  # an auditor that raises does not stop the broker
                     pause = MAX_BACKOFF_S
                     log.exception("broker audit: a pass failed; trying again in %.1f s", pause)
 
 
 @dataclass(slots=True)
 class _Followed:
-    """Where the tier is in a partition. `known`: the partition was seen or counted before, so that what goes from the
-    log from then on is missing from the counts. `counted` is the leader epoch of the last batch counted. `epoch`, under
-    which events are told, is None until the log was read."""
+    """The tier's position in a partition. `known`: the partition was seen or counted before, so that records deleted
+    from then on are missing from the counts. `counted` is the leader epoch of the last batch counted. `epoch`, the
+    owner epoch of events, is None until the log was read."""
 
     topic_id: UUID | None
     position: int
@@ -133,7 +135,7 @@ class _Followed:
 
 
 class Follower:
-    """Where the tier is in each partition. Called from one thread."""
+    """Keeps the tier's position in each partition. Called from one thread."""
 
     def __init__(self, ranges: KlammRangeAudit, logs: BrokerLogs, audits: Callable[[str], bool]) -> None:
         self._ranges = ranges
@@ -146,7 +148,8 @@ class Follower:
         """Whether a log held more than the last pass has read of it."""
 
     def advance(self) -> bool:
-        """One pass; whether there was anything to count. Raises what the log, the store or the publisher raised."""
+        """Makes one pass; returns whether there was anything to count. Raises the error of the log, the store or the
+        publisher."""
         self._commit()
         self.behind = False
         self._follow_leadership()
@@ -189,7 +192,7 @@ class Follower:
         followed = self._followed[partition]
         read = self._logs.read(partition, followed.position, CHUNK)
         if read.topic_id != followed.topic_id:
-            return  # deleted and created again since this pass began: the next one finds it
+            return  # deleted and created again since this pass began: the next pass detects it
         if read.leader_epoch != followed.epoch:
             self._begin(partition, followed, read)
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
@@ -211,8 +214,8 @@ class Follower:
             followed.known = True
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
-        """The first read, or the first under another leader epoch. Records that were gone before this tier saw the
-        partition were never its to count. A cut is told at once, for perhaps nothing is ever written after it."""
+        """The first read, or the first under another leader epoch. Records that were deleted before this tier saw the
+        partition are not counted. A cut is published at once, because perhaps nothing is ever written after it."""
         cut = False
         if not followed.known:
             followed.position = read.log_start_offset
@@ -232,8 +235,8 @@ class Follower:
             self._ranges.cut(partition)
 
     def _jump(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
-        """Retention was faster: the range that was not counted says so. Or the log ends before what was counted (it was
-        cut, or restored): the ranges overlap, and the comparison says so."""
+        """Retention was faster: the range that was not counted becomes lossy. Or the log ends before the counted
+        position (it was truncated, or restored): the ranges overlap, and the comparison reports it."""
         start = read.log_start_offset
         self.behind = True
         log.warning("broker audit: %s: offset %d is gone, going on at %d", partition, followed.position, start)
@@ -258,8 +261,8 @@ class Follower:
     def _windows(
         self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
     ) -> Iterable[tuple[int, int, int, str]]:
-        """Of the batch at `at`, from `position` on. A batch that its producer has counted is not opened; where it is
-        compressed, it is decompressed, and its records are not walked over."""
+        """Of the batch at `at`, from `position` on. A batch that its producer has counted is not opened; if it is
+        compressed, it is decompressed, and its records are not iterated."""
         whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
         if whole and not header.codec_id:
             told = self._told(partition, header, data, at + HEADER_SIZE, at + header.size)
@@ -280,12 +283,12 @@ class Follower:
     def _told(
         self, partition: TopicPartition, header: BatchHeader, data: Buffer, start: int, end: int
     ) -> list[tuple[int, int, int, str]] | None:
-        """What the mark of the batch says that it holds, where it is this batch's and agrees with the header. How many
-        records there are, the header says; where they are stamped by the broker, their window too."""
+        """The content that the mark of the batch states, if it belongs to this batch and agrees with the header. The
+        number of records comes from the header; so does the window, if the broker stamps the records."""
         headers = first_headers(data, start, end)
         try:
             mark = Mark(FOREIGN) if not headers else self._mark(headers)
-        except (IndexError, UnicodeDecodeError, CorruptRecordError):  # which is said when the records are read
+        except (IndexError, UnicodeDecodeError, CorruptRecordError):  # which is reported when the records are read
             return None
         holds, window_ms = mark.holds, self._ranges.window_ms
         if holds is None or holds.window_ms != window_ms or mark.batch != batch_name(partition, header.record_count):
@@ -306,7 +309,7 @@ class Follower:
         found: Sequence[WindowCounts],
         position: int,
     ) -> str | None:
-        """Whose batch it is, by the mark of its first record; None: each record says for itself."""
+        """The producer of the batch, by the mark of its first record; None: each record has its own mark or none."""
         if position > header.base_offset:  # the first one was counted before
             found = native.window_counts(*area, header.base_offset, header.next_offset, self._ranges.window_ms)
         if not found:
@@ -315,7 +318,7 @@ class Follower:
         return first.source if first.batch == batch_name(partition, header.last_offset_delta + 1) else None
 
     def _mark(self, headers: bytes) -> Mark:
-        """As `mark_of`, which is asked once for the same bytes."""
+        """`mark_of`, cached for the same bytes."""
         mark = self._marks.get(headers)
         if mark is None:
             if len(self._marks) >= MAX_MARKS:
@@ -324,7 +327,8 @@ class Follower:
         return mark
 
     def _commit(self) -> None:
-        """Publish, then commit, as everywhere: a crash in between is made good by the next event with the same key."""
+        """Publishes, then commits, as everywhere: after a crash in between, the next event with the same key replaces
+        this one."""
         if not self._uncommitted:
             return
         self._ranges.publish(self._uncommitted)
@@ -339,7 +343,7 @@ class Follower:
 
 
 def connect_to_self(topic: str) -> Connect:
-    """A client of the broker itself: events go in by Produce, like anyone's."""
+    """A client of this broker: events are sent by Produce, as by any client."""
 
     @contextmanager
     def connect(logs: BrokerLogs) -> Iterator[Publish]:

@@ -56,11 +56,11 @@ def audit_command(
     expect: Annotated[
         list[str] | None, typer.Option("--expect", help="A tier that must have counted: consumer/GROUP, hadoop/SINK.")
     ] = None,
-    wait: Annotated[float, typer.Option(help="Ask again for so many seconds until everything is complete.")] = 0.0,
+    wait: Annotated[float, typer.Option(help="Repeat for up to this many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Write a page that needs no server and no network, too."),
+        typer.Option("--html", metavar="FILE", help="Also write a page that needs no server and no network."),
     ] = None,
     wait_for: Annotated[
         str,
@@ -75,7 +75,7 @@ def audit_command(
         typer.Option(metavar="R", help="With --wait-complete: a ratio below 1 that each window must have at least."),
     ] = None,
     timeout: Annotated[
-        str, typer.Option(metavar="D", help="With --wait-complete: how long, as 90s, 10m or 1h; 1h when not given.")
+        str, typer.Option(metavar="D", help="With --wait-complete: longest wait: 90s, 10m or 1h; default 1h.")
     ] = "",
 ) -> None:
     """Compare what producers, broker, consumers and loads have counted.
@@ -136,9 +136,9 @@ def settle_command(
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[list[str] | None, typer.Option("--expect", help="As for klamm audit.")] = None,
 ) -> None:
-    """Settle counts that are unknown and stay so: an event in the audit topic says who did, and why.
+    """Settle counts that are unknown and stay so: an event in the audit topic records who did it, and why.
 
-    A count that is missing or doubled is proved, and not settled. A settled count that changes is unknown again.
+    A count that is missing or duplicated is proved and cannot be settled. A settled count that changes is unknown again.
     """
     for option, text in (("--who", who), ("--why", why)):
         if not text.strip():
@@ -192,7 +192,7 @@ def serve_command(
 
 
 def _check_html(file: Path) -> None:
-    """Before anything takes time."""
+    """Checks the options before anything slow starts."""
     if file.is_dir():
         raise ConfigError(f"--html: {file} is a directory; expected the name of a file")
     if not file.absolute().parent.is_dir():

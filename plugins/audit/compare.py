@@ -1,18 +1,17 @@
 """The comparison: is what each tier counted, window by window, what the tier before it counted?
 
-Which count is measured against which:
+Which count is compared with which:
 
-    broker      / producers' acknowledged     (producer by producer; attempted is shown, and measured against nothing:
-                                               who was not acknowledged has an error in his hands)
-    consumer/g  / broker                      (with the records of clients that do not audit; by topic id)
-    hadoop/load/job  / broker
+    broker      / producers' acknowledged     (producer by producer; attempted is shown, and compared with nothing: a
+    record without acknowledgement has an error on its future) consumer/g  / broker                      (with the
+    records of clients that do not audit; by topic id) hadoop/load/job  / broker
 
 A ratio of exactly 1 is complete; below, records are missing; above, some are counted twice. A count is *unknown*, and
-never complete, when its tier or the one it is measured against has told nothing, or in the windows that a problem of
-one of them touches (see `tiling`); and where it is above 1 only because the other is still counting. That the broker
-tier counts at all is seen by the ends of the logs, which are asked for before the events are read. Somebody may
-settle an unknown count: it then passes for complete as long as it does not change, and the report says who settled it.
-Pure: no I/O, no clock.
+never complete, when its tier or the one it is compared with has sent no event, or in the windows that a problem of one
+of them affects (see `range_coverage`); and where it is above 1 only because the other is still counting. The ends of
+the logs, which are requested before the events are read, show whether the broker tier is counting. A user may settle an
+unknown count: it is then treated as complete as long as it does not change, and the report says who settled it. Pure:
+no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from .range_coverage import (
 )
 
 DELIVERY_MS: Final = 180_000
-"""An event may be stored so much later than it was made: a producer's `delivery.timeout.ms` is two minutes."""
+"""How much later than it was made an event may be stored: a producer's `delivery.timeout.ms` is two minutes."""
 
 
 class State(StrEnum):
@@ -60,7 +59,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True)
 class Settlement:
-    """Somebody's word for counts that are unknown. `counts`: (records, expected) of each, by tier and window."""
+    """A user's settlement of unknown counts. `counts`: (records, expected) of each, by tier and window."""
 
     who: str
     why: str
@@ -69,14 +68,14 @@ class Settlement:
     counts: Mapping[tuple[str, int], tuple[int, int]]
 
     def covers(self, tier: TierKey, start_ms: int, cell: Cell) -> bool:
-        """Only counts as they were when they were settled."""
+        """Whether the counts are still what they were when they were settled."""
         return self.counts.get((str(tier), start_ms)) == (cell.records, cell.expected)
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One tier in one window. `expected`: what it is measured against. `ratio` to that; None for producers, who are the
-    measure, and where it is unknown. `foreign`: records of clients that do not audit (the broker's)."""
+    """One tier in one window. `expected`: the count it is compared with. `ratio` to that; None for producers, which are
+    the reference, and where it is unknown. `foreign`: records of clients that do not audit (the broker's)."""
 
     records: int
     size: int
@@ -110,8 +109,9 @@ class WindowAudit:
 
 
 class ClockOff(NamedTuple):
-    """A producer whose clock differs from the audit topic's by `ahead_ms` (below 0: behind) in each of its events: by
-    so much the records that it stamps itself lie in later or earlier windows than the time at which they were sent."""
+    """A producer whose clock differs from the audit topic's by `ahead_ms` (below 0: behind) in each of its events: the
+    records that it stamps itself lie in windows that are later or earlier by this amount than the time at which they
+    were sent."""
 
     producer: str
     application: str
@@ -128,8 +128,8 @@ class ClockOff(NamedTuple):
 
 
 class Horizon(NamedTuple):
-    """How far a watermark may go: no window may be passed that ends after `limit_ms`, nor one of `held`, in which a
-    live producer counted so lately that it may again. -inf where a log was never counted."""
+    """The bound of a watermark: it may not pass a window that ends after `limit_ms`, nor one of `held`, in which a live
+    producer counted so recently that it may count again. -inf where a log was never counted."""
 
     limit_ms: float
     held: frozenset[int] = frozenset()
@@ -138,8 +138,8 @@ class Horizon(NamedTuple):
 @dataclass(frozen=True)
 class TopicAudit:
     """One topic: its tiers in their order along the pipeline, windows by time, and what is wrong with the events.
-    `settled`: the settlements that hold, with the problems that they close in `closed`. `topic_ids`: the ids that the
-    name has had; more than one when the topic was deleted and created again."""
+    `settled`: the valid settlements; `closed`: the problems that they close. `topic_ids`: the ids that the name has
+    had; more than one when the topic was deleted and created again."""
 
     topic: str
     window_ms: int
@@ -156,7 +156,7 @@ class TopicAudit:
     ages: Mapping[TierKey, Mapping[int, Mapping[Age, int]]] = field(default_factory=dict)
     """Records by their age when they were counted, by tier and window."""
     clocks: tuple[ClockOff, ...] = ()
-    """Producers whose clocks are off. Their counts are right, so these are no problems."""
+    """Producers with wrong clocks. Their counts are right, so these are not problems."""
 
     @property
     def complete(self) -> bool:
@@ -181,7 +181,7 @@ class TopicAudit:
         return Age(_at_rank(rank, found, 0), _at_rank(rank, found, 1))
 
     def of_tiers(self, tiers: Collection[TierKey]) -> TopicAudit:
-        """Only these tiers, each measured as before."""
+        """The audit of these tiers only, each compared as before."""
         chosen = tuple(tier for tier in self.tiers if tier in tiers)
         windows = [WindowAudit(w.start_ms, {tier: w.cells[tier] for tier in chosen}) for w in self.windows if chosen]
         return replace(
@@ -194,7 +194,7 @@ class TopicAudit:
         )
 
     def between(self, since_ms: int | None, until_ms: int | None) -> TopicAudit:
-        """Only these windows, and the problems that touch one of them; the watermark is that of all."""
+        """The audit of these windows only, with the problems that affect them; the watermark is that of all windows."""
         low, high = (-math.inf if since_ms is None else since_ms), (math.inf if until_ms is None else until_ms)
         windows = tuple(window for window in self.windows if low <= window.start_ms < high)
 
@@ -207,7 +207,7 @@ class TopicAudit:
 
 
 def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
-    """The least value of this bound that so many records do not exceed."""
+    """The least value of this bound that at least `count` records do not exceed."""
     below = 0
     for age in sorted(found, key=lambda each: each[bound]):
         below += found[age]
@@ -217,7 +217,7 @@ def _at_rank(rank: float, found: Mapping[Age, int], bound: int) -> int:
 
 
 def lowest(cells: Iterable[Cell]) -> float | None:
-    """The lowest ratio; None when a cell is unknown or there is nothing to measure."""
+    """The lowest ratio; None when a cell is unknown or there is nothing to compare."""
     ratios: list[float] = []
     for cell in cells:
         if cell.state is State.UNKNOWN:
@@ -237,8 +237,8 @@ def compare(
 ) -> list[TopicAudit]:
     """Topics by name: those that events speak of, and `topics`. `expect` names tiers besides producer and broker that
     must have counted each topic. `lateness_ms`: how much later than its timestamp a record may be sent. `logs`: where
-    the partitions of each topic ended before the events were read; None: nobody asked, and it is not compared. A topic
-    with records of which nobody has told anything is one more."""
+    the partitions of each topic ended before the events were read; None: not requested, and not compared. A topic that
+    has records and no events is included."""
     logs = {} if logs is None else logs
     events = list(events)
     now_ms = told_now(events, now_ms)
@@ -255,8 +255,8 @@ def compare(
 
 
 def told_now(events: Sequence[AuditEvent], now_ms: int) -> int:
-    """Now by the clock that stamps events, as far as it is known: the reader's own may be ahead, and would find every
-    producer silent. So it counts only beyond the silence that a live producer is allowed."""
+    """The present time by the clock that stamps events, as far as it is known: the reader's own may be ahead, and every
+    producer would seem silent. So it is used only beyond the silence that a live producer is allowed."""
     stamps = [event.stored_ms for event in events if event.stored_ms >= 0]
     if not stamps:
         return now_ms
@@ -315,7 +315,7 @@ def _compare_topic(
 
 
 def _sends_ms(life: ProducerLife) -> int:
-    """What a live producer, by its own clock, may stamp records with that it has not told yet."""
+    """The timestamps, by a live producer's own clock, of records that it may not have reported yet."""
     return life.last.seen_ms + min(life.ahead_ms, 0)
 
 
@@ -349,7 +349,7 @@ def _cells(start: int, order: Sequence[TierKey], found: Mapping[TierKey, TierCou
 
 
 class _Difference(NamedTuple):
-    """Records too few, and too many, of those expected: one does not make up for the other."""
+    """Records too few, and too many, of those expected, counted separately: they do not cancel out."""
 
     expected: int
     short: int
@@ -373,12 +373,12 @@ def _difference(mine: Mapping[str, int], expected: Mapping[str, int]) -> _Differ
 
 
 def _broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
-    """Producer by producer. What a producer has told and the broker has not stored is missing, whatever else is not
-    known of the window."""
+    """Compares producer by producer. Records that a producer has reported and the broker has not stored are missing,
+    even if the window is otherwise unknown."""
     tally = broker.windows.get(start, Tally())
     stored, told = dict(broker.sources.get(start, {})), producers.sources.get(start, {})
     foreign = stored.pop(FOREIGN, 0)
-    if UNATTRIBUTED in stored:  # it is not known whose these are: only the sums can be compared
+    if UNATTRIBUTED in stored:  # their producers are unknown: only the sums can be compared
         difference = _difference({"": sum(stored.values())}, {"": sum(told.values())})
     else:
         difference = _difference(stored, told)
@@ -395,7 +395,7 @@ def _broker_cell(start: int, broker: TierCounts, producers: TierCounts) -> Cell:
 
 
 def _reader_cell(start: int, mine: TierCounts, broker: TierCounts, stored: Cell) -> Cell:
-    """Against all that the broker holds, by topic id."""
+    """Compares with everything that the broker holds, by topic id."""
     tally = mine.windows.get(start, Tally())
     counted, held = ({t: by[start] for t, by in c.by_topic_id.items() if start in by} for c in (mine, broker))
     difference = _difference(counted, held)
@@ -420,7 +420,7 @@ def _covered(broker: Sequence[AuditEvent], mine: Sequence[AuditEvent]) -> bool:
 
 
 def settlement_counts(audit: TopicAudit) -> dict[tuple[str, int], tuple[int, int]]:
-    """What somebody would settle: every count that is unknown, as it is."""
+    """The counts that a settlement covers: every unknown count, with its present values."""
     return {
         (str(tier), window.start_ms): (cell.records, cell.expected)
         for window in audit.windows
@@ -437,7 +437,7 @@ def _settlement(event: AuditEvent) -> Settlement:
 def _settled(
     windows: Iterable[WindowAudit], settlements: Sequence[Settlement]
 ) -> tuple[tuple[WindowAudit, ...], tuple[Settlement, ...]]:
-    """Unknown counts that somebody has settled as they are; and the settlements that hold. The last one wins."""
+    """The unknown counts that are settled with their present values, and the valid settlements. The last one wins."""
     used: list[Settlement] = []
     result = []
     for window in windows:
@@ -454,7 +454,7 @@ def _settled(
 
 
 def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
-    """Records that the broker tier has not counted are in no count that somebody could have settled."""
+    """Records that the broker tier has not counted are in no count that can be settled."""
     if problem.kind is Kind.BEHIND:
         return False
     touched = [window.cells[problem.tier].state for window in windows if problem.touches(window.start_ms)]
@@ -463,8 +463,8 @@ def _is_closed(problem: Problem, windows: Iterable[WindowAudit]) -> bool:
 
 def watermark(windows: Iterable[WindowAudit], window_ms: int, horizon: Horizon) -> int | None:
     """The end of the last window before the first that is not complete, or that may still get records, in ms since the
-    epoch; None when there is none. A downstream job that needs all of a day waits until the watermark has passed its
-    end."""
+    epoch; None when there is none. A downstream job that needs a whole day waits until the watermark has passed the
+    day's end."""
     reached: int | None = None
     for window in windows:
         if window.start_ms == NO_WINDOW:

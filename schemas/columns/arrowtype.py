@@ -1,8 +1,8 @@
 """The Arrow type of an Avro type, chosen so that Spark takes it as it is.
 
-- Everything may be null: Spark reads and writes Parquet so, and a tombstone is a row of nulls.
+- Every column is nullable: Spark reads and writes Parquet like that, and a tombstone is a row of nulls.
 - `timestamp-millis/-micros` are `timestamp[us, UTC]`, their `local-` forms without a zone, `date` is a date, `decimal`
-  a decimal128; Spark has no column for a time of day, nanoseconds or a duration: they stay what they are stored as.
+  a decimal128; Spark has no column type for a time of day, nanoseconds or a duration: they keep their stored type.
 - A union of null and one type is that type. A union of several is a struct `member0`, `member1`, … of which at most
   one is set, as Spark's own Avro reader has it.
 """
@@ -41,7 +41,7 @@ LOGICAL: Final[dict[tuple[str, str], pa.DataType]] = {
 
 
 def is_decimal(avro: AvroType) -> bool:
-    """Whether it is a decimal that Arrow can hold; an invalid one is its bytes, as Avro says."""
+    """Whether it is a decimal that Arrow can hold; an invalid one is read as its bytes, as Avro requires."""
     return (
         avro.kind in ("bytes", "fixed")
         and avro.logical == "decimal"
@@ -51,7 +51,7 @@ def is_decimal(avro: AvroType) -> bool:
 
 
 def physical_type(avro: AvroType) -> pa.DataType:
-    """Of a primitive, an enum or a fixed: what it is stored as."""
+    """The stored type of a primitive, an enum or a fixed."""
     return _PRIMITIVE[avro.kind]
 
 

@@ -12,7 +12,8 @@ from fastavro import parse_schema
 from klamm.core.errors import SchemaError
 
 MAX_NODES: Final = 20_000
-"""Types in one schema, references written out; a schema of doubled references grows beyond any bound."""
+"""The most types in one schema with its references expanded; a schema of doubled references would grow without
+bound."""
 
 MAX_PRECISION: Final = 38
 """Digits of Arrow's decimal128, and of Spark's."""
@@ -36,8 +37,8 @@ class AvroField:
 class AvroType:
     """One type. `kind` is Avro's; the rest is empty where the kind has none.
 
-    `name` is the full name, `item` an array's or a map's type, `default` an enum's. `logical` is as written; what it
-    means for Arrow, and whether it is valid, is `arrowtype`'s to say.
+    `name` is the full name, `item` an array's or a map's type, `default` an enum's. `logical` is as written;
+    `arrowtype` decides what it means for Arrow and whether it is valid.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class AvroType:
 
     @property
     def values(self) -> tuple[AvroType, ...]:
-        """The branches of a union but null."""
+        """The branches of a union except null."""
         return tuple(branch for branch in self.branches if branch.kind != "null")
 
     @property
@@ -75,10 +76,10 @@ class AvroType:
 
 
 def parse_type(text: str) -> AvroType:
-    """The tree of a schema's text. `SchemaError` when it is no Avro schema, recursive or too large."""
+    """Parses a schema's text. Raises `SchemaError` when it is not an Avro schema, recursive or too large."""
     try:
         parsed = parse_schema(json.loads(text))
-    except Exception as error:  # fastavro raises KeyError and TypeError as well for what is no schema
+    except Exception as error:  # for a text that is not a schema, fastavro raises KeyError and TypeError as well
         raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from error
     return _Walk().type_of(parsed, ())
 

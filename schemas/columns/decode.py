@@ -45,7 +45,7 @@ class PayloadDecoder:
         resolve(pa.nulls(0, arrow_type(self._writer)), self._writer, reader)
 
     def decode(self, payloads: Sequence[bytes] | pa.Array) -> Decoded:
-        """One array for all of `payloads`, of which none is null. A bad one is looked for by halves."""
+        """Decodes all of `payloads`, of which none is null, to one array. A bad payload is found by bisection."""
         given = payloads if isinstance(payloads, pa.Array) else pa.array(payloads, pa.binary())
         bad: dict[int, str] = {}
         parts = self._halves(given, 0, bad)
@@ -86,15 +86,15 @@ class PayloadDecoder:
                 return pa.array(values if convert is None else [convert(v) for v in values], target)
             except SchemaError:
                 raise
-            except Exception as error:  # fastavro raises what the bytes happen to run into
+            except Exception as error:  # fastavro may raise any exception on damaged bytes
                 raise SchemaError(f"{type(error).__name__}: {error}") from error
 
         return read
 
 
 def without_prefix(values: pa.Array, size: int) -> pa.Array:
-    """Each value less its first bytes; null stays null."""
-    whole = pa.concat_arrays([values]) if values.offset else values  # pyarrow 26 slices no part of an array
+    """Each value without its first bytes; null stays null."""
+    whole = pa.concat_arrays([values]) if values.offset else values  # pyarrow 26 cannot slice a part of an array
     return pc.binary_slice(whole, size, _LONGEST)
 
 
@@ -107,7 +107,7 @@ def _read_one(raw: bytes, schema: Any) -> Any:
 
 
 def _render(avro: AvroType, seen: set[str]) -> Any:
-    """The schema without logical types, aliases and defaults: fastavro reads what is stored, and no more."""
+    """The schema without logical types, aliases and defaults, so that fastavro returns values as they are stored."""
     if avro.name:
         if avro.name in seen:
             return avro.name

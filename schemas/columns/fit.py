@@ -1,7 +1,8 @@
-"""Arrow columns as an Avro record's fields, for what is sure to be written as fastavro would write each row.
+"""Converts Arrow columns to an Avro record's fields, where the result is certain to be what fastavro writes for each
+row.
 
-Everything else is a `Misfit`: values that do not fit, and types whose rows fastavro alone is trusted with. The writer
-of single rows then takes over; it writes the ones and has the words for the others.
+Everything else is a `Misfit`: values that do not fit, and types that only fastavro is trusted to write. The writer of
+single rows then takes over: it writes those types, and raises the error for values that do not fit.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _INSTANTS: Final = ("timestamp-millis", "timestamp-micros", "timestamp-nanos")
 
 
 class Misfit(Exception):
-    """Not for columns; caught in this package."""
+    """The columns cannot be written as columns; caught in this package."""
 
 
 def check_zones(kind: pa.DataType, avro: AvroType, at: str = "") -> None:
-    """`SchemaError` where a timestamp without a zone is to be an instant: the writer of single rows would take it for a
-    time of the machine that it runs on."""
+    """Raises `SchemaError` where a timestamp without a zone would become an instant: the writer of single rows would
+    interpret it in the machine's own time zone."""
     if avro.kind == "union":
-        # Of several branches a clock's time has one of its own, or none.
+        # In a union of several branches, a local time has a branch of its own, or none.
         clocks = any(branch.logical.startswith("local-timestamp") for branch in avro.values)
         for branch in () if clocks else avro.values:
             check_zones(kind, branch, at)
@@ -54,8 +55,8 @@ def check_zones(kind: pa.DataType, avro: AvroType, at: str = "") -> None:
 
 
 def fit(array: pa.Array, avro: AvroType, live: pa.Array | None = None) -> pa.Array:
-    """`array` as `arrow_type(avro)`. `live` says which rows must hold a value (None: all); a child of a null struct
-    means nothing."""
+    """Returns `array` as `arrow_type(avro)`. `live` says which rows must hold a value (None: all); the child of a null
+    struct is ignored."""
     if avro.kind == "union":
         if len(avro.values) != 1:
             raise Misfit
@@ -104,7 +105,7 @@ def _text(array: pa.Array, avro: AvroType) -> pa.Array:
         raise Misfit
     text = _cast(array, pa.string())
     try:
-        text.validate(full=True)  # Arrow takes any bytes for text unless it is asked
+        text.validate(full=True)  # Arrow accepts any bytes as text unless they are validated
     except pa.ArrowInvalid as error:
         raise Misfit from error
     if avro.kind == "enum":

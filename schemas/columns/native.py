@@ -1,7 +1,7 @@
 """pyruhvro, behind a check that proves it can: a list of types that the tests decode with it and with fastavro.
 
-It panics on what it does not know (`bytes`, `fixed`, decimal, uuid, times of day, local timestamps), with an
-exception that no `except Exception` catches, and drops time zones (design D13).
+pyruhvro panics on types that it does not know (`bytes`, `fixed`, decimal, uuid, times of day, local timestamps), with
+an exception that `except Exception` does not catch, and drops time zones (design D13).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .avrotype import AvroType
 
 try:
     import pyruhvro
-except ModuleNotFoundError:  # of the extra `arrow`; without it fastavro does all
+except ModuleNotFoundError:  # from the extra `arrow`; without it fastavro decodes everything
     pyruhvro = None
 
 _PLAIN: Final = frozenset({"boolean", "int", "long", "float", "double", "string", "enum"})
@@ -24,7 +24,7 @@ _LOGICAL: Final = frozenset({("int", "date"), ("long", "timestamp-millis"), ("lo
 
 
 def can_decode(avro: AvroType) -> bool:
-    """Whether pyruhvro decodes this top-level type right. Everything that the tests have not shown is refused."""
+    """Whether pyruhvro decodes this top-level type correctly. A type that the tests do not cover is refused."""
     return pyruhvro is not None and avro.kind == "record" and _proven(avro)
 
 
@@ -43,10 +43,9 @@ def _proven(avro: AvroType) -> bool:
 
 
 def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArray | None:
-    """Avro bytes of a schema that `can_decode` has passed, as `target`. `SchemaError` if one of them cannot be read.
-
-    None when what was read does not make the same bytes again: pyruhvro passes over bytes after the payload and wraps
-    numbers that are too long, so the caller must look closer.
+    """Avro bytes of a schema that `can_decode` has passed, as `target`. Raises `SchemaError` if one of them cannot be
+    read. Returns None if the result does not encode to the same bytes again: pyruhvro ignores bytes after the payload
+    and wraps numbers that are too long, so the caller must check with fastavro.
     """
     try:
         batch = pyruhvro.deserialize_array(payloads.to_pylist(), text)
@@ -63,14 +62,14 @@ def decode(payloads: pa.Array, text: str, target: pa.StructType) -> pa.StructArr
 
 
 def _as(column: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Nullability and time zones as `wanted` has them; milliseconds beyond Arrow's microseconds are an error, and so is
-    text that is no UTF-8, which pyruhvro lets through."""
+    """Sets nullability and time zones as in `wanted`. Milliseconds beyond the range of Arrow's microseconds are an
+    error, and so is text that is not UTF-8, which pyruhvro accepts."""
     column.validate(full=True)
     return column if column.type == wanted else column.cast(wanted)
 
 
 def fields(text: str) -> pa.Schema:
-    """The columns that `encode` takes for a schema that `can_decode` has passed."""
+    """The columns that `encode` accepts for a schema that passes `can_decode`."""
     return pyruhvro.avro_to_arrow_schema(text)
 
 

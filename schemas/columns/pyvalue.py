@@ -1,4 +1,4 @@
-"""From what fastavro reads, or a default's JSON says, to the Python values that Arrow builds its arrays of."""
+"""Converts fastavro's values, and the JSON of defaults, to the Python values that Arrow builds arrays from."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Convert = Callable[[Any], Any]
 _DIGITS: Final = Context(prec=MAX_PRECISION + 1)
 _THOUSAND: Final = 1000
 _MILLIS: Final = frozenset({"timestamp-millis", "local-timestamp-millis"})
-# For a value of this Python type: the branch of the first of these kinds that the union has. The wider comes first,
-# since fastavro does not say which of two branches a number came in.
+# For a value of this Python type: the branch of the first of these kinds that the union has. The wider kind comes
+# first, because fastavro does not say which of two branches a number had.
 _BRANCHES: Final[dict[type, tuple[str, ...]]] = {
     bool: ("boolean",),
     int: ("long", "int"),
@@ -30,8 +30,8 @@ _BRANCHES: Final[dict[type, tuple[str, ...]]] = {
 
 
 def converter(avro: AvroType) -> Convert | None:
-    """What makes a value of `avro`, read without logical types and with `return_named_type`, one for
-    `pa.array(…, arrow_type(avro))`; None when it is one already."""
+    """Returns a function that converts a value of `avro`, read without logical types and with `return_named_type`, for
+    `pa.array(…, arrow_type(avro))`; None when no conversion is needed."""
     if is_decimal(avro):
         return lambda raw: Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-avro.scale, _DIGITS)
     if avro.kind == "long" and avro.logical in _MILLIS:

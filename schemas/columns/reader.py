@@ -1,7 +1,7 @@
 """A topic's payloads to Arrow columns: each with the schema that its envelope names, all as the topic's own.
 
-What Avro can say and columns cannot, a type that contains itself, and pairs of schemas that do not resolve, are left to
-the reader of single records: it decodes the ones and has the words for the others.
+Recursive types, which columns cannot represent, and pairs of schemas that do not resolve are left to the reader of
+single records: it decodes the former and raises the error for the latter.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .avrotype import AvroType, parse_type
 from .decode import PayloadDecoder, without_prefix
 
 Decoded = tuple[pa.Array, SchemaError | None]
-"""The values before the first that cannot be decoded, and why that one cannot; None: because its type contradicts that
-of the values before it, which only happens where the topic has no schema of its own."""
+"""The values before the first that cannot be decoded, and the reason; None: its type contradicts that of the values
+before it, which happens only if the topic has no schema of its own."""
 
 
 class ColumnReader:
@@ -41,7 +41,7 @@ class ColumnReader:
         return self._mixed(values, prefixes.indices, found)
 
     def _mixed(self, values: pa.Array, kinds: pa.Array, prefixes: list[bytes]) -> Decoded | None:
-        """Each prefix's rows by themselves, put back in their order."""
+        """Decodes the rows of each prefix separately, and restores their order."""
         nulls = pc.indices_nonzero(pc.is_null(values))
         places, parts, sources = [nulls], [], [pa.nulls(len(nulls), pa.int64())]
         end, problem, used = len(values), None, 0
@@ -68,7 +68,7 @@ class ColumnReader:
         return self._joined(parts).take(pa.concat_arrays(sources).take(order)), problem
 
     def _joined(self, parts: list[pa.Array]) -> pa.Array:
-        """Where there is no schema of the topic's own, writers may differ: fields that one lacks are null."""
+        """Without a schema of the topic's own, writers may differ: fields that one of them lacks are null."""
         if not parts:
             return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader))
         if all(part.type == parts[0].type for part in parts):
@@ -80,7 +80,7 @@ class ColumnReader:
     def _of(self, prefix: bytes, values: pa.Array) -> Decoded | None:
         try:
             decoder = self._decoder(prefix)
-        except SchemaError as error:  # the envelope names none, or one that is not there
+        except SchemaError as error:  # the envelope names no schema, or an unknown one
             return pa.nulls(0, pa.null() if self._reader is None else arrow_type(self._reader)), error
         if decoder is None:
             return None

@@ -1,9 +1,9 @@
 """Schema resolution as a step on Arrow arrays: promote, fill defaults, drop, rename by alias (Avro 1.11, "Schema
 Resolution").
 
-What only the data can show (a null for a type without null, a symbol that the reader lacks, bytes that are no UTF-8)
-is a `SchemaError` of the array; the caller looks for the row. `live` says which rows must hold a value: a child of a
-null struct is null too, and means nothing.
+Errors that depend on the data (a null for a type without null, a symbol that the reader lacks, bytes that are not
+UTF-8) raise `SchemaError` for the whole array; the caller finds the row. `live` says which rows must hold a value: the
+child of a null struct is null too, and is ignored.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _LOCAL_TIMES: Final = frozenset({"local-timestamp-millis", "local-timestamp-micr
 
 
 def resolve(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array | None = None) -> pa.Array:
-    """`array` of `arrow_type(writer)` as `arrow_type(reader)`. `SchemaError` where Avro resolves no such pair."""
+    """Converts `array` of `arrow_type(writer)` to `arrow_type(reader)`. Raises `SchemaError` for a pair that Avro does
+    not resolve."""
     if writer == reader:
         return array
     if live is None:
@@ -70,7 +71,7 @@ def resolve(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array 
 
 
 def matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether a value written as `writer` may be read as `reader`, as far as Avro looks to choose a branch."""
+    """Whether a value written as `writer` may be read as `reader`, by the rules that Avro uses to choose a branch."""
     if writer.kind != reader.kind:
         return (writer.kind, reader.kind) in PROMOTIONS
     if reader.kind in ("record", "enum", "fixed"):
@@ -89,7 +90,7 @@ def _name(avro: AvroType) -> str:
 
 
 def _from_union(array: pa.Array, writer: AvroType, reader: AvroType, live: pa.Array) -> pa.Array:
-    """Each branch by itself; a branch that the reader cannot take is an error only where a row is in it."""
+    """Resolves each branch separately; a branch that the reader cannot read is an error only if a row is in it."""
     values, valid = writer.values, pc.is_valid(array)
     if not _takes_null(reader) and _any(pc.and_not(live, valid)):
         raise SchemaError(f"a null cannot be read as {_name(reader)}")
@@ -222,8 +223,8 @@ def _leaf(array: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
 
 
 def _in_units(stored: pa.Array, writer: AvroType, reader: AvroType) -> pa.Array:
-    """The writer's numbers as the reader counts. Avro leaves to implementations what becomes of logical types; numbers
-    of one unit must not be taken for another's."""
+    """Converts the writer's numbers to the reader's unit. Avro leaves the resolution of logical types to
+    implementations; numbers of one unit must not be read as another's."""
     mine, theirs = _UNITS.get((writer.kind, writer.logical)), _UNITS.get((reader.kind, reader.logical))
     if mine is None or theirs is None:
         return _cast(stored, physical_type(reader))

@@ -12,11 +12,11 @@ from .avrotype import AvroType
 from .fit import Misfit, check_zones, fit
 
 ROWS: Final = 65_536
-"""That are written at a time: what becomes of them stays below the 2 GiB of one Arrow array."""
+"""Rows that are written at a time, so that their payloads stay below the 2 GiB of one Arrow array."""
 
 
 class ColumnWriter:
-    """Of one schema, by its text as registered."""
+    """Writes rows with one schema, given by its text as registered."""
 
     def __init__(self, text: str, avro: AvroType) -> None:
         self._text = text
@@ -24,9 +24,9 @@ class ColumnWriter:
         self._fields = native.fields(text) if native.can_decode(avro) else None
 
     def __call__(self, rows: pa.Array) -> pa.Array | None:
-        """The payload of each row of a struct array, null for a null row, as binary or large binary. None: to be
-        written row by row, which gives the same bytes or says which row does not fit, and why. `SchemaError` for a
-        timestamp without a zone where an instant is wanted."""
+        """The payload of each row of a struct array, null for a null row, as binary or large binary. Returns None if
+        the rows must be written one by one, which gives the same bytes or an error that names the row. Raises
+        `SchemaError` for a timestamp without a zone where the schema has an instant."""
         check_zones(rows.type, self._avro)
         if self._fields is None or not pa.types.is_struct(rows.type):
             return None
