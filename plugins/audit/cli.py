@@ -138,7 +138,7 @@ def settle_command(
 ) -> None:
     """Settle counts that are unknown and stay so: an event in the audit topic records who did it, and why.
 
-    A count that is missing or duplicated is proved and cannot be settled. A settled count that changes is unknown again.
+    A missing or duplicated count is proved; it cannot be settled. A settled count that changes is unknown again.
     """
     for option, text in (("--who", who), ("--why", why)):
         if not text.strip():
