@@ -1,14 +1,13 @@
 """Audit events: what one tier counted in one range, and their bytes.
 
-One event holds *all* windows of its range, because for one key one event wins: a range that is counted again after
-a crash may end elsewhere and fall into other windows, and its new event has to replace the old one whole.
+One event holds *all* windows of its range, because for one key only one event counts: a range that is counted again
+after a crash may end at another offset and cover other windows, and its new event must replace the old one entirely.
 
 Key: JSON of [tier, owner, topic, topic id, partition, from, replay], so that any tool can read it. `replay` is part of
-it: a replay may begin exactly where a counted range began, and must not take its place. The topic id is part of it:
-offset 0 of a topic that was deleted and created again is another offset.
-Value: Avro single-object encoding (C3 01, CRC-64-AVRO of the schema, body), so that an event names its own schema.
-Events of earlier versions (`event_1.avsc`) are read too.
-fastavro is imported with the first event: a process that audits nothing does without.
+the key: a replay may begin exactly where a counted range began, and must not replace it. The topic id is part of it:
+offset 0 of a topic that was deleted and created again is another offset. Value: Avro single-object encoding (C3 01,
+CRC-64-AVRO of the schema, body), so that an event names its own schema. Events of earlier versions (`event_1.avsc`) are
+read too. fastavro is imported with the first event, so that a process without an audit does not load it.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from klamm.core.interfaces.audit import AuditIdentity
 
 PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
 SETTLEMENT = "settlement"
-"""The `tier` of an event by which somebody settles what cannot be proved."""
+"""The `tier` of an event by which a user settles counts that cannot be proved."""
 
 FOREIGN = ""
 """The `source` of records of clients that do not audit."""
 
 UNATTRIBUTED = "?"
-"""The `source` of records of producers that audit and of which it is not known which one it is."""
+"""The `source` of records of an audited producer whose identity is unknown."""
 
 
 _LOAD_NOTE = "load "
 
 
 def load_note(number: int) -> str:
-    """The `note` of an event of a load. The number has no field of its own: with another schema, who reads events by an
-    earlier version would read none of loads."""
+    """The `note` of an event of a load. The load's number has no field of its own, because readers of an earlier
+    version could not read events with another schema."""
     return f"{_LOAD_NOTE}{number}"
 
 
 class EventWindow(NamedTuple):
     """Records of one window; `size` in bytes. For producers `records` are the acknowledged. `source`: at the broker
-    tier, whose records these are."""
+    tier, the producer of these records."""
 
     start_ms: int
     records: int
@@ -91,7 +90,7 @@ class AuditEvent:
     quiet: bool = False
     note: str = ""
     stored_ms: int = -1
-    """When the audit topic stored it, by its record's timestamp; -1 where it was not read from there."""
+    """When the audit topic stored the event, by its record's timestamp; -1 if it was not read from there."""
 
     @property
     def key(self) -> EventKey:
@@ -100,7 +99,7 @@ class AuditEvent:
 
     @property
     def seen_ms(self) -> int:
-        """When it was told: by the clock of the audit topic, where that is known."""
+        """When the event was sent, by the clock of the audit topic if that is known."""
         return self.stored_ms if self.stored_ms >= 0 else self.time_ms
 
     @property
@@ -210,7 +209,7 @@ def decode_event(value: bytes | None, stored_ms: int = -1) -> AuditEvent:
 
 
 def _window(fields: Any, tier: str) -> EventWindow:
-    """A broker of the former version did not tell whose records it counted."""
+    """A broker of the former version did not name the producers of the records that it counted."""
     if "source" not in fields:
         fields["source"] = UNATTRIBUTED if tier == BROKER else FOREIGN
     return EventWindow(*(fields[name] for name in _WINDOW_FIELDS))
@@ -218,7 +217,7 @@ def _window(fields: Any, tier: str) -> EventWindow:
 
 @cache
 def _schema(name: str) -> tuple[Any, bytes]:
-    """The parsed schema, and what every value begins with."""
+    """The parsed schema, and the first bytes of every value."""
     from fastavro import parse_schema
     from fastavro.schema import fingerprint, to_parsing_canonical_form
 

@@ -1,15 +1,16 @@
-"""A gate for downstream jobs: waits until nothing before an instant of record time is missing, or a bound has passed.
+"""A gate for downstream jobs: waits until no record before an instant of record time is missing, or a time-out has
+passed.
 
 The gate is open when, at every tier asked for,
 
 - each window that holds a record and begins before the instant is complete (with a threshold below 1: has at least that
   ratio); and
-- no record before the instant may still come: the horizon of the watermark has passed it, and no live producer counted
-  lately in a window before it.
+- no record before the instant may still arrive: the horizon of the watermark has passed it, and no live producer
+  recently counted in a window before it.
 
-So it is open wherever the completeness watermark has passed the instant. It also opens where no window follows in which
-records lie, as in a night without traffic: there the watermark stays at the end of the last window. Windows of records
-without a timestamp hold neither. `obstacle` is pure; `wait_complete` takes its clock from the caller.
+So it is open wherever the completeness watermark has passed the instant. It also opens if no later window has records,
+as in a night without traffic: there the watermark stays at the end of the last window. Windows of records without a
+timestamp block neither. `obstacle` is pure; `wait_complete` takes its clock from the caller.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ MAX_POLL_S: Final = 15.0
 
 
 class NotCompleteError(KlammError):
-    """The gate was still closed when its time was over."""
+    """The gate was still closed when the time-out had passed."""
 
 
 @dataclass(frozen=True)
 class Gate:
-    """What is waited for. `tiers` as in a `Question`; all when empty. `since_ms`: windows that end before are not
-    looked at."""
+    """The condition to wait for. `tiers` as in a `Question`; all when empty. `since_ms`: windows that end before are
+    ignored."""
 
     topic: str
     until_ms: int
@@ -56,7 +57,7 @@ class Gate:
         return [window for window in audit.windows if self._holds(window.start_ms, audit.window_ms)]
 
     def open_windows(self, audit: TopicAudit) -> list[int]:
-        """In which a live producer may count on."""
+        """Windows in which a live producer may still count."""
         return sorted(start for start in audit.horizon.held if self._holds(start, audit.window_ms))
 
     def passes(self, cell: Cell) -> bool:
@@ -100,7 +101,7 @@ def _lack(audit: TopicAudit, window: WindowAudit, tier: TierKey) -> str:
 
 
 def _concerned(tiers: Collection[TierKey], audit: TopicAudit) -> set[TierKey]:
-    """The tiers whose problems make counts of these unknown: their own, and those that they are measured against."""
+    """The tiers whose problems make counts of these unknown: themselves, and those that they are compared with."""
     found = set(tiers)
     if any(tier.tier != PRODUCER for tier in tiers):
         found |= {tier for tier in audit.tiers if tier.tier == BROKER}
@@ -133,8 +134,8 @@ def wait_complete(
     clock_s: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> str:
-    """What is complete, in a line; `NotCompleteError` with what is not when `timeout_s` have passed. It waits for a
-    cluster that cannot be asked too. The pause between two questions is as long as a question took, within bounds."""
+    """Returns what is complete, in a line; raises `NotCompleteError` with what is not after `timeout_s`. It also waits
+    while the cluster is unreachable. The pause between two queries is as long as a query took, within bounds."""
     deadline = clock_s() + timeout_s
     while True:
         begun = clock_s()

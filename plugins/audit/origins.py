@@ -1,12 +1,12 @@
-"""Whose records are they? The headers by which an audited producer marks its batches, and what the broker tier reads.
+"""The headers by which an audited producer marks its batches, and how the broker tier reads them.
 
 A batch is one client's, so only its first record is marked: with host, application and id of the producer, and with
-`klamm.batch`, which names the batch by its number of records, topic and partition. A record that is sent on with the
-headers that it came with is seldom the first of a batch of that number in that partition, so its mark is void there.
-Where all records lie in one window, `klamm.batch` also says in which, and how many bytes they have, for the producer
-has counted them: the broker tier then need not.
+`klamm.batch`, which names the batch by its number of records, topic and partition. A record that is forwarded with its
+original headers is seldom the first of a batch of that number in that partition, so its mark is void there. If all
+records lie in one window, `klamm.batch` also names the window and the number of bytes, because the producer has counted
+them; the broker tier then need not count.
 
-Producers of before marked every record, without `klamm.batch`. Such a mark holds for its own record.
+Producers of earlier versions marked every record, without `klamm.batch`. Such a mark applies to its own record.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_HEADER: Final = "klamm.batch"
 
 
 class OneWindow(NamedTuple):
-    """What a batch holds: records of the window that begins at `start_ms`, of `size` bytes together."""
+    """The content of a batch: records of the window that begins at `start_ms`, of `size` bytes together."""
 
     window_ms: int
     start_ms: int
@@ -35,8 +35,8 @@ class OneWindow(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What the headers of a record say. `batch`: of which batch it is the first record; None: the mark is of this
-    record alone. `holds`: what that batch holds, where it says so."""
+    """The mark in the headers of a record. `batch`: the batch of which it is the first record; None: the mark applies
+    to this record only. `holds`: the content of that batch, if the mark states it."""
 
     source: str
     batch: str | None = None
@@ -68,7 +68,7 @@ def batch_name(partition: TopicPartition, records: int) -> str:
 
 
 def mark_of(headers: bytes) -> Mark:
-    """Of a record with these headers, as `native.window_counts` gives them."""
+    """Reads the mark of a record with these headers, as `native.window_counts` gives them."""
     found: list[tuple[str, bytes | None]] = []
     pos = 0
     while pos < len(headers):
@@ -81,8 +81,8 @@ def mark_of(headers: bytes) -> Mark:
 
 
 def read_mark(headers: Headers) -> Mark:
-    """The last mark counts: a producer adds its own behind the headers of the application, among which there may be
-    that of a record's first sender."""
+    """The last mark counts: a producer adds its own behind the headers of the application, which may include the mark
+    of a record's original sender."""
     audited = False
     batch: str | None = None
     holds: OneWindow | None = None

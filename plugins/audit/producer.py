@@ -2,17 +2,18 @@
 
 Rules:
 
-- Whoever tells of records appends to a deque (atomic, no lock); counting happens in bulk, at the latest after `BULK`
-  appends. Append and popleft are safe against each other; swapping a list would lose what a late append adds.
-- A producer's events of one topic are numbered from 0 without a hole, and say only what is new since the one before.
-  A number is used until its event is stored: if the outcome was a failure, or unknown, the next try has the same
+- Callers append to a deque (atomic, no lock); counting happens in bulk, at the latest after `BULK` appends. Append and
+  popleft are safe against each other; swapping a list would lose a late append.
+- A producer's events of one topic are numbered from 0 without a gap, and contain only the counts since the previous
+  one. A number is reused until its event is stored: after a failure or an unknown outcome, the next try has the same
   number and at least the same counts, and for one key the last event wins.
-- Event 0 goes out as soon as a topic is first sent to, an empty one every interval without news, and the last one
-  is marked final. So a producer that was killed shows: its events stop without a final one.
-- After an interval without news, with nothing in flight, the event says `quiet`: no record of the topic is sent before
-  another event is stored. Until then `begin` says no, and nobody waits: the sender, which sends that event too, has to
-  go on. So what a quiet producer counted is all that it ever had acknowledged, even if it is killed.
-- A batch is in flight from `begin` on. A `begin` that comes while the producer becomes quiet is either found in the
+- Event 0 is sent with the first record of a topic, an empty event in every interval without new counts, and the last
+  one is marked final. So a killed producer is detected: its events stop without a final one.
+- After an interval without new counts, with nothing in flight, the event is `quiet`: no record of the topic is sent
+  before another event is stored. Until then `begin` returns False without waiting, because the sender, which sends that
+  event too, must not block. So the counts of a quiet producer cover everything that was ever acknowledged, even if it
+  is killed.
+- A batch is in flight from `begin` on. A `begin` that races with the producer becoming quiet is either found in the
   deque, and the producer is not quiet, or finds the producer quiet, and nothing is sent.
 """
 
@@ -35,16 +36,16 @@ log = logging.getLogger(__name__)
 
 BULK: Final = 8192
 MAX_WINDOWS: Final = 20_000
-"""Windows in one event: some 400 kB; what is over goes into the next."""
+"""Windows in one event, about 400 kB; the rest goes into the next event."""
 
 RESUME_S: Final = 5.0
-"""How long the first batch after a quiet interval waits until it is stored that the producer goes on."""
+"""How long the first batch after a quiet interval waits for the stored event that the producer continues."""
 
 _ACKNOWLEDGED: Final = 0
 _ATTEMPTED: Final = 2
 _FAILED: Final = -1
 _BEGUN: Final = -2
-"""A batch counts as one record in flight from `begin` to `end`, by when its records are attempted."""
+"""A batch counts as one record in flight from `begin` to `end`; by then its records are attempted."""
 
 Counts = dict[int, list[int]]
 """[acknowledged, their bytes, attempted, their bytes] by window start."""
@@ -58,8 +59,8 @@ class _Taken(NamedTuple):
 
 class _Topic:
     """The counts of one topic that no stored event holds yet, and the number of the next event. `in_flight`: attempted
-    or begun, and not settled. `resume_s`: since when something waits to be sent (None: nothing does) while it is quiet;
-    `resumed_by`: the event that is to say so, which ends the quiet once it is stored."""
+    or begun, and not settled. `resume_s`: since when a batch waits to be sent while the topic is quiet (None: none
+    waits); `resumed_by`: the event that ends the quiet state once it is stored."""
 
     def __init__(self) -> None:
         self.counts: Counts = {}
@@ -94,7 +95,7 @@ class _Topic:
 
 
 class KlammProducerAudit:
-    """See the module's rules. `clock_ms` gives the time of events, `clock` seconds that pass; `store_timeout_s` bounds
+    """See the module's rules. `clock_ms` gives the time of events, `clock` monotonic seconds; `store_timeout_s` bounds
     the wait for the broker."""
 
     def __init__(
@@ -128,7 +129,7 @@ class KlammProducerAudit:
         state = self._topics.get(topic)
         if state is None:
             self._open(topic)
-        elif state.quiet and not self._resumed(state):  # read after the append: who sets it counts afterwards
+        elif state.quiet and not self._resumed(state):  # read after the append: its setter counts afterwards
             self.end(topic)
             return False
         return True
@@ -174,8 +175,8 @@ class KlammProducerAudit:
         self._wake.set()
 
     def _resumed(self, state: _Topic) -> bool:
-        """Has it stored that this producer sends again. After `RESUME_S` it sends all the same (an audit never stops
-        records), and its promise is void."""
+        """Publishes an event that this producer sends again. After `RESUME_S` it sends anyway (an audit never stops
+        records), and its `quiet` event is void."""
         now = self._clock()
         if state.resume_s is None:
             state.resume_s = now
@@ -228,8 +229,8 @@ class KlammProducerAudit:
             self._publish_counts(final=final, heartbeat=heartbeat, timeout_s=self._store_timeout_s)
 
     def _become_quiet(self) -> None:
-        """Topics without news and with nothing in flight. Marked first and counted then: a batch that is begun
-        meanwhile either is counted here, or is refused."""
+        """Topics without new counts and with nothing in flight. They are marked first and counted then: a batch that
+        begins meanwhile is either counted here or refused."""
         topics = [topic for topic in list(self._topics.values()) if topic.resume_s is None]
         for topic in topics:
             topic.resumed_by = None
@@ -254,7 +255,8 @@ class KlammProducerAudit:
             ) from error
 
     def _take(self, final: bool, heartbeat: bool) -> tuple[list[_Taken], bool]:
-        """One event per topic that has news (or must say that it lives, or ends), sent; and whether some is left."""
+        """Sends one event per topic that has new counts, or must report that it is alive or ends; returns whether
+        counts are left."""
         taken, more = [], False
         with self._counting:
             for name, topic in self._topics.items():
@@ -266,7 +268,7 @@ class KlammProducerAudit:
                 event = self._event(name, topic, counts, final and not topic.counts)
                 taken.append((event, counts))
                 if not topic.quiet:
-                    topic.resume_s = None  # it was not quiet after all when it was asked
+                    topic.resume_s = None  # it was not quiet when `begin` was called
                 elif not event.quiet:
                     topic.resumed_by = event
         return [_Taken(event, counts, self._sent(event)) for event, counts in taken], more
@@ -276,13 +278,13 @@ class KlammProducerAudit:
             stored = self._publish(*event.encode())
             stored.add_done_callback(lambda done: self._stored(event, done))
             return stored
-        except Exception as error:  # a publisher that refuses at once is one that failed: the counts are kept
+        except Exception as error:  # a publisher that refuses at once has failed: the counts are kept
             refused: Future[None] = Future()
             refused.set_exception(error)
             return refused
 
     def _stored(self, event: AuditEvent, done: Future[None]) -> None:
-        """On the thread that found the event stored: the sender, which then asks `begin` again."""
+        """Called on the thread that found the event stored: the sender, which then calls `begin` again."""
         topic = self._topics[event.topic]
         if topic.resumed_by is event and done.exception() is None:
             topic.quiet, topic.resume_s = False, None
@@ -297,13 +299,13 @@ class KlammProducerAudit:
         return self._source.event((name, None), span, windows, final=final, quiet=quiet, interval_ms=interval_ms)
 
     def _settle(self, sent: list[_Taken], timeout_s: float) -> Exception | None:
-        """Wait for each; what was not stored goes back to be sent under the same number."""
+        """Waits for each event; counts that were not stored are kept, to be sent under the same number."""
         first: Exception | None = None
         for event, counts, stored in sent:
             error: Exception | None = None
             try:
                 stored.result(timeout_s)
-            except Exception as caught:  # whatever the publisher meets: the counts are kept
+            except Exception as caught:  # after any error of the publisher: the counts are kept
                 error = caught
             with self._counting:
                 topic = self._topics[event.topic]

@@ -1,4 +1,4 @@
-"""What is asked of the audit topic, and the answer: the comparison as of now."""
+"""Queries of the audit topic: a question, and the comparison as of now as its answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LOOK_S: Final = 0.1
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked: topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
+    """A query: topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
     counted, instants in ms (None: no bound)."""
 
     topics: tuple[str, ...] = ()
@@ -39,8 +39,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """`counted`: the topics of which something has been counted, whatever was asked for. `events` and `logs`: what was
-    compared, at `now_ms`."""
+    """`counted`: all topics with counts, whatever the question. `events` and `logs`: the compared data, at `now_ms`."""
 
     audits: tuple[TopicAudit, ...]
     unreadable: tuple[str, ...]
@@ -55,7 +54,7 @@ class Answer:
 
 
 class AuditQuestions:
-    """Answers questions one after another; each reads only what the audit topic has got since the one before."""
+    """Answers questions one after another; each reads only the events stored since the previous one."""
 
     def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
         """`reader`: one that has read before, or keeps only a part."""
@@ -64,9 +63,9 @@ class AuditQuestions:
         self._reader = AuditReader(client, config.topic) if reader is None else reader
 
     def ask(self, question: Question) -> Answer:
-        """Reads on and compares; `KlammError` when the topic cannot be read, and the next question reads on from there.
-        What the logs hold is asked first: what is stored meanwhile is not missed, and a broker tier that counts is
-        given the time of a pass or two to reach it."""
+        """Reads new events and compares; raises `KlammError` when the topic cannot be read, and the next question
+        continues there. The ends of the logs are requested first, so that records stored meanwhile are not reported as
+        missing; a broker tier that is counting gets the time of a pass or two to reach these ends."""
         config, reader = self._config, self._reader
         now_ms = clock_ms()
         logs = read_log_ends(
@@ -92,8 +91,8 @@ def ask(client: ClusterClient, config: AuditConfig, question: Question, reader: 
 
 
 def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:
-    """`UnknownTopicError` for a topic of the question that is neither in the cluster nor counted; a topic that was
-    deleted has counts still."""
+    """Raises `UnknownTopicError` for a topic of the question that is neither in the cluster nor counted; a deleted
+    topic still has counts."""
     silent = [topic for topic in question.topics if topic not in answer.counted]
     if silent:
         there = client.metadata().topics
@@ -103,15 +102,16 @@ def check_topics(client: ClusterClient, question: Question, answer: Answer) -> N
 
 
 def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
-    """A line for each of these tiers with an owner, as `hadoop/lake`, that has counted nothing of what was compared: it
-    may be one that has not begun, or a wrong name."""
+    """Returns a line for each of these tiers with an owner, as `hadoop/lake`, that has no count in the comparison: it
+    may not have begun, or its name is wrong."""
     there = sorted({f"{event.tier}/{event.owner}" for event in answer.events if event.tier in (CONSUMER, HADOOP)})
     known = f"there are {', '.join(there)}" if there else "there is no consumer and no load that has"
     return [f"tier {tier} has counted nothing; {known}" for tier in tiers if "/" in tier and tier not in there]
 
 
 def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:
-    """Whether the broker tier has counted all that was asked for; a log that no broker serves is not waited for."""
+    """Whether the broker tier has counted everything that the question covers; a log that no broker serves is not
+    waited for."""
     by_topic: dict[str, list[AuditEvent]] = {}
     for event in events:
         if event.tier == BROKER:
@@ -125,7 +125,7 @@ def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditE
 
 
 def narrow(audit: TopicAudit, question: Question) -> TopicAudit:
-    """Only the tiers and the windows asked for, each measured as before."""
+    """Restricts the audits to the tiers and windows of the question, each compared as before."""
     if question.tiers:
         audit = audit.of_tiers([t for t in audit.tiers if t.tier in question.tiers or str(t) in question.tiers])
     if question.since_ms is not None or question.until_ms is not None:
@@ -175,7 +175,7 @@ def audit_config(settings: Settings) -> AuditConfig:
 
 
 def completeness_watermark(client: ClusterClient, config: AuditConfig, topic: str) -> int | None:
-    """Up to which instant (ms since the epoch) all of a topic's tiers are complete; None when nothing is. What a
-    downstream job waits for."""
+    """The instant (ms since the epoch) up to which all of a topic's tiers are complete; None when nothing is. A
+    downstream job waits for it."""
     [audit] = ask(client, config, Question(topics=(topic,))).audits
     return audit.watermark_ms

@@ -1,11 +1,11 @@
-"""From the events of the audit topic to what each tier has counted, and to what is wrong, by windows.
+"""Computes from the events of the audit topic what each tier has counted by window, and which windows have problems.
 
-- Of the events of one key the one that ends where another range begins was committed, for ranges begin at commits.
-  One that goes on past the beginning of another was not (its owner was stopped, and another one began there). Where
-  that does not tell, the highest epoch wins, and of these the last; an epoch may begin again (the generation of a
-  classic group that its broker forgot).
-- A problem belongs to the windows in which records could be wrong because of it, and to no others. Which windows a
-  range of offsets has touched, the broker tier tells, which has counted every range.
+- Of the events of one key, the one that ends where another range begins was committed, because ranges begin at commits.
+  An event that extends past the beginning of another range was not (its owner was suspended, and another one began
+  there). If that does not decide, the highest epoch wins, and among these the last event; an epoch may start again (the
+  generation of a classic group whose broker lost it).
+- A problem belongs to the windows whose counts it may affect, and to no others. The windows of a range of offsets are
+  known from the broker tier, which has counted every range.
 - Offsets of a topic that was deleted and created again are other offsets: ranges tile by topic id.
 
 Pure: no I/O, no clock.
@@ -37,13 +37,13 @@ from .event import (
 )
 
 PATIENCE: Final = 3
-"""A producer that was silent for so many of its intervals, without a last event, was killed or cut off."""
+"""A producer that was silent for this number of its intervals, without a final event, was killed or cut off."""
 
 DEFAULT_LATENESS_MS: Final = 600_000
 
 
 class Kind(StrEnum):
-    """What can be wrong with a tier's events; each makes counts of some windows unknown."""
+    """The kinds of problems of a tier's events; each makes counts of some windows unknown."""
 
     GAP = "gap"
     OVERLAP = "overlap"
@@ -68,7 +68,7 @@ PRODUCERS: Final = TierKey(PRODUCER)
 
 
 class Place(NamedTuple):
-    """One partition of one topic id (empty where events do not tell it)."""
+    """One partition of one topic id (empty where events do not name it)."""
 
     topic_id: str
     partition: int
@@ -83,7 +83,7 @@ class LogEnd(NamedTuple):
 
 class Problem(NamedTuple):
     """`windows`: the starts of those in which it may have changed a count; None for every one. From `since_ms` on it
-    may have changed counts of windows too that nobody knows of yet."""
+    may also affect windows that are not counted yet."""
 
     kind: Kind
     topic: str
@@ -107,22 +107,22 @@ def end_counted(events: Iterable[AuditEvent]) -> dict[Place, int]:
 
 
 def is_behind(place: Place, log: LogEnd, counted: Mapping[Place, int]) -> bool:
-    """Whether a log holds, or may hold, records that the broker tier has not counted. What was deleted before it saw
-    the partition was never its to count; events of the former version tell no topic id."""
+    """Whether a log holds, or may hold, records that the broker tier has not counted. Records deleted before it saw the
+    partition are not counted; events of the former version name no topic id."""
     end = counted.get(place, counted.get(Place("", place.partition), log.start))
     return log.end < 0 or end < log.end
 
 
 class Age(NamedTuple):
-    """How old records were when the audit topic got their count, within bounds: of a record's timestamp an event tells
-    only the window."""
+    """The age of records when the audit topic got their count, within bounds: an event contains only the window of a
+    record's timestamp."""
 
     least_s: int
     most_s: int
 
     @classmethod
     def of(cls, event: AuditEvent, window: EventWindow) -> Age:
-        """A timestamp later than the event is some sender's mistake: 0."""
+        """The age of a timestamp later than the event, which is a sender's mistake, is 0."""
         most_ms = event.seen_ms - window.start_ms
         return cls(max(most_ms - event.window_ms, 0) // 1000, math.ceil(max(most_ms, 0) / 1000))
 
@@ -138,7 +138,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class ProducerLife:
-    """The events of one producer, by number. `killed`: it was silent for too long without its last event."""
+    """The events of one producer, by number. `killed`: it was silent for too long without a final event."""
 
     owner: str
     events: tuple[AuditEvent, ...]
@@ -150,8 +150,8 @@ class ProducerLife:
 
     @property
     def ahead_ms(self) -> int:
-        """How far its clock is ahead of the audit topic's (below 0: behind): in the event where they differ least, for
-        an event may have waited long until it was stored."""
+        """How far its clock is ahead of the audit topic's (below 0: behind): in the event where they differ least,
+        because an event may have waited before it was stored."""
         off = (event.time_ms - event.stored_ms for event in self.events if event.stored_ms >= 0)
         return min(off, key=abs, default=0)
 
@@ -180,14 +180,14 @@ class TierCounts:
     sources: dict[int, dict[str, int]] = field(default_factory=dict)
     tiles: dict[Place, list[AuditEvent]] = field(default_factory=dict)
     set_back: dict[Place, tuple[int, int]] = field(default_factory=dict)
-    """Offsets that a group had committed, and was given again by a later owner that began before them."""
+    """Offsets that a group had committed, and that a later owner read again because it began before them."""
     lives: list[ProducerLife] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
     ages: dict[int, dict[Age, int]] = field(default_factory=dict)
     """Records of each window by their age when the audit topic got their count."""
     replayed: int = 0
     uncounted_ms: float = math.inf
-    """From here on a record may lie that the log holds and the broker tier has not counted yet."""
+    """The first time of a record that the log may hold and the broker tier has not counted yet."""
 
     def add(self, event: AuditEvent, window_ms: int) -> None:
         by_window = self.by_topic_id.setdefault(event.topic_id, {})
@@ -207,7 +207,7 @@ class TierCounts:
 
     @property
     def live(self) -> list[str]:
-        """Producers that go on."""
+        """Producers that are alive."""
         return [life.owner for life in self.lives if life.live]
 
     @property
@@ -308,9 +308,9 @@ def _chosen(tier: TierKey, versions: Mapping[int, Sequence[AuditEvent]]) -> Iter
 
 
 def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
-    """Ranges begin at commits. So where an owner begins before a range that an earlier one had told, the group's offset
-    went back in between. An earlier one has the lower epoch, and told earlier: a member that was stopped may tell late,
-    and the epoch of a classic group may begin again."""
+    """Ranges begin at commits. So if an owner begins before a range that an earlier one had published, the group's
+    offset went back in between. An earlier owner has the lower epoch and published earlier: a suspended member may
+    publish late, and the epoch of a classic group may start again."""
     furthest: dict[int, AuditEvent] = {}
     back: tuple[int, int] | None = None
     reached = 0
@@ -326,8 +326,8 @@ def _set_back(events: Iterable[AuditEvent]) -> tuple[int, int] | None:
 
 
 def _not_cut(tiles: Iterable[AuditEvent]) -> Iterator[AuditEvent]:
-    """Without those that a leader of a higher epoch has counted again from before: the log was cut there, and what they
-    counted is lost or is in the events of that leader."""
+    """Leaves out those that a leader of a higher epoch has counted again: the log was truncated there, and the records
+    they counted are lost or are in the events of that leader."""
     highest = -1
     for event in tiles:
         if event.epoch >= highest:
@@ -400,7 +400,7 @@ class _Findings:
         yield from self._problem(Kind.GAP, counts.tier, text, self._touched(counts, place, span))
 
     def _behind(self, broker: TierCounts, logs: Mapping[Place, LogEnd]) -> Iterator[Problem]:
-        """A log that goes on where the broker tier has stopped counting, for now or for good."""
+        """Finds logs that continue where the broker tier has stopped counting, temporarily or permanently."""
         for place, log in sorted(logs.items()):
             if not is_behind(place, log, broker.ends):
                 continue
@@ -417,8 +417,8 @@ class _Findings:
 
     def _since(self, tiles: Sequence[AuditEvent]) -> float:
         """The earliest time that a record after these ranges may have: as far before the newest one counted as the
-        allowed lateness of both permits, or as the partition was out of order before. A time after the event that tells
-        of it is some sender's mistake."""
+        allowed lateness of both permits, or as the partition was out of order before. A time after its own event is a
+        sender's mistake."""
         newest, disorder = -math.inf, 2 * self._lateness_ms
         for event in tiles:
             starts = [window.start_ms for window in event.windows if window.start_ms != NO_WINDOW]
@@ -435,8 +435,9 @@ class _Findings:
         return frozenset(wide(window.start_ms, self._window_ms) for window in event.windows)
 
     def _touched(self, counts: TierCounts, place: Place, span: tuple[int, int]) -> frozenset[int] | None:
-        """The windows that records of these offsets can lie in; None when nobody knows. The broker has counted them;
-        where it has not, they lie between those before and after them, or where another tier counted them."""
+        """The windows that records of these offsets can lie in; None when unknown. They are the windows in which the
+        broker has counted them; without its count, those between the ranges before and after, or those of another
+        tier's count."""
         if counts is not self._broker:
             return None if self._broker is None else self._counted(self._broker, place, span)
         tiles = [event for event in counts.tiles[place] if event.windows and not event.lossy]
@@ -464,7 +465,7 @@ class _Findings:
     # -- producers
 
     def _holes(self, life: ProducerLife) -> Iterator[Problem]:
-        """A producer's events are numbered from 0 without a hole."""
+        """Checks that a producer's events are numbered from 0 without a gap."""
         told = life.last.from_offset + 1
         if len(life.events) == told:
             return
@@ -482,9 +483,9 @@ class _Findings:
         yield from self._problem(Kind.GAP, PRODUCERS, text, frozenset(windows | self._surplus(life)))
 
     def _killed(self, life: ProducerLife) -> Iterator[Problem]:
-        """What it told is in the log or is missing; what it may not have told is unknown. A producer that was quiet had
-        told everything. One that was not may have had records acknowledged in the windows of its time, or in those in
-        which it counted last."""
+        """Records that it reported are in the log or missing; records that it may not have reported are unknown. A
+        quiet producer had reported everything. One that was not quiet may have had records acknowledged in the windows
+        of its time, or in those in which it counted last."""
         if not life.killed:
             return
         last = life.last
@@ -504,7 +505,7 @@ class _Findings:
         return near | life.told_since(last.seen_ms - late, self._window_ms)
 
     def _windows_told_between(self, since_ms: int | None, until_ms: int) -> set[int]:
-        """Those in which a record may lie that was sent then, by the allowed lateness."""
+        """The windows in which a record sent then may lie, by the allowed lateness."""
         late, length = self._lateness_ms, self._window_ms
         return {
             start
@@ -513,7 +514,7 @@ class _Findings:
         }
 
     def _surplus(self, life: ProducerLife) -> set[int]:
-        """The windows of which the log holds more of a producer's records than it told."""
+        """The windows in which the log holds more of a producer's records than it reported."""
         if self._broker is None:
             return set()
         producers = self._found[PRODUCERS].sources
@@ -528,8 +529,8 @@ class _Findings:
         return more
 
     def _untold(self, owners: Collection[str]) -> Iterator[Problem]:
-        """Records of producers that audit and have told nothing: killed before their first event was stored, or just
-        begun."""
+        """Finds records of audited producers without any event: killed before their first event was stored, or just
+        started."""
         windows: dict[str, dict[int, int]] = {}
         for start, stored in {} if self._broker is None else self._broker.sources.items():
             for source, records in stored.items():

@@ -1,16 +1,16 @@
-"""The consumer, broker and hadoop tiers: what an offset range [from, to) of a partition held.
+"""The consumer, broker and hadoop tiers: the counts of an offset range [from, to) of a partition.
 
 Rules:
 
 - `from` is the committed offset. It advances only when an event for [from, to) is stored *and* the commit of `to`
   succeeded; until then the records are kept, and the next event begins at `from` again and replaces the one before.
-- Records are kept apart until then (offset, timestamp, size: 24 bytes each) because a commit may lie anywhere in what
-  was handed out. Past `max_records` of them the range is `lossy`: its counts are unknown, as the event says. The broker
-  tier, which commits nothing but where it is, counts whole windows instead, by source.
-- An offset is summed once. What is read again below the last commit makes an event marked `replay`, which no sum
-  includes; what is read again above it was counted already.
-- Events carry the topic's id, so that offsets of a topic that was created again are others, and the owner's epoch, so
-  that an owner that was stopped and lost the partition does not replace its successor's event.
+- Records are kept individually until then (offset, timestamp, size: 24 bytes each) because a commit may lie anywhere
+  among the returned records. Beyond `max_records` the range is `lossy`: its event marks the counts as unknown. The
+  broker tier, which commits only its own position, counts whole windows instead, by source.
+- An offset is summed once. Records read again below the last commit are counted in an event marked `replay`, which no
+  sum includes; records read again above it are counted already.
+- Events carry the topic's id, so that offsets of a re-created topic are distinct, and the owner's epoch, so that a
+  suspended owner that lost the partition does not replace its successor's event.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .event import AuditEvent, EventSource, EventWindow, load_note
 from .windows import tally
 
 MAX_RECORDS: Final = 2_000_000
-"""Records of one auditor that wait for a commit: 48 MB."""
+"""The most records of one auditor that wait for a commit: 48 MB."""
 
 
 class _Records:
@@ -50,7 +50,7 @@ class _Records:
         _extend(self.sizes, rows.sizes)
 
     def fill(self, rows: _Rows) -> None:
-        """Those of them that are not there yet."""
+        """Adds those of the records that are not in it yet."""
         there = set(self.offsets)
         new = [row for row in zip(*rows, strict=True) if row[0] not in there]
         if new:
@@ -70,7 +70,8 @@ class _Records:
 
 
 def _extend(column: array[int], more: Sequence[int]) -> None:
-    """Those of Arrow's columns at once, without an object for each; a list without asking for room at each item."""
+    """Adds the records of Arrow's columns at once, without an object for each; a list without reallocating for each
+    item."""
     if isinstance(more, memoryview):
         column.frombytes(more.cast("B"))
     elif isinstance(more, list):
@@ -91,7 +92,7 @@ class _Rows(NamedTuple):
 
 
 class _Windows:
-    """Records that are counted in bulk, by window and source: they are told all at once, or not at all."""
+    """Records that are counted in bulk, by window and source: they are published all at once, or not at all."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, str], list[int]] = {}
@@ -116,8 +117,8 @@ class _Windows:
 
 class _Partition:
     """`begin` is the last committed offset, `counted` one past the last record counted, `published` the end of the
-    event stored last, `replay` where records are read again from (None: nowhere); records below `lossy` were not all
-    counted. `cut`: an event has to say that the log was cut at `begin`, even where nothing follows."""
+    event stored last, `replay` the offset from which records are read again (None: none); records below `lossy` were
+    not all counted. `cut`: an event must report that the log was cut at `begin`, even if nothing follows."""
 
     def __init__(self, committed: int, topic_id: UUID | None, epoch: int) -> None:
         self.topic_id = "" if topic_id is None else str(topic_id)
@@ -137,7 +138,7 @@ class _Partition:
         old, again = bisect_left(offsets, self.begin), bisect_left(offsets, self.counted)
         if old and self.replay is not None:
             self.replayed.extend(rows.part(0, old))
-        if old < again:  # after a seek back above the commit: what a seek forward had skipped is new
+        if old < again:  # after a seek back above the commit: records that a seek forward had skipped are new
             self.records.fill(rows.part(old, again))
         if again < len(offsets):
             self.records.extend(rows.part(again, len(offsets)))
@@ -203,7 +204,7 @@ class KlammRangeAudit:
 
     def count_windows(self, partition: TopicPartition, to: int, windows: Iterable[tuple[int, int, int, str]]) -> None:
         """Records from the last one counted up to `to`, counted already: (start of a window, records, bytes, source).
-        For a tier that commits no other offset than the one up to which it has counted."""
+        For a tier that commits only the offset up to which it has counted."""
         state = self._partitions.get(partition)
         if state is None:
             return
@@ -217,12 +218,13 @@ class KlammRangeAudit:
         return 0 if state is None else len(state.bulk)
 
     def uncountable(self, partition: TopicPartition, to: int) -> None:
-        """What lies between the last record counted and `to` cannot be read (a corrupt batch): the event says so."""
+        """The offsets between the last counted record and `to` cannot be read (a corrupt batch); the event reports
+        it."""
         state = self._partitions[partition]
         state.counted = state.lossy = to
 
     def cut(self, partition: TopicPartition) -> None:
-        """The log was cut where the range begins: the next event says so, an empty one where nothing follows."""
+        """The log was cut where the range begins: the next event reports it, an empty one if nothing follows."""
         self._partitions[partition].cut = True
 
     def publish(self, to: Mapping[TopicPartition, int]) -> None:
@@ -242,7 +244,7 @@ class KlammRangeAudit:
         for partition, end in to.items():
             state = self._partitions.get(partition)
             if state is None or state.published != end:
-                continue  # its event is not stored: the next one has to cover this range too
+                continue  # its event is not stored: the next one must cover this range too
             state.cut = False
             if state.replay is not None:
                 state.end_replay(end)
@@ -273,7 +275,7 @@ class KlammRangeAudit:
         state.records, state.replayed, state.lossy = _Records(), _Records(), state.counted
 
     def _events(self, partition: TopicPartition, state: _Partition, to: int) -> list[AuditEvent]:
-        """At most one for what is read again (below the last commit) and one for what is new, or for a cut."""
+        """At most one event for records read again (below the last commit) and one for new records, or for a cut."""
         events = []
         if state.replay is not None and min(to, state.begin) > state.replay:
             end = min(to, state.begin)
@@ -298,5 +300,5 @@ class KlammRangeAudit:
             stored += [self._publish(*event.encode()) for event in events]
             for future in stored:
                 future.result(self._store_timeout_s)
-        except Exception as error:  # whatever the publisher meets: the counts are kept
+        except Exception as error:  # after any error of the publisher: the counts are kept
             raise DeliveryError(f"audit events of {self._source.who.owner} were not stored: {error}") from error

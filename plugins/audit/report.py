@@ -29,8 +29,8 @@ QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 
 @dataclass(frozen=True)
 class Row:
-    """Windows of one label together: counts are sums, completeness is that of the worst window, so that a record too
-    many in one cannot hide a record too few in another."""
+    """The windows of one label together: counts are sums, completeness is that of the worst window, so that a surplus
+    record in one window cannot hide a missing record in another."""
 
     label: str
     windows: tuple[WindowAudit, ...]
@@ -54,7 +54,7 @@ class Row:
         return max((cell.state for cell in self.cells(tier)), key=_ORDER.index)
 
     def completeness(self) -> str:
-        """The lowest ratio; the highest where nothing is missing and something is counted twice."""
+        """The lowest ratio; the highest if nothing is missing and something is counted twice."""
         state = self.state()
         if state is State.UNKNOWN:
             return "unknown"
@@ -66,7 +66,7 @@ class Row:
 
 
 def ratio_text(ratio: float | None) -> str:
-    """Four decimals, cut and not rounded: only what is exactly 1 reads 1.0000."""
+    """Four decimals, truncated and not rounded: only a ratio of exactly 1 is printed as 1.0000."""
     if ratio is None:
         return "unknown"
     if ratio == float("inf"):
@@ -84,7 +84,7 @@ def rows(audit: TopicAudit, span: Span) -> list[Row]:
 
 
 def render(audit: TopicAudit, span: Span) -> RenderableType:
-    """The table of one topic, and below it what is wrong."""
+    """The table of one topic, and below it its problems."""
     table = Table(title=f"audit of topic {escape(audit.topic)}, by {span} of record time (UTC)", title_justify="left")
     table.add_column(str(span))
     for tier in audit.tiers:
@@ -149,7 +149,7 @@ def _latencies(audit: TopicAudit) -> Iterator[str]:
 
 
 def duration(seconds: int) -> str:
-    """In the largest unit of which there are two or more."""
+    """The duration in the largest unit that gives two or more."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:,.1f} {unit}"
@@ -200,7 +200,7 @@ def _problem_json(problem: Problem) -> dict[str, Any]:
 
 
 def _number(ratio: float | None) -> float | None:
-    """JSON has no infinity; where records were counted and none expected, the state says `duplicated`."""
+    """JSON has no infinity; if records were counted and none expected, the state is `duplicated`."""
     return None if ratio == float("inf") else ratio
 
 
@@ -212,7 +212,7 @@ def _tier_json(row: Row, tier: TierKey) -> dict[str, Any]:
 
 
 def print_report(console: Console, audits: Sequence[TopicAudit], span: Span, unreadable: Sequence[str]) -> None:
-    """All topics, then records that are no events."""
+    """All topics, then records that are not events."""
     for audit in audits:
         console.print(render(audit, span))
     for text in unreadable:

@@ -59,7 +59,7 @@ class KlammAudit:
 
 
 class _BrokerAudit:
-    """`klamm.core.interfaces.audit.BrokerAudit`: what counts, and what computes the watermarks."""
+    """`klamm.core.interfaces.audit.BrokerAudit`: the services that count and that compute the watermarks."""
 
     def __init__(self, tier: BrokerTier, watch: WatermarkWatch) -> None:
         self._tier = tier

@@ -1,9 +1,9 @@
 """The completeness watermarks of all topics, for the broker's metrics.
 
-Only the broker that leads partition 0 of the audit topic computes them, so that one of a cluster pays for it: the
-events since the last time are read and all of them compared, every `watermark.interval.ms`, on a thread of its own. It
-keeps all events in memory; so nothing is computed unless that interval is configured. A watermark that cannot be
-computed stays where it was: it lags, which is what an alert looks at.
+Only the broker that leads partition 0 of the audit topic computes them, so that one broker of a cluster bears the cost:
+every `watermark.interval.ms`, a separate thread reads the new events and compares all of them. It keeps all events in
+memory; so nothing is computed unless that interval is configured. A watermark that cannot be computed keeps its value:
+it lags, which an alert detects.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ STOP_S: Final = 10.0
 
 
 class WatermarkWatch:
-    """`klamm.core.interfaces.audit.BackgroundService`; `watermarks_ms` may be asked from any thread."""
+    """`klamm.core.interfaces.audit.BackgroundService`; `watermarks_ms` may be read from any thread."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class WatermarkWatch:
             self._thread.join(STOP_S)
 
     def watermarks_ms(self) -> Mapping[str, int]:
-        """By topic, as of the last time; topics that have none are not in it."""
+        """The watermarks by topic, as of the last computation; topics without one are not in it."""
         return self._found
 
     def _run(self) -> None:
@@ -62,13 +62,13 @@ class WatermarkWatch:
                 try:
                     with self._connect(self._logs) as client:
                         self._follow(client)
-                except Exception:  # the metrics miss a number; the broker goes on
+                except Exception:  # the metrics lack a number; the broker continues
                     log.exception("audit watermarks: begun again in %d ms", self._config.watermark_interval_ms)
             self._found = {}
             self._stopping.wait(self._config.watermark_interval_ms / 1000)
 
     def _follow(self, client: ClusterClient) -> None:
-        """For as long as this broker leads the audit topic."""
+        """Runs for as long as this broker leads the audit topic."""
         questions = AuditQuestions(client, self._config)
         while self._leads() and not self._stopping.is_set():
             try:
@@ -83,5 +83,5 @@ class WatermarkWatch:
 
 
 def client_of_self(logs: BrokerLogs) -> ClusterClient:
-    """A client of the broker itself, like anyone's."""
+    """A client of this broker, like any other."""
     return ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit")

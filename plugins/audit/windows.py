@@ -54,7 +54,8 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def utc(timestamp_ms: int) -> datetime:
-    """The instant; what lies beyond the calendar (a sender's clock can say anything) is shown as its last instant."""
+    """The instant as text; a time beyond the calendar (a sender's clock can have any value) is shown as its last
+    instant."""
     seconds = timestamp_ms / 1000
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 

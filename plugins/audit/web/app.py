@@ -1,7 +1,8 @@
-"""The pages and the REST endpoint as an ASGI application. Each page has a twin below `/api` that says the same as JSON.
+"""The pages and the REST endpoint as an ASGI application.
 
-A page is complete without JavaScript and names nothing outside of this server. What goes wrong is one line on a page:
-400 for a wrong filter, 404 for a name that is not there, 503 where the cluster cannot be asked.
+Each page has a counterpart below `/api` with the same content as JSON. A page works without JavaScript and refers to
+nothing outside this server. An error is one line on a page: 400 for a wrong filter, 404 for an unknown name, 503 if the
+cluster cannot be reached.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _HEADERS: Final = {
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 View = Callable[[Request], tuple[str, Json, Json]]
-"""The name of a template, what it and JSON say, and what only the template needs. Runs in a thread."""
+"""The name of a template, the data for it and for JSON, and the data for the template only. Runs in a thread."""
 
 
 def make_app(source: Source) -> Starlette:
@@ -117,7 +118,7 @@ def _asset(name: str, media_type: str) -> Endpoint:
 
 
 def _answer(request: Request, text: str, media_type: str, read_at: str = "") -> Response:
-    """With an entity tag that does not change with the time of reading alone; 304 where the client has this one."""
+    """The response with an entity tag that does not change with the time of reading alone; 304 if the client has it."""
     digest = hashlib.sha256((text.replace(read_at, "") if read_at else text).encode()).hexdigest()
     tag = f'W/"{digest[:32]}"'
     headers = {**_HEADERS, "ETag": tag}

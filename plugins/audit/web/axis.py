@@ -33,7 +33,7 @@ def ticks(floor: float, tall: float, highest: int, parts: int) -> tuple[Label, .
 
 
 def below(x: float, floor: float, text: str) -> Label:
-    """What a place on the axis at `floor` is called."""
+    """The label of a place on the axis at `floor`."""
     return Label(x, floor + _BELOW, text)
 
 
@@ -46,5 +46,5 @@ def nice(value: int) -> int:
 
 
 def px(value: float) -> float:
-    """As the picture has it: more digits say nothing."""
+    """A number with the digits that the picture shows."""
     return round(value, 1)

@@ -1,7 +1,7 @@
-"""The chart of a topic as numbers: where each bar of the SVG picture stands. The template only writes them down.
+"""The chart of a topic as numbers: the position of each bar of the SVG picture. The template only prints them.
 
-A group of bars for each row (time), a bar for each tier, in the order of the pipeline; of many rows, a strip for each
-tier, one below the other. What is missing stands on top of its bar. Pure.
+A group of bars for each row (time), a bar for each tier, in the order of the pipeline; for many rows, a strip for each
+tier, one below the other. Missing records are drawn on top of their bar. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RIGHT, TOP, BOTTOM = 8, 22, 34
 LABEL_WIDTH: Final = 8
 """Pixels of a letter of a label, and a little: labels do not overlap."""
 MIN_BAR: Final = 3.0
-"""Pixels: an unknown or missing count of 0 is seen too."""
+"""Pixels, so that an unknown or missing count of 0 is visible too."""
 MANY: Final = 60
 """Rows above which the bars of a group are too thin to be told apart."""
 STRIP: Final = 70
@@ -31,7 +31,7 @@ NAME: Final = 20
 
 @dataclass(frozen=True)
 class Bar:
-    """`style`: a class of the style sheet; `title`: what a pointer or a screen reader is told."""
+    """`style`: a class of the style sheet; `title`: the text for a pointer or a screen reader."""
 
     x: float
     y: float
@@ -43,7 +43,7 @@ class Bar:
 
 @dataclass(frozen=True)
 class Chart:
-    """`summary` says in words what the picture shows."""
+    """`summary` describes the picture in words."""
 
     bars: tuple[Bar, ...]
     warnings: tuple[Label, ...]
@@ -58,7 +58,7 @@ class Chart:
 
 
 def missing_records(row: Row, tier: TierKey) -> int:
-    """How many records of those expected the tier has not counted."""
+    """The number of expected records that the tier has not counted."""
     cells = row.cells(tier)
     return sum(
         round(cell.expected * (1 - cell.ratio))
@@ -102,7 +102,7 @@ def _strips(audit: TopicAudit, rows: Sequence[Row]) -> Chart:
         for number, row in enumerate(rows):
             at = (plot.middle(number) - plot.group / 2, floor, plot.group)
             bars += _bars(row, tier, place, at, tall / highest)
-    bars.sort(key=lambda each: each.style.startswith("t"), reverse=True)  # what is wrong is drawn over its neighbours
+    bars.sort(key=lambda each: each.style.startswith("t"), reverse=True)  # problems are drawn over their neighbours
     return Chart(
         tuple(bars),
         plot.warnings(rows),

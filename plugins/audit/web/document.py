@@ -1,6 +1,6 @@
 """The audit as one HTML file: the same pages as those of the server, one after the other, with links between them.
 
-It needs nothing outside of itself, and its content security policy lets a browser load nothing.
+It refers to nothing outside itself, and its content security policy forbids a browser to load anything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEVEL: Final = 3
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the document. `name` is what the contents call it; its `html` has the element `anchor`."""
+    """A part of the document. `name` is its entry in the contents; its `html` has the element `anchor`."""
 
     anchor: str
     name: str
@@ -40,7 +40,7 @@ class Section:
 
 
 def audit_sections(answer: Answer, filters: Filters) -> list[Section]:
-    """All topics; then each topic, who sent its records, and each of its tiers."""
+    """All topics; then each topic, its producers, and each of its tiers."""
     pages = list(_pages(answer, filters))
     hrefs: dict[str, str] = {}
     for number, page in enumerate(pages):
@@ -69,7 +69,7 @@ def section(
 
 
 def document(title: str, sections: Sequence[Section], read_ms: int, style: str = "") -> str:
-    """The whole file; `read_ms`: when what it says was read; `style`: of sections of one's own."""
+    """The whole file; `read_ms`: when its data was read; `style`: the style of additional sections."""
     style = f"\n{file_text('page.css')}{style}"
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()
     values: Json = {
@@ -83,14 +83,14 @@ def document(title: str, sections: Sequence[Section], read_ms: int, style: str =
 
 
 def audit_document(answer: Answer, filters: Filters) -> str:
-    """What `klamm audit --html` writes."""
+    """The document that `klamm audit --html` writes."""
     names = ", ".join(audit.topic for audit in answer.audits)
     title = f"Audit of {names}" if 0 < len(names) <= 80 else "Audit"
     return document(title, audit_sections(answer, filters), answer.now_ms)
 
 
 def write_document(path: Path, text: str) -> None:
-    """Whole or not at all; `ConfigError` when it cannot be written."""
+    """Writes the file as a whole or not at all; `ConfigError` when it cannot be written."""
     half = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         half.write_text(text)
@@ -102,7 +102,7 @@ def write_document(path: Path, text: str) -> None:
 
 @dataclass(frozen=True)
 class _Page:
-    """One of the server's pages: its path, its name in the contents, its template and what that shows."""
+    """One of the server's pages: its path, its name in the contents, its template and the data for it."""
 
     path: str
     name: str

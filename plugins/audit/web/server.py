@@ -1,4 +1,4 @@
-"""`klamm audit serve`: the pages on a port of their own, until Ctrl-C or SIGTERM."""
+"""`klamm audit serve`: serves the pages on a separate port, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def serve(source: Source, host: str, port: int, say: Callable[[str], None]) -> N
         with listening:
             say(f"klamm audit serve ready on http://{shown}:{listening.getsockname()[1]}/")
             uvicorn.Server(config).run(sockets=[listening])
-    except StopRequestedError:  # uvicorn has stopped in order, and raises the signal again
+    except StopRequestedError:  # uvicorn has stopped cleanly, and raises the signal again
         pass
 
 

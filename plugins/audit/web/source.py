@@ -1,8 +1,8 @@
-"""Where the pages get their answers: one reader of the audit topic, shared by all requests.
+"""The source of the pages' data: one reader of the audit topic, shared by all requests.
 
-The reader keeps the events that it has read and asks only for what has come since. An answer is used again for
-`max_age_s`, so that many viewers cost one reading. After a failure the next reading begins at the start of the topic.
-Thread-safe: one request reads, the others wait for its answer.
+The reader keeps the events that it has read and fetches only new ones. An answer is reused for `max_age_s`, so that
+many viewers cost one read. After a failure the next read begins at the start of the topic. Thread-safe: one request
+reads, the others wait for its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Source(Protocol):
     """What the pages show."""
 
     def answer(self) -> Answer:
-        """The comparison as of now; `KlammError` where the cluster cannot be asked."""
+        """The comparison as of now; `KlammError` if the cluster cannot be reached."""
         ...
 
 
@@ -58,15 +58,15 @@ class ClusterSource:
         self._asked_s = 0.0
 
     def answer(self) -> Answer:
-        """The last one while it is fresh. A failure is used again for as long, so that requests do not queue up behind
-        a cluster that does not answer."""
+        """Returns the last answer while it is fresh. A failure is reused for the same time, so that requests do not
+        queue behind a cluster that does not respond."""
         with self._lock:
             if self._last is None or self._monotonic() - self._asked_s >= self._max_age_s:
                 self._last = None  # not two answers in memory
                 try:
                     self._last = self._ask()
                 except KlammError as error:
-                    self._reader = None  # what it has read may end in the middle of a partition
+                    self._reader = None  # its data may end in the middle of a partition
                     self._last = error
                 self._asked_s = self._monotonic()
             last = self._last

@@ -1,8 +1,8 @@
 """The templates of the pages and of the report, which are the same: with their filters, and without a server.
 
 Every template has `page`: its `layout` (`base.html` for a page of its own, `section.html` for a part of a report), the
-`level` of its headings below the first, a `prefix` for its element ids, and `href(path, **query)`, which says where a
-page is.
+`level` of its headings below the first, a `prefix` for its element ids, and `href(path, **query)`, which returns the
+address of a page.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What the pages and the REST endpoint say, as data: each view is a dictionary that is JSON as it is, and that a
-template shows. Instants are in ms since the epoch. Pure.
+"""The content of the pages and of the REST endpoint as data: each view is a dictionary that can be serialized to JSON,
+and that a template renders. Instants are in ms since the epoch. Pure.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class NotFoundError(KlammError):
 
 @dataclass(frozen=True)
 class Filters:
-    """What a viewer chose. `by`: None for the shortest span that makes few rows."""
+    """The filters of a request. `by`: None for the shortest span that gives few rows."""
 
     by: Span | None = None
     since_ms: int | None = None
@@ -99,7 +99,7 @@ def overview(answer: Answer) -> Json:
 
 
 def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit, list[Row]]:
-    """One topic, its tiers side by side; and what the chart is drawn of."""
+    """One topic, its tiers side by side, and the data of the chart."""
     whole = find_topic(answer, name)
     for tier in filters.tiers:
         find_tier(whole, tier)
@@ -124,8 +124,8 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
 
 
 def producers(answer: Answer, name: str, filters: Filters, host: str | None, application: str | None) -> Json:
-    """Who sent the records: by host and application, or the producers of one of them; and what the broker stored of
-    each, which the records' headers tell."""
+    """The producers of the records: by host and application, or those of one of them; and what the broker stored of
+    each, according to the records' headers."""
     entries = [
         each
         for each in _entries(answer, name, filters)
@@ -145,7 +145,7 @@ def producers(answer: Answer, name: str, filters: Filters, host: str | None, app
 
 
 def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, list[Json]]:
-    """What `producers` says of all, and of each application."""
+    """The rows of `producers`: in total, and for each application."""
     entries = _entries(answer, name, filters)
     applications = _by_application(entries)
     grouped: dict[tuple[str, str], list[Json]] = {}
@@ -163,8 +163,8 @@ def all_producers(answer: Answer, name: str, filters: Filters) -> tuple[Json, li
 
 
 def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
-    """One group, load job or the broker: its counts by time, how far it has come in each partition, and the ranges that
-    it told (of a load job those that were published)."""
+    """One group, load job or the broker: its counts by time, its progress in each partition, and the ranges of its
+    events (for a load job the published ones)."""
     whole = find_topic(answer, name)
     key = find_tier(whole, tier_name)
     audit = narrow(whole, Question(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
@@ -203,7 +203,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
 
 
 def topic_state(audit: TopicAudit) -> str:
-    """The worst of its counts; a problem that no counted window shows makes it unknown too."""
+    """The worst of its counts; a problem without a counted window makes it unknown too."""
     if not audit.windows:
         return State.UNKNOWN if audit.problems else NOTHING
     worst = Row("", audit.windows).state() if audit.tiers else State.UNKNOWN
@@ -214,8 +214,8 @@ def topic_state(audit: TopicAudit) -> str:
 
 
 def lags(audit: TopicAudit, events: Iterable[AuditEvent], logs: Mapping[Place, LogEnd]) -> dict[str, int | None]:
-    """How many records the log holds behind what each tier has told, by tier; None where no broker says where a log
-    ends. Producers have none: they are the measure."""
+    """How many records the log holds beyond each tier's counts, by tier; None if no broker reports the end of a log.
+    Producers have none: they are the reference."""
     told: dict[tuple[TierKey, Place], int] = {}
     for event in events:
         if event.partition is not None and not event.replay:
@@ -369,7 +369,7 @@ def _range(event: AuditEvent) -> Json:
 
 
 def _span(audit: TopicAudit) -> Span:
-    """The shortest that makes few rows."""
+    """The shortest span that gives few rows."""
     for span in (Span.WINDOW, Span.HOUR, Span.DAY):
         if len({span.label(window.start_ms) for window in audit.windows}) <= FEW_ROWS:
             return span
