@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from klammbench.drivers.raw import Batch, Load, drive
 from klammbench.drivers.topics import make_topic
+from klammbench.shapes.growth import touch
 from klammbench.systems.klamm import Klamm
 
 _BATCH = Batch.of_size(65_536)
@@ -53,15 +54,6 @@ def fill(bootstrap: str, topic: str, partitions: int, size: float) -> None:
     while done < size:
         load = Load(1, depth=4, warm_s=0, measure_s=30, max_bytes=min(1e9, size - done))
         done += drive(bootstrap, topic, partitions, _BATCH, load).all_bytes
-
-
-def touch(folder: Path, megabytes: int) -> None:
-    """Have the kernel's next free pages backed by the host: a file is written and removed."""
-    scratch = folder / "scratch"
-    with scratch.open("wb") as file:
-        for _ in range(megabytes):
-            file.write(bytes(1_000_000))
-    scratch.unlink()
 
 
 class Cell:

@@ -14,8 +14,8 @@ pytest_plugins = [
     "klammtest.zookeeper",
     "klammtest.hadoop.hdfs",
     "klammtest.guarantees",
-    "klammtest.scheduling",
-    "klammtest.sockets",
+    "klammtest.suite.scheduling",
+    "klammtest.suite.sockets",
     "pytester",
 ]
 

@@ -2,24 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from klammtest.broker import ENVIRONMENT
-
-FOLDER = Path(__file__).parent
-
-
-def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
-    command = [sys.executable, str(FOLDER / "campaign.py"), "--quick", "--seed", "11", *arguments]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=560, check=False)
-
+from klammtest.suite.campaigns import run_campaign
 
 IN_PROCESS = [
     "bit-flip-checkpoint",
@@ -47,7 +34,7 @@ WITH_BROKER = [
 
 @pytest.mark.parametrize("name", IN_PROCESS + WITH_BROKER)
 def test_nothing_is_lost_or_served_corrupt(name: str) -> None:
-    done = campaign(name)
+    done = run_campaign(name)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
         rf"^campaign {name} injected [1-9]\d* acknowledged [1-9]\d* lost 0 corrupt-served 0$",
@@ -57,6 +44,6 @@ def test_nothing_is_lost_or_served_corrupt(name: str) -> None:
 
 
 def test_what_is_planted_is_found() -> None:
-    done = campaign("--plant", *IN_PROCESS, "kill9-klamm")
+    done = run_campaign("--plant", *IN_PROCESS, "kill9-klamm")
     assert done.returncode == 1, done.stdout + done.stderr
     assert done.stdout.count("plant found") == len(IN_PROCESS) + 1

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
-from klammtest.broker import ENVIRONMENT
-
-FOLDER = Path(__file__).parent
-
-
-def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
-    command = [sys.executable, str(FOLDER / "campaign.py"), "connections", "--quick", "--seed", "11", *arguments]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=560, check=False)
+from klammtest.suite.campaigns import run_campaign
 
 
 def test_a_crowd_of_connections_holds_no_more_than_it_may() -> None:
-    done = campaign()
+    done = run_campaign("connections")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(
         r"^campaign connections injected 585 acknowledged [1-9]\d* lost 0 corrupt-served 0\b", done.stdout, re.MULTILINE
@@ -28,6 +16,6 @@ def test_a_crowd_of_connections_holds_no_more_than_it_may() -> None:
 
 
 def test_unbounded_responses_are_found() -> None:
-    done = campaign("--plant")
+    done = run_campaign("connections", "--plant")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "plant found" in done.stdout

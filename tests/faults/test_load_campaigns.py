@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-from klammtest.broker import ENVIRONMENT
 from klammtest.hadoop.hdfs import NO_HDFS
+from klammtest.suite.campaigns import run_campaign
 
-CAMPAIGN = Path(__file__).with_name("campaign.py")
 LIMIT_S = 1_200.0
 
 pytestmark = [
@@ -23,21 +19,15 @@ pytestmark = [
 ]
 
 
-def campaign(*arguments: str) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
-    command = [sys.executable, str(CAMPAIGN), "--loads", "--quick", "--seed", "5", *arguments]
-    return subprocess.run(command, env=env, text=True, capture_output=True, timeout=LIMIT_S, check=False)
-
-
 def test_loads_survive_what_is_killed_around_them() -> None:
     """NameNode, DataNode, Python worker, broker and ZooKeeper in turn, and a rename that is refused."""
-    done = campaign("load-mixed")
+    done = run_campaign("--loads", "load-mixed", seed=5, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     line = r"^campaign load-mixed injected 6 acknowledged [1-9]\d* lost 0 corrupt-served 0$"
     assert re.search(line, done.stdout, re.MULTILINE)
 
 
 def test_what_is_planted_in_a_load_is_found() -> None:
-    done = campaign("--plant", "load-manifest-damaged")
+    done = run_campaign("--loads", "--plant", "load-manifest-damaged", seed=5, limit_s=LIMIT_S)
     assert done.returncode == 1, done.stdout + done.stderr
     assert "plant found" in done.stdout

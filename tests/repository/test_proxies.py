@@ -14,7 +14,8 @@ import pytest
 from klammtest.ports import free_port
 from klammtest.proxies.lost_answers import AnswerLostProxy
 from klammtest.proxies.produce import PRODUCE, ProduceProxy, Wrong, sink_of
-from klammtest.proxies.tcp import Link, TcpProxy, framed, frames
+from klammtest.proxies.tcp import Link, TcpProxy
+from klammtest.wire import framed, frames
 
 LIMIT_S = 60.0
 FETCH = 1

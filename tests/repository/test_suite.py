@@ -8,7 +8,7 @@ from pathlib import Path
 
 from klammtest.broker import ENVIRONMENT
 from klammtest.ports import PORTS, free_port, reserve
-from klammtest.scheduling import SPREAD, TOGETHER, unit
+from klammtest.suite.scheduling import SPREAD, TOGETHER, unit
 
 ROOT = Path(__file__).resolve().parents[2]
 ANOTHER = """

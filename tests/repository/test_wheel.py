@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from klammtest.wheel import ROOMS, ROOT, build_wheel
+from klammtest.suite.wheel import ROOMS, ROOT, build_wheel
 
 _ROUND_TRIP = """
 from klamm.core.records import native

@@ -25,7 +25,7 @@ _WARM_S = 0.3
 _STEP_BYTES = 1_000_000_000
 _FREE_BYTES = 12_000_000_000
 """That the disk should have left when a log is filled."""
-_TOUCHED_BYTES, _PIECE_BYTES = 200_000_000, 1_000_000
+_TOUCHED_MB = 200
 """More than is written in a turn."""
 SYSTEMS: Sequence[str] = ("klamm", "kafka-tuned")
 
@@ -185,7 +185,7 @@ def _measure(cost: Cost, system: System, topic: str, partitions: Sequence[int], 
     begin = Cost()
 
     def ready() -> None:
-        _touch(system.data_dir.parent)
+        touch(system.data_dir.parent)
         begin.cpu, begin.sampled, begin.kernel = cpu_exact(pids), cpu_seconds(pids), cpu_kernel(pids)
 
     load = Load(2, warm_s=0, measure_s=seconds, rate=_RATE)
@@ -196,13 +196,16 @@ def _measure(cost: Cost, system: System, topic: str, partitions: Sequence[int], 
     cost.kernel += cpu_kernel(pids) - begin.kernel
 
 
-def _touch(folder: Path) -> None:
-    """Have the kernel's next free pages backed by the host. Where a virtual machine gives its free pages back to it,
-    the first copy into each costs several times as much, and which cell pays depends on what anybody freed before."""
+def touch(folder: Path, megabytes: int = _TOUCHED_MB) -> None:
+    """Writes a file and removes it, so that the host backs the pages that the kernel gives out next.
+
+    Where a virtual machine returns its free pages to the host, the first copy into each costs several times as much,
+    and which cell pays depends on what was freed before.
+    """
     scratch = folder / "scratch"
     with scratch.open("wb") as file:
-        for _ in range(_TOUCHED_BYTES // _PIECE_BYTES):
-            file.write(bytes(_PIECE_BYTES))
+        for _ in range(megabytes):
+            file.write(bytes(1_000_000))
     scratch.unlink()
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from klamm.core.java import find_java
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_port, remove
+from klammbench.systems.base import Child, answers, free_ports, remove
 
 _JAR = Path("/usr/share/java/activemq-run.jar")
 _HOME = Path("/usr/share/activemq")
@@ -61,10 +61,7 @@ class ActiveMQ:
         self.name = "activemq"
         self._folder = folder
         self.data_dir = folder / "data"
-        self.openwire_port = free_port()
-        self.port = free_port()
-        while self.port == self.openwire_port:
-            self.port = free_port()
+        self.openwire_port, self.port = free_ports(2)
         self._process: Child | None = None
 
     def version(self) -> str:

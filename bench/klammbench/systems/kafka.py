@@ -15,7 +15,7 @@ from pathlib import Path
 from klamm.core.java import find_java
 from klammbench.paths import VAR
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_port, remove
+from klammbench.systems.base import Child, answers, free_ports, remove
 
 _JARS = VAR / "kafka"
 _CLUSTER_ID = "5L6g3nShT-eMCtK--X86sw"
@@ -86,9 +86,7 @@ class Kafka:
 
     def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._port = self._controller_port = free_port()
-        while self._controller_port == self._port:
-            self._controller_port = free_port()
+        self._port, self._controller_port = free_ports(2)
         properties = self._write_files()
         if not (self.data_dir / "meta.properties").exists():
             self._format(properties)

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from klammbench.process import tree
-from klammbench.systems.base import Child, answers, free_port, remove
+from klammbench.systems.base import Child, answers, free_ports, remove
 
 _SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
 _CONFIG = """listeners.tcp.1 = 127.0.0.1:{amqp}
@@ -26,10 +26,7 @@ class RabbitMQ:
         self._folder = folder
         self._streams = streams
         self.data_dir = folder / "mnesia"
-        self._ports: list[int] = []
-        while len(self._ports) < 4:
-            if (port := free_port()) not in self._ports:
-                self._ports.append(port)
+        self._ports = free_ports(4)
         self._epmd: Child | None = None
         self._node: Child | None = None
 

@@ -10,12 +10,9 @@ from klamm.core.client.network.buffers import unwritten
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.frames import READ_SIZE, FrameLengthError, FrameSplitter
+from klammtest.wire import framed
 
 LIMIT = 10 * 1024 * 1024
-
-
-def framed(*bodies: bytes) -> bytes:
-    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
 @given(

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from klammtest.proxies.tcp import Link, TcpProxy, framed, frames
+from klammtest.proxies.tcp import Link, TcpProxy
+from klammtest.wire import framed, frames
 
 TOPIC = "recorded"
 MOST = 4_000

@@ -14,26 +14,22 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.interfaces.audit import NO_WINDOW
-from klamm.hadoop.lake.cli import ENDS, app
+from klamm.hadoop.lake.cli import ENDS
 from klamm.hadoop.lake.generations.generation import DataFile, Generation, MergedLoad
 from klamm.hadoop.lake.layout import AUDIT, GENERATION, OFFSETS, TopicLayout
 from klamm.hadoop.lake.manifest import Manifest, PartitionRange
 from klamm.hadoop.load.audit import LoadAudit
 from klamm.hadoop.load.report import Status
 from klamm.hadoop.publishing.interface import LakeError, LakeUnavailableError
+from klammtest.hadoop.lakes import klamm_lake as run
 
 WINDOW_MS = 600_000
 DAY_MS = 1_356_998_400_000
 """2013-01-01."""
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def why(*arguments: str) -> str:

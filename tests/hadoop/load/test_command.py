@@ -25,7 +25,7 @@ from klamm.hadoop.load.loader import Loader
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.hadoop.hdfs_client import Administration
 from klammtest.ports import free_port
-from klammtest.wheel import build_wheel
+from klammtest.suite.wheel import build_wheel
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent

@@ -13,6 +13,7 @@ from klamm.hadoop.lake.manifest import Manifest, PartitionRange, last_manifest
 from klamm.hadoop.load.staging import LoadConflictError, Staging, sweep
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.publishing.local import LocalPublisher
+from klammtest.hadoop.lakes import Unsure
 
 HOUR = 3600.0
 
@@ -85,14 +86,6 @@ def test_a_load_that_is_published_is_so_even_if_what_is_left_cannot_be_removed(
 def test_why_a_load_failed_is_not_hidden_by_what_cannot_be_removed(layout: TopicLayout) -> None:
     with pytest.raises(ZeroDivisionError), Staging(Stuck(), layout, "a"):
         raise ZeroDivisionError
-
-
-class Unsure(LocalPublisher):
-    """The rename happens, and its answer is lost."""
-
-    def publish(self, staging: str, target: str) -> None:
-        super().publish(staging, target)
-        raise LakeError("no answer in time")
 
 
 def test_an_unknown_outcome_is_read_from_the_target(layout: TopicLayout) -> None:

@@ -16,19 +16,13 @@ from klamm.core.records.decode import read_area
 from klamm.core.records.encode import encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_log_append_time
 from klamm.plugins.audit import broker_tier, origins
-from klamm.plugins.audit.broker_tier import GROUP, BrokerTier, Follower
+from klamm.plugins.audit.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import EventWindow
 from klamm.plugins.audit.range_coverage import TierKey, tier_counts
-from klamm.plugins.audit.ranges import KlammRangeAudit
-from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, identity
+from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity
 
 BROKER = TierKey("broker", GROUP)
-
-
-def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
-    ranges = KlammRangeAudit(identity("broker", GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
-    return Follower(ranges, logs, lambda name: not name.startswith("__"))
 
 
 def counted(topic: AuditTopic) -> tuple[dict[int, int], list[str]]:

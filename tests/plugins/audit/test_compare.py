@@ -7,7 +7,7 @@ import pytest
 from klamm.plugins.audit.compare import State, TopicAudit, compare
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.range_coverage import Kind, TierKey
-from klammtest.audits import WINDOW_MS, event
+from klammtest.audits import WINDOW_MS, event, states
 
 READERS, LAKE = TierKey("consumer", "readers"), TierKey("hadoop", "lake")
 BROKER, PRODUCER = TierKey("broker", "b"), TierKey("producer")
@@ -30,10 +30,6 @@ def pipeline() -> list[AuditEvent]:
 def result(events: list[AuditEvent], now_ms: int = 10**12, **more: object) -> TopicAudit:
     [audit] = compare(events, now_ms, **more)  # type: ignore[arg-type]
     return audit
-
-
-def states(audit: TopicAudit, tier: TierKey) -> list[State]:
-    return [window.cells[tier].state for window in audit.windows]
 
 
 def kinds(audit: TopicAudit) -> list[Kind]:

@@ -33,7 +33,7 @@ from klamm.plugins.audit.producer import KlammProducerAudit
 from klamm.plugins.audit.range_coverage import Kind, LogEnd, Place, Problem, TierKey
 from klamm.plugins.audit.ranges import KlammRangeAudit
 from klammtest import audits
-from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, identity
+from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, follower, identity, states
 from klammtest.guarantees import guarantee
 from klammtest.stored_topic import StoredTopic
 
@@ -45,10 +45,6 @@ LATER_MS = 10**12
 def result(events: Sequence[AuditEvent], now_ms: int = LATER_MS, **more: Any) -> TopicAudit:
     [audit] = compare.compare(events, now_ms, **more)
     return audit
-
-
-def states(audit: TopicAudit, tier: TierKey) -> list[State]:
-    return [window.cells[tier].state for window in audit.windows]
 
 
 # -- A5
@@ -675,11 +671,6 @@ def test_what_was_gone_before_the_audit_began_is_nobodys_loss() -> None:
 
 
 # -- the parts
-
-
-def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
-    ranges = KlammRangeAudit(identity("broker", GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
-    return Follower(ranges, logs, lambda name: not name.startswith("__"))
 
 
 def named(producer: str) -> Headers:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import io
 import json
 from decimal import Decimal
 from typing import Any
 from unittest import mock
 
-import fastavro
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +18,7 @@ from klamm.schemas.columns import native
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
+from klammtest.schemas import avro_bytes
 
 UTC = dt.UTC
 INSTANT = dt.datetime(2013, 1, 1, 5, 15, 0, 123000, tzinfo=UTC)
@@ -79,19 +78,13 @@ def record(kind: Any) -> dict[str, Any]:
     return {"type": "record", "name": "Row", "namespace": "n", "fields": [{"name": "a", "type": kind}]}
 
 
-def write(schema: Any, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return out.getvalue()
-
-
 @pytest.mark.parametrize(("kind", "value", "expected", "proven"), TYPES, ids=lambda v: str(v)[:40])
 def test_each_type_comes_out_right_and_natively_where_proven(
     kind: Any, value: Any, expected: Any, proven: bool
 ) -> None:
     text = json.dumps(record(kind))
     reader = parse_type(text)
-    payload = write(record("bytes") if kind == "raw" else record(_plain(kind)), {"a": value})
+    payload = avro_bytes(record("bytes") if kind == "raw" else record(_plain(kind)), {"a": value})
     decoder = PayloadDecoder(text, reader)
     assert decoder.native is proven
     decoded = decoder.decode([payload, payload])
@@ -142,7 +135,7 @@ def data(kind: Any) -> st.SearchStrategy[Any]:
 def test_pyruhvro_and_fastavro_agree_on_every_proven_type(draw: st.DataObject, kinds: list[Any]) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": f"f{i}", "type": k} for i, k in enumerate(kinds)]}
     row = st.fixed_dictionaries({f"f{i}": data(kind) for i, kind in enumerate(kinds)})
-    payloads = [write(schema, value) for value in draw.draw(st.lists(row, min_size=1, max_size=5))]
+    payloads = [avro_bytes(schema, value) for value in draw.draw(st.lists(row, min_size=1, max_size=5))]
     text = json.dumps(schema)
     fast = PayloadDecoder(text, parse_type(text))
     assert fast.native
@@ -152,7 +145,7 @@ def test_pyruhvro_and_fastavro_agree_on_every_proven_type(draw: st.DataObject, k
 
 
 FLIGHT = record("string")
-GOOD = write(FLIGHT, {"a": "ok"})
+GOOD = avro_bytes(FLIGHT, {"a": "ok"})
 
 
 @pytest.mark.parametrize("proven", [True, False])
@@ -171,14 +164,14 @@ def test_a_panic_of_pyruhvro_is_an_error_like_any_other(capfd: pytest.CaptureFix
     schema = record("bytes")
     with pytest.raises(SchemaError, match="panicked"):
         native.decode(
-            pa.array([write(schema, {"a": b"x"})]), json.dumps(schema), arrow_type(parse_type(json.dumps(schema)))
+            pa.array([avro_bytes(schema, {"a": b"x"})]), json.dumps(schema), arrow_type(parse_type(json.dumps(schema)))
         )
 
 
 def test_a_timestamp_beyond_microseconds_is_a_bad_row() -> None:
     schema = record({"type": "long", "logicalType": "timestamp-millis"})
     text = json.dumps(schema)
-    payload = write(record("long"), {"a": 2**62})
+    payload = avro_bytes(record("long"), {"a": 2**62})
     for proven in (True, False):
         with mock.patch.object(native, "can_decode", return_value=proven):
             assert sorted(PayloadDecoder(text, parse_type(text)).decode([payload]).bad) == [0]
@@ -213,7 +206,7 @@ def test_numbers_that_are_longer_than_their_type_are_bad_rows(proven: bool) -> N
     text = json.dumps(schema)
     with mock.patch.object(native, "can_decode", return_value=proven):
         decoder = PayloadDecoder(text, parse_type(text))
-    good = write(schema, {"a": 5})
+    good = avro_bytes(schema, {"a": 5})
     decoded = decoder.decode([b"\xff\xff\xff\xff\xff\xff\x01", good])
     assert sorted(decoded.bad) == [0]
     assert decoded.rows.to_pylist() == [None, {"a": 5}]

@@ -19,6 +19,7 @@ from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.decode import PayloadDecoder
 from klamm.schemas.columns.pyvalue import converter
+from klammtest.schemas import avro_bytes
 
 Schema = Any
 VALUES: dict[str, st.SearchStrategy[Any]] = {
@@ -159,12 +160,6 @@ def pairs(draw: st.DrawFn) -> tuple[Schema, Schema, list[Any]]:
     return writer, reader, draw(st.lists(values(writer), min_size=1, max_size=4))
 
 
-def write(schema: Schema, value: Any) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
-    return out.getvalue()
-
-
 def by_fastavro(payload: bytes, writer: Schema, reader: Schema) -> tuple[bool, Any]:
     """(whether it can be read, the row as Arrow gives it back)."""
     kind = parse_type(json.dumps(reader))
@@ -182,7 +177,7 @@ def by_fastavro(payload: bytes, writer: Schema, reader: Schema) -> tuple[bool, A
 @given(pairs())
 def test_rows_are_those_that_fastavro_resolves(pair: tuple[Schema, Schema, list[Any]]) -> None:
     writer, reader, rows = pair
-    payloads = [write(writer, row) for row in rows]
+    payloads = [avro_bytes(writer, row) for row in rows]
     expected = [by_fastavro(payload, writer, reader) for payload in payloads]
     kind = parse_type(json.dumps(reader))
     try:
@@ -218,7 +213,7 @@ def test_what_never_resolves_is_said_before_any_row(writer: str, reader: str, wh
 def test_a_record_is_read_under_an_alias() -> None:
     reader = parse_type(table({"name": "a", "type": "int"}, name="S", namespace="n", aliases=["m.R"]))
     writer = {"type": "record", "name": "R", "namespace": "m", "fields": [{"name": "a", "type": "int"}]}
-    decoded = PayloadDecoder(json.dumps(writer), reader).decode([write(writer, {"a": 1})])
+    decoded = PayloadDecoder(json.dumps(writer), reader).decode([avro_bytes(writer, {"a": 1})])
     assert decoded.rows.to_pylist() == [{"a": 1}]
 
 

@@ -22,7 +22,11 @@ from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 from klamm.plugins.audit import origins
 from klamm.plugins.audit.broker_tier import GROUP as AUDIT_GROUP
+from klamm.plugins.audit.broker_tier import Follower
+from klamm.plugins.audit.compare import State, TopicAudit
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
+from klamm.plugins.audit.range_coverage import TierKey
+from klamm.plugins.audit.ranges import KlammRangeAudit
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000
@@ -198,3 +202,14 @@ def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], 
         windows=counts,
         **(fields | more),
     )
+
+
+def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
+    """The audit's broker tier over logs in memory; it counts topics that are not internal."""
+    ranges = KlammRangeAudit(identity("broker", AUDIT_GROUP), topic, window_ms=WINDOW_MS, clock_ms=lambda: 1)
+    return Follower(ranges, logs, lambda name: not name.startswith("__"))
+
+
+def states(audit: TopicAudit, tier: TierKey) -> list[State]:
+    """The state of one tier in each window, in order."""
+    return [window.cells[tier].state for window in audit.windows]

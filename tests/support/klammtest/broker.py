@@ -15,9 +15,12 @@ from typing import Any
 
 import yaml
 
+from klamm.core.cluster import paths
 from klamm.core.errors import ErrorCode
+from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
 from klammtest.ports import free_port
+from klammtest.waiting import within
 from klammtest.wire import WireClient, part
 
 KLAMM = str(Path(sys.executable).parent / "klamm")
@@ -178,3 +181,18 @@ def running_broker(
         yield running
     finally:
         running.kill()
+
+
+def pause_past_session(broker: RunningBroker, broker_id: int, tree: Coordination) -> None:
+    """Stops the process (SIGSTOP) until its session has ended; `resume` continues it.
+
+    A process that is stopped while it holds the lock of an embedded coordination keeps sessions from ending: it runs
+    for a moment and is stopped again.
+    """
+    for _ in range(10):
+        broker.pause()
+        if within(lambda: tree.exists(paths.broker(broker_id)) is None, 10.0):
+            return
+        broker.resume()
+        time.sleep(0.05)
+    raise RuntimeError(f"the session of broker {broker_id} did not expire")

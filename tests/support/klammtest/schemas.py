@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import fastavro
 
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.serde import SerdeContext, TopicFormat
@@ -59,3 +62,10 @@ def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str,
         raise AssertionError("the registry is given")
 
     return AvroSerde(AvroOptions(), SerdeContext("127.0.0.1:1", unused, topic_format), registry)
+
+
+def avro_bytes(schema: Any, value: Any) -> bytes:
+    """The value by fastavro, without an envelope."""
+    out = io.BytesIO()
+    fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
+    return out.getvalue()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -12,6 +13,7 @@ from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header, request_frame
 
 TIMEOUT_S = 60.0
+_LARGEST_FRAME = 128 * 1024 * 1024
 
 
 class WireClient:
@@ -88,3 +90,23 @@ class WireClient:
 def part(api: ApiKey, version: int, type_name: str, **fields: Any) -> Any:
     """A nested struct of a request."""
     return messages.request(api, version).part(type_name, **fields)
+
+
+def frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """Kafka's frames without their lengths; ends at a length that none has."""
+    data = bytearray()
+    for piece in pieces:
+        data += piece
+        while len(data) >= 4:
+            (size,) = struct.unpack_from(">i", data)
+            if not 0 <= size <= _LARGEST_FRAME:
+                return
+            if len(data) < 4 + size:
+                break
+            yield bytes(data[4 : 4 + size])
+            del data[: 4 + size]
+
+
+def framed(*bodies: bytes) -> bytes:
+    """Each with its length in front."""
+    return b"".join(struct.pack(">i", len(body)) + body for body in bodies)

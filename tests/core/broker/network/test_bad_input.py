@@ -26,7 +26,7 @@ from klammtest.requests import (
     produce,
     produce_fields,
 )
-from klammtest.wire import WireClient
+from klammtest.wire import WireClient, framed
 
 MIB = 1024 * 1024
 
@@ -44,10 +44,6 @@ def others_are_served(broker: RunningBroker) -> Iterator[None]:
 
 def header(api: int, version: int) -> bytes:
     return struct.pack(">hhih", api, version, 1, -1)
-
-
-def framed(body: bytes) -> bytes:
-    return struct.pack(">i", len(body)) + body
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,9 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.log.recovery.resync import find_whole
 from klamm.core.records.header import iter_headers
-from klammtest.logs import START_MS, append, batch, clean_start, open_log, records_of
+from klammtest.logs import START_MS, append, batch, clean_start, fill, open_log, records_of
 
 COUNT = 40
-
-
-def fill(directory: Path, **config: object) -> PartitionLog:
-    log = open_log(directory, index_interval_bytes=200, **config)
-    for n in range(COUNT):
-        append(log, batch([b"%04d" % n * 10], timestamp_ms=START_MS + n, producer=(1, 0, n)), leader_epoch=n // 15)
-    return log
 
 
 def segments(log: PartitionLog) -> list[Path]:

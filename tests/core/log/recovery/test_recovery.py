@@ -17,16 +17,9 @@ from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.records.header import iter_headers
-from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, open_log, read_all, records_of
+from klammtest.logs import START_MS, TOPIC_ID, TP, append, batch, clean_start, fill, open_log, read_all, records_of
 
 COUNT = 40
-
-
-def fill(directory: Path, **config: object) -> PartitionLog:
-    log = open_log(directory, index_interval_bytes=200, **config)
-    for n in range(COUNT):
-        append(log, batch([b"%04d" % n * 10], timestamp_ms=START_MS + n, producer=(1, 0, n)), leader_epoch=n // 15)
-    return log
 
 
 def values(log: PartitionLog) -> list[bytes | None]:

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import time
-
 from harness import Result, Run
 from klamm.core.cluster import paths
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
-from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.protocol.headers import read_response_header
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import RunningBroker, pause_past_session, running_broker
 from klammtest.requests import batch, produce, produce_fields
-from klammtest.waiting import within
 from klammtest.wire import WireClient
 from produced import values_in
 
@@ -58,7 +54,7 @@ class PausedBroker:
             with WireClient(broker.bootstrap) as wire:
                 answer = produce(wire, TOPIC, batch(b"%09d" % 0))
                 acknowledged = [0] if answer.error_code is ErrorCode.none else []
-                _sleep_past_session(broker, tree)
+                pause_past_session(broker, 0, tree)
                 if taken:
                     other = BrokerIdNode(host="elsewhere", port=1, endpoints=(), timestamp=1, directory_id="another")
                     tree.create(paths.broker(0), other.encode(), ephemeral=True)
@@ -91,17 +87,6 @@ class PausedBroker:
         said = [line for line in text.splitlines() if line.startswith("klamm: ") and "broker id 0 was taken by" in line]
         if status != 1 or len(said) != 1 or "Traceback" in text:
             total.wrong(i, f"a displaced broker ended with {status}: {text[-300:]}")
-
-
-def _sleep_past_session(broker: RunningBroker, tree: Coordination) -> None:
-    """One that is stopped while it holds the tree's lock goes on for a moment, and is stopped again."""
-    for _ in range(10):
-        broker.pause()
-        if within(lambda: tree.exists(paths.broker(0)) is None, 10.0):
-            return
-        broker.resume()
-        time.sleep(0.05)
-    raise RuntimeError("the broker's session did not expire")
 
 
 def _acknowledged(wire: WireClient) -> list[int]:

@@ -12,7 +12,7 @@ from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey
-from klammtest.broker import RunningBroker, running_broker
+from klammtest.broker import RunningBroker, pause_past_session, running_broker
 from klammtest.clients.grouping import commit, commit_fields, joined, stored, sync
 from klammtest.requests import metadata
 from klammtest.waiting import within
@@ -80,7 +80,7 @@ class PausedCoordinator:
             old = _member(wire, group)
             if commit(wire, group, {(TOPIC, 0): 100}, old)[TOPIC, 0] is not ErrorCode.none:
                 total.wrong(i, "the first commit was refused")
-            _sleep_past_session(sleeper, number, tree)
+            pause_past_session(sleeper, number, tree)
             if not within(lambda: _coordinator(other, group) == 1 - number):
                 total.wrong(i, "nobody took the group over")
             with WireClient(other.bootstrap) as successor:
@@ -144,17 +144,6 @@ def _stored(sleeper: RunningBroker, other: RunningBroker, group: str) -> int:
                     return int(found.committed_offset)
         time.sleep(0.05)
     return -2
-
-
-def _sleep_past_session(broker: RunningBroker, number: int, tree: Coordination) -> None:
-    """One that is stopped while it holds the tree's lock goes on for a moment, and is stopped again."""
-    for _ in range(10):
-        broker.pause()
-        if within(lambda: tree.exists(paths.broker(number)) is None, 10.0):
-            return
-        broker.resume()
-        time.sleep(0.05)
-    raise RuntimeError("the coordinator's session did not expire")
 
 
 CAMPAIGNS = [PausedCoordinator()]

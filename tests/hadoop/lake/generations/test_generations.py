@@ -21,12 +21,10 @@ import pytest
 import yaml
 from pyarrow.dataset import dataset
 from pyspark.sql import DataFrame, SparkSession
-from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
-from klamm.hadoop.lake.cli import app
 from klamm.hadoop.lake.contents import Rows
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.generations.compact import CompactJob
@@ -55,6 +53,8 @@ from klammtest.hadoop.lake import (
     job,
     payload,
 )
+from klammtest.hadoop.lakes import Unsure
+from klammtest.hadoop.lakes import klamm_lake as run
 
 WEEK = 7 * 86_400.0
 HOUR = 3600.0
@@ -352,14 +352,6 @@ def test_of_two_compactions_at_once_one_publishes_and_the_other_leaves_nothing(
     assert intact(str(tmp_path), generations=1)
 
 
-class Unsure(LocalPublisher):
-    """The rename happens, and its answer is lost."""
-
-    def publish(self, staging: str, target: str) -> None:
-        super().publish(staging, target)
-        raise LakeError("no answer in time")
-
-
 def test_a_generation_whose_rename_was_not_answered_is_published(spark: SparkSession, tmp_path: Path) -> None:
     filled(spark, str(tmp_path))
     assert compactor(spark, str(tmp_path), publisher=Unsure()).run(TOPIC) is not None
@@ -534,10 +526,6 @@ def test_two_gcs_at_once_remove_a_generation_once(superseded: Path) -> None:
 
 
 # The commands
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def klamm_lake(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

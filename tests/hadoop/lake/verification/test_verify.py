@@ -21,13 +21,12 @@ import pytest
 import yaml
 from pyarrow import parquet
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner, Result
 
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
 from klamm.hadoop.avro.jar import have_avro_jar
-from klamm.hadoop.lake.cli import DAMAGED, app
+from klamm.hadoop.lake.cli import DAMAGED
 from klamm.hadoop.lake.files import LakeFiles, LocalFiles, lake_files
 from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.listing import loads_of
@@ -37,6 +36,7 @@ from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.interface import LakeUnavailableError
 from klammtest.hadoop.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
 from klammtest.hadoop.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
+from klammtest.hadoop.lakes import klamm_lake as run
 
 BOUNDS = Bounds(0, 253_402_300_799_000_000)
 
@@ -502,10 +502,6 @@ def test_a_planted_damage_is_found(
     lines = [finding.line() for finding in proof.findings]
     assert any(f.load == load and f.kind == kind and re.search(words, f.line()) for f in proof.findings), lines
     assert not any("\n" in line for line in lines)
-
-
-def run(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_verify_says_by_its_exit_status_what_it_found(original: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of lakes for tests of reading: put where a lake is, whatever its scheme."""
+"""Lakes for tests: files put where a lake is, whatever its scheme; `klamm lake`; a publisher whose answers are lost."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Final
 
 import requests
 from hdfs import InsecureClient
+from typer.testing import CliRunner, Result
 
-from klamm.hadoop.publishing.local import local_path
+from klamm.hadoop.lake.cli import app
+from klamm.hadoop.publishing.interface import LakeError
+from klamm.hadoop.publishing.local import LocalPublisher, local_path
 
 SCHEMES: Final = ("file", "hdfs")
 """What a lake is read on in tests."""
@@ -47,3 +50,16 @@ def files_below(folder: Path) -> dict[str, bytes]:
     """All files of a local lake, to be put elsewhere; without the checksums that Hadoop keeps on `file:`."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc")
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def klamm_lake(*arguments: str) -> Result:
+    """`klamm lake …` in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+class Unsure(LocalPublisher):
+    """The rename happens, and its answer is lost."""
+
+    def publish(self, staging: str, target: str) -> None:
+        super().publish(staging, target)
+        raise LakeError("no answer in time")

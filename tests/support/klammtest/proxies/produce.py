@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from enum import StrEnum
 from types import TracebackType
 
-from klammtest.proxies.tcp import Link, TcpProxy, framed, frames
+from klammtest.proxies.tcp import Link, TcpProxy
+from klammtest.wire import framed, frames
 
 PRODUCE = 0
 

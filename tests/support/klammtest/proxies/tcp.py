@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
 _CHUNK = 65_536
-_LARGEST_FRAME = 128 * 1024 * 1024
 _WAIT_S = 60.0
 
 
@@ -128,23 +126,3 @@ def _cut(*ends: socket.socket) -> None:
     for end in ends:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)
-
-
-def frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Kafka's frames without their lengths; ends at a length that none has."""
-    data = bytearray()
-    for piece in pieces:
-        data += piece
-        while len(data) >= 4:
-            (size,) = struct.unpack_from(">i", data)
-            if not 0 <= size <= _LARGEST_FRAME:
-                return
-            if len(data) < 4 + size:
-                break
-            yield bytes(data[4 : 4 + size])
-            del data[: 4 + size]
-
-
-def framed(body: bytes) -> bytes:
-    """With its length in front."""
-    return struct.pack(">i", len(body)) + body

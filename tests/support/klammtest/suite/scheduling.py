@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[3]
+ROOT: Final = Path(__file__).resolve().parents[4]
 COSTS: Final = ROOT / "tests" / "costs.json"
 UNKNOWN_S: Final = 30.0
 """Of a unit that was not measured: it starts early, which costs nothing if it is short."""

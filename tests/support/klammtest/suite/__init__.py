@@ -1,0 +1,1 @@
+"""What the run of the suite itself needs: its order, leaked sockets, the wheel."""
