@@ -63,7 +63,9 @@ class AuditTopic:
 
 
 class MemoryOffsets:
-    """Offsets in memory; `fail` commits from now on are refused."""
+    """An `OffsetStore` in memory; `fail` commits from now on are refused."""
+
+    needs_coordination = True
 
     def __init__(self) -> None:
         self.offsets: dict[TopicPartition, CommittedOffset] = {}
@@ -94,6 +96,9 @@ class MemoryOffsets:
 
     def groups(self) -> list[str]:
         return [AUDIT_GROUP]
+
+    def close(self) -> None:
+        return
 
 
 class MemoryLogs:

@@ -121,9 +121,9 @@ def read_all(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1
     return found
 
 
-def fill(directory: Path, count: int = 40, **config: object) -> PartitionLog:
+def fill(directory: Path, count: int = 40, *, segment_bytes: int = 1 << 30) -> PartitionLog:
     """A log of `count` batches of one record each, "%04d" ten times over, of producer 1; the leader epoch grows."""
-    log = open_log(directory, index_interval_bytes=200, **config)
+    log = open_log(directory, index_interval_bytes=200, segment_bytes=segment_bytes)
     for n in range(count):
         append(log, batch([b"%04d" % n * 10], timestamp_ms=START_MS + n, producer=(1, 0, n)), leader_epoch=n // 15)
     return log
