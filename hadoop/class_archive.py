@@ -1,7 +1,7 @@
 """`python -m klamm.hadoop.class_archive`: makes the archive of Spark's classes (see `klamm.core.spark_jvm`).
 
-A small job does with Spark what a load and a reader do: Python workers, a shuffle, Parquet by directory, read back, and
-Hadoop's client.
+A small job uses the parts of Spark that a load and a reader use: Python workers, a shuffle, writing and reading Parquet
+by directory, and Hadoop's client.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _END_S = 300.0
 _NOWHERE = "hdfs://127.0.0.1:1/"
-"""Nobody listens on the port."""
+"""A port on which no process listens."""
 
 
 def make_archive() -> Path | None:
-    """None where there is no Java; `KlammError` when none was written."""
+    """Returns the archive's path; None without Java. Raises `KlammError` if no archive was written."""
     archive = archive_file()
     if archive is None or archive.exists():
         return archive
@@ -38,12 +38,12 @@ def make_archive() -> Path | None:
         _run_job(Path(folder, "lake"), recording_options(made))
         if not made.exists():
             raise KlammError(f"Java wrote no archive of Spark's classes to {made}")
-        made.rename(archive)  # whole or not at all, whoever else makes one
+        made.rename(archive)  # replaced atomically: another process may make one too
     return archive
 
 
 def _run_job(path: Path, options: str) -> None:
-    # Not before: mostly the archive is there, and importing Spark takes longer than to see that.
+    # Imported late: mostly the archive exists, and importing Spark takes longer than checking that.
     from pyspark import SparkContext
     from pyspark.sql import functions as sf
 

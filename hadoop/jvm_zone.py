@@ -1,8 +1,8 @@
 """The time zone of Spark's JVMs, by which Spark reads and writes the timestamps of ORC files.
 
-ORC's `timestamp` is what a clock shows, and Spark takes its JVM's default zone for that clock, whatever the session's
-zone is. Files that are written in one zone and read in another have other instants, and of the hour that comes twice
-when clocks are set back one is lost. So ORC is read and written in UTC alone.
+ORC's `timestamp` is a local time, and Spark uses its JVM's default zone for it, whatever the session's zone is. Files
+that are written in one zone and read in another get other instants, and one of the two hours when clocks are set back
+is lost. So ORC is read and written only in UTC.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from klamm.core.errors import ConfigError
 
 UTC_OPTION: Final = "-Duser.timezone=UTC"
 _TASKS: Final = 8
-"""So many look at the zone of the JVM that they run in: executors of one Spark are started alike."""
+"""The number of tasks that check the zone of their JVM; all executors of one Spark are started in the same way."""
 _UTC: Final = frozenset({"UTC", "GMT", "Z", "UCT", "Zulu", "Universal", "Etc/UTC", "Etc/GMT", "Etc/UCT", "Etc/Zulu"})
 
 
 def check_zone(session: SparkSession, formats: Iterable[str]) -> None:
-    """`ConfigError` where one of the formats is orc and a JVM that runs tasks is not in UTC."""
+    """Raises `ConfigError` if one of the formats is orc and a JVM that runs tasks is not in UTC."""
     if "orc" not in formats:
         return
     zones = session.range(0, _TASKS, 1, _TASKS).selectExpr("java_method('java.time.ZoneId', 'systemDefault') zone")

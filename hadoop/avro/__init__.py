@@ -1,1 +1,1 @@
-"""Spark's own Avro package, which PySpark does not bring: for lakes with `format: avro`."""
+"""Spark's own Avro package, which PySpark does not include: for lakes with `format: avro`."""

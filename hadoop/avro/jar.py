@@ -25,7 +25,8 @@ def have_avro_jar() -> bool:
 
 
 def find_avro_jar() -> str:
-    """The jar's path, copied first where it is not there yet. `ConfigError` in one line where that is not possible."""
+    """Returns the jar's path; copies the jar first if it is missing. Raises `ConfigError` in one line if that is not
+    possible."""
     found = sorted(_JARS.find().glob("spark-avro_*.jar"))
     if not found:
         raise ConfigError(f"{_JARS.folder()} holds no spark-avro_….jar")
@@ -33,7 +34,7 @@ def find_avro_jar() -> str:
 
 
 def with_avro(spark_config: Mapping[str, str], format_: str) -> dict[str, str]:
-    """Spark's configuration with what files of this format need; spark-avro that the user names stays the user's."""
+    """Adds to Spark's configuration what files of this format need; a spark-avro that the user names is kept."""
     named = any("spark-avro" in spark_config.get(key, "") for key in _OF_SPARK)
     if format_ != AVRO or named:
         return dict(spark_config)

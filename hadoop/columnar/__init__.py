@@ -1,6 +1,6 @@
 """A load's rows from the brokers to Parquet files without Spark's rows: Arrow columns all the way.
 
-Where Spark runs on one machine (`local[…]`, as `klamm load` starts it), its tasks are given work that Python does:
+If Spark runs on one machine (`local[…]`, as `klamm load` starts it), its tasks do their work in Python:
 
     chunks.py   read ranges of offsets, decode them, leave the rows on disk, apart by directory
     files.py    write the rows of one directory as Parquet files, read them back and count

@@ -1,6 +1,6 @@
 """Reading: ranges of offsets become chunks on disk, each the rows of one directory in the order of their offsets.
 
-A chunk is an Arrow stream in a file of its task's; who needs it maps the file and copies nothing. A task keeps at most
+A chunk is an Arrow stream in a file of its task; readers map the file and copy nothing. A task keeps at most
 `BUFFER_BYTES` of rows in memory.
 """
 
@@ -26,7 +26,8 @@ from .tally import Tallies, Tally, add
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 _FEW_ROWS: Final = 1_000
-"""Batches smaller than this are joined: each column of each costs as much again as some hundred values."""
+"""Batches smaller than this are joined: each column of a batch has a fixed cost equal to that of some hundred
+values."""
 _NO_VALUE: Final = "__HIVE_DEFAULT_PARTITION__"
 _INVALID_PLACE: Final = np.iinfo(np.int64).min
 
@@ -53,7 +54,8 @@ class Read:
 
 
 class ReadRanges:
-    """Reads the ranges whose numbers it gets; what `mapPartitions` is given. Chunks go to files in `folder`."""
+    """Reads the ranges with the given numbers; the function for `mapPartitions`. Chunks are written to files in
+    `folder`."""
 
     def __init__(self, options: ReadOptions, ranges: Sequence[OffsetRange], format_: RowFormat, folder: str) -> None:
         self._options = options
@@ -73,7 +75,7 @@ class ReadRanges:
 
 
 class _Rows:
-    """Those of one range, apart by day or hour."""
+    """The rows of one range, separated by day or hour."""
 
     def __init__(self, format_: RowFormat, range_: OffsetRange, folder: Path) -> None:
         self._format = format_
@@ -99,7 +101,7 @@ class _Rows:
             self.flush()
 
     def flush(self) -> None:
-        """Writes what is held."""
+        """Writes the rows in memory."""
         if not self._held:
             return
         path = self._folder / f"{uuid.uuid4().hex}.arrow"
@@ -123,7 +125,7 @@ class _Rows:
 
 
 def _split(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each place, in their order. Mostly a batch has few places, one after the other."""
+    """Yields the rows of each place, in their order. Mostly a batch has few places, one after the other."""
     codes = places.view(pa.int64()).fill_null(_INVALID_PLACE).to_numpy(zero_copy_only=False)
     starts = _starts(codes)
     if len(set(codes[starts].tolist())) < len(starts):
@@ -136,7 +138,7 @@ def _split(rows: pa.RecordBatch, places: pa.Array) -> Iterator[tuple[int, pa.Rec
 
 
 def _starts(codes: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Where another value begins."""
+    """The positions at which the value changes."""
     return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])
 
 

@@ -1,7 +1,7 @@
 """Writing: the chunks of one directory become Parquet files, which are read back and counted.
 
-Spark reads the files as its own: the same types in Parquet, the codec that it is told to write with, and in each footer
-what Spark writes there.
+Spark reads the files like its own: they have the same Parquet types, the configured codec, and Spark's metadata in each
+footer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _COUNT_ROWS: Final = 131_072
 
 
 def spark_metadata(schema: pa.Schema) -> dict[str, str]:
-    """The schema as Spark writes it into footers, and the version by whose calendar dates are written."""
+    """The schema as Spark writes it into footers, and the Spark version that determines the calendar of dates."""
     return {_SCHEMA: from_arrow_schema(schema).json(), _VERSION: pyspark.__version__}
 
 
@@ -51,7 +51,7 @@ class Window:
 
 @dataclass(slots=True)
 class Written:
-    """A file, by its path below the load, and what it holds."""
+    """A file, by its path below the load, and its content."""
 
     name: str
     size: int
@@ -60,7 +60,7 @@ class Written:
 
 
 class WriteFiles:
-    """Writes the chunks of each directory that it gets below `folder`; what `mapPartitions` is given."""
+    """Writes the chunks of each given directory below `folder`; the function for `mapPartitions`."""
 
     def __init__(
         self, folder: str, codec: str, target_size: int, window_ms: int, metadata: Mapping[str, str] | None = None
@@ -79,7 +79,7 @@ class WriteFiles:
                 yield self._count(path)
 
     def _write(self, chunks: tuple[Chunk, ...]) -> Iterator[Path]:
-        """Each file when it is whole."""
+        """Yields each file when it is complete."""
         writer: pq.ParquetWriter | None = None
         sink: Any = None
         for table in _groups(chunks):
@@ -110,7 +110,7 @@ class WriteFiles:
         return folder / f"part-{uuid.uuid4().hex}{codec}.parquet"
 
     def _count(self, path: Path) -> Written:
-        """Of the file as it is on disk. `KlammError` when its rows are not in order, or are there twice."""
+        """Counts the file as it is on disk. Raises `KlammError` if its rows are not in order, or occur twice."""
         written = Written(str(path.relative_to(self._folder)), path.stat().st_size)
         windows: dict[tuple[int, int], Window] = {}
         before = (-1, -1)
@@ -147,7 +147,7 @@ def _groups(chunks: Iterable[Chunk]) -> Iterator[pa.Table]:
 
 
 def _table(chunk: Chunk) -> pa.Table:
-    """Of the mapped file: its pages are the kernel's."""
+    """Reads the chunk from the mapped file; its pages belong to the kernel."""
     source = pa.memory_map(chunk.file)
     source.seek(chunk.at)
     with pa.ipc.open_stream(source, options=pa.ipc.IpcReadOptions(use_threads=False)) as stream:
@@ -184,7 +184,7 @@ def _windows(
 
 
 def _starts(partitions: np.ndarray[Any, Any], windows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Where another partition or window begins."""
+    """The positions at which the partition or window changes."""
     changes = (partitions[1:] != partitions[:-1]) | (windows[1:] != windows[:-1])
     return np.concatenate([[0], np.flatnonzero(changes) + 1])
 

@@ -1,4 +1,4 @@
-"""One load's rows as Parquet files: read, decide which rows go to which file, write, and prove that nothing is lost."""
+"""Writes one load's rows as Parquet files: reads, assigns rows to files, writes, and proves that nothing is lost."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from .files import WriteFiles, Written, spark_metadata
 from .tally import Tallies, add
 
 TASK_OFFSETS: Final = 50_000
-"""A task of reading has at least so many, so that a small load does not start a worker for each partition."""
+"""The least offsets of a reading task, so that a small load does not start a worker for each partition."""
 TASK_BYTES: Final = 8 * 1024 * 1024
-"""The same of writing, in bytes of chunks."""
+"""The same for a writing task, in bytes of chunks."""
 _SHRINKS: Final = 3
-"""So many bytes of chunks are a byte of Parquet, or more."""
+"""Bytes of chunks per byte of Parquet, at least."""
 _CODEC: Final = "spark.sql.parquet.compression.codec"
 _CODECS: Final[Mapping[str, str]] = {
     "snappy": "snappy", "zstd": "zstd", "gzip": "gzip", "none": "none", "uncompressed": "none",
@@ -69,7 +69,7 @@ class ColumnarJob:
         self._progress = progress
 
     def serves(self, context: SparkContext, format_: RowFormat) -> bool:
-        """Where Spark's tasks run on this machine, and nothing is asked for that only Spark's own writer does."""
+        """Whether Spark's tasks run on this machine, and no option requires Spark's own writer."""
         if self._files.name != "parquet" or format_.quarantine or not re.match(r"local(\[|$)", context.master or ""):
             return False
         settings = dict(context.getConf().getAll())
@@ -80,8 +80,8 @@ class ColumnarJob:
         return not any(_has_void(field.type) for field in format_.columns())
 
     def write(self, session: SparkSession, path: str, ranges: list[OffsetRange], format_: RowFormat) -> Counts:
-        """All rows of the ranges below `path`, counted from the files. `LakeError` when the files do not hold exactly
-        what was read."""
+        """Writes all rows of the ranges below `path`, and counts them from the files. Raises `LakeError` if the files
+        do not hold exactly the rows that were read."""
         tasks = self._tasks(ranges)
         context = session.sparkContext
         with _scratch() as scratch:
@@ -112,7 +112,7 @@ class ColumnarJob:
         sizes = {number: sum(chunk.size for chunk in piece) for number, piece in enumerate(pieces)}
         most = min(len(pieces), 2 * context.defaultParallelism, -(-sum(sizes.values()) // TASK_BYTES))
         here = self._publisher.folder(path)
-        # Not where they are to stay: a task that is run again may leave a file that nobody names.
+        # Not their final place: a task that is run again may leave a file that is not in the result.
         folder = scratch / "files" if here is None else here / TEMPORARY
         codec = _CODECS[context.getConf().get(_CODEC, "snappy") or ""]
         writer = WriteFiles(str(folder), codec, self._files.target_size, self._window_ms, metadata)
@@ -156,7 +156,7 @@ class ColumnarJob:
 
 
 def packed(sizes: Mapping[int, int], bins: int) -> list[list[int]]:
-    """The keys in so many bins of about the same size, the largest ones first; none is empty."""
+    """Distributes the keys over `bins` bins of about the same size, the largest keys first; no bin is empty."""
     found: list[list[int]] = [[] for _ in range(min(bins, len(sizes)))]
     full = [0] * len(found)
     for number in sorted(sizes, key=lambda number: -sizes[number]):
@@ -167,8 +167,8 @@ def packed(sizes: Mapping[int, int], bins: int) -> list[list[int]]:
 
 
 def pieces_of(chunks: Iterable[Chunk], target_size: int) -> list[tuple[Chunk, ...]]:
-    """The chunks of each directory in the order of partition and offset; those of a large one in several parts, which
-    are written at once."""
+    """Groups the chunks by directory, in the order of partition and offset; a large directory is split into parts that
+    are written concurrently."""
     directories: dict[str, list[Chunk]] = {}
     for chunk in sorted(chunks, key=lambda chunk: (chunk.directory, chunk.partition, chunk.first)):
         directories.setdefault(chunk.directory, []).append(chunk)
@@ -186,7 +186,7 @@ def pieces_of(chunks: Iterable[Chunk], target_size: int) -> list[tuple[Chunk, ..
 
 
 def _run(context: SparkContext, bins: list[list[Any]], work: Callable[[Iterable[Any]], Iterator[Item]]) -> list[Item]:
-    """A task for each bin."""
+    """Runs one task per bin."""
     if not bins:
         return []
 
@@ -199,7 +199,8 @@ def _run(context: SparkContext, bins: list[list[Any]], work: Callable[[Iterable[
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder where Spark keeps its own files, which it removes when it ends, whatever becomes of us."""
+    """A temporary folder in Spark's local directory, which Spark removes when it ends, even if this process is
+    killed."""
     folder = Path(tempfile.mkdtemp(prefix="load-", dir=Path(SparkFiles.getRootDirectory()).parent))
     try:
         yield folder
@@ -208,7 +209,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def _has_void(kind: pa.DataType) -> bool:
-    """Parquet has no column of nulls alone; Spark says so."""
+    """Whether a type has a column of nulls only, which Parquet does not support; Spark then raises the error."""
     if pa.types.is_null(kind):
         return True
     return any(_has_void(kind.field(n).type) for n in range(kind.num_fields))

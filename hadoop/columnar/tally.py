@@ -1,4 +1,4 @@
-"""How many offsets there are, and a sum of them by which two sets of offsets are told apart."""
+"""The number of offsets, and a hash sum that distinguishes sets of offsets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MASK = 2**64 - 1
 @dataclass(frozen=True, slots=True)
 class Tally:
     """`digest` is the sum of a 64-bit hash of each offset, so that parts can be added in any order. Two multisets of
-    offsets that have both in common are the same, but for a chance of 1 in 2^64."""
+    offsets with equal count and digest are the same, except with a probability of 1 in 2^64."""
 
     count: int = 0
     digest: int = 0

@@ -24,8 +24,8 @@ def have_jars() -> bool:
 
 
 def find_class_path() -> str:
-    """The jars as a class path, copied first where they are not there yet. `ConfigError` says in one line why that is
-    not possible here."""
+    """Returns the jars as a class path; copies them first if they are missing. Raises `ConfigError` in one line if that
+    is not possible."""
     return str(_JARS.find() / "*")
 
 

@@ -39,7 +39,7 @@ SMALL: Final = {
     "dfs.blockreport.initialDelay": "0s",
     "dfs.heartbeat.interval": "1s",
 }
-"""Settings of servers on one machine, which are to start quickly."""
+"""Settings for servers on one machine that start quickly."""
 _LOG4J: Final = """log4j.rootLogger=WARN, console
 log4j.logger.org.apache.hadoop.util.NativeCodeLoader=ERROR
 log4j.appender.console=org.apache.log4j.ConsoleAppender
@@ -51,7 +51,7 @@ _WEB_XML: Final = '<web-app xmlns="http://java.sun.com/xml/ns/javaee" version="2
 
 
 class HdfsError(KlammError):
-    """The HDFS server cannot be started, or does not answer; names its log."""
+    """The HDFS server cannot be started, or does not respond; the message names its log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class HdfsServer:
 
     @property
     def web_url(self) -> str:
-        """Where the NameNode answers WebHDFS."""
+        """The address of the NameNode's WebHDFS."""
         return f"http://{HOST}:{self.ports.name_node_http}"
 
     @property
@@ -151,7 +151,7 @@ class HdfsServer:
                 process.stop()
 
     def kill(self) -> None:
-        """With SIGKILL, as a crash: what was acknowledged is on its disks."""
+        """Kills both with SIGKILL, like a crash: acknowledged data is on disk."""
         processes, self.name_node, self.data_node = (self.data_node, self.name_node), None, None
         for process in processes:
             if process is not None:
@@ -216,7 +216,7 @@ class HdfsServer:
         return state is not None and state.get("FSState") == "Operational" and state.get("NumLiveDataNodes", 0) > 0
 
     def _bean(self, name: str) -> dict[str, Any] | None:
-        """A metric bean of the NameNode; None while it does not answer."""
+        """A metric bean of the NameNode; None while it does not respond."""
         try:
             with urllib.request.urlopen(f"{self.web_url}/jmx?qry={name}", timeout=5) as answer:
                 beans = json.load(answer)["beans"]
@@ -231,7 +231,7 @@ def server_command(conf_dir: Path, log_dir: Path, main: str, *arguments: str) ->
 
 
 def write_configuration(conf_dir: Path, uri: str, hdfs: Mapping[str, str]) -> None:
-    """All that the servers and their clients read: `uri` is the file system, `hdfs` its hdfs-site.xml."""
+    """The configuration of the servers and their clients: `uri` is the file system, `hdfs` its hdfs-site.xml."""
     for server in ("hdfs", "datanode"):
         web = conf_dir / "webapps" / server / "WEB-INF"
         web.mkdir(parents=True, exist_ok=True)

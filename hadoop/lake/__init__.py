@@ -1,1 +1,1 @@
-"""A lake read without a JVM: its files, its manifests, and the proof that it holds each offset once."""
+"""Reads a lake without a JVM: its files, its manifests, and the proof that it contains each offset once."""

@@ -1,5 +1,5 @@
-"""`klamm lake`: what a lake holds, and the proof that it is whole, without Spark and without a JVM; its upkeep, with
-them where they are needed."""
+"""`klamm lake`: lists and verifies a lake without Spark and without a JVM; compacts it and removes garbage, with them
+where needed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAMAGED = 3
 """The exit status of `verify` when it found damage; 1 when it could not read the lake."""
 FEW: Final = 12
 ENDS: Final = 5
-"""Of longer lists than `FEW` so many of the first and of the last are shown."""
+"""The number of first and of last entries that are shown of lists longer than `FEW`."""
 _AGE: Final = re.compile(r"(\d+)\s*([smhd])\Z")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "partition")
@@ -68,7 +68,8 @@ All = Annotated[
 
 @dataclass(frozen=True)
 class Lake:
-    """A lake that a user named, as a sink or by its path; then `config` has defaults, and `bounds` are not known."""
+    """A lake that a user named by a sink, or by its path; with a path, `config` has defaults and `bounds` are
+    unknown."""
 
     config: HadoopSinkConfig
     webhdfs: str | None
@@ -230,8 +231,8 @@ def _parsed(option: str, text: str, parse: Callable[[str], int]) -> int:
 
 
 def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
-    """By a sink's name, or by a path, for which no file is needed. `ConfigError` when it is neither, and where there
-    can be no lake."""
+    """Finds the lake by a sink's name, or by a path, which needs no file. Raises `ConfigError` if it is neither, or if
+    there can be no lake."""
     if lake is not None and _is_path(lake):
         placed = _placed(lake)
         return Lake(placed, webhdfs or _webhdfs_of(config, placed.path), None)
@@ -245,7 +246,7 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         )
     name, chosen = choose(settings, lake)
     sink = chosen.choice.config
-    if not isinstance(sink, HadoopSinkConfig):  # `choose` has seen to it
+    if not isinstance(sink, HadoopSinkConfig):  # `choose` has checked it
         raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")
     if (found := sink.local_file_in_the_way()) is not None:
         raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
@@ -266,7 +267,7 @@ def _placed(path: str) -> HadoopSinkConfig:
 
 
 def _webhdfs_of(config: Path, path: str) -> str | None:
-    """Where the file says that WebHDFS is, of the sink that has this lake or holds it; None when it does not."""
+    """The `webhdfs.url` in the file, of the sink whose path is this lake or contains it; None without one."""
     if urlsplit(path).scheme != HDFS_SCHEME or not named(config):
         return None
     sinks = (sink.choice.config for sink in load_settings(config).sinks.values())
@@ -280,7 +281,7 @@ def _is_path(text: str) -> bool:
 
 
 def _topics(files: LakeReader, root: str) -> list[str]:
-    """`KlammError` when there is none: a mistyped path looks like an empty lake, of which nothing is proved."""
+    """Raises `KlammError` if there is no topic: a mistyped path looks like an empty lake, which proves nothing."""
     try:
         topics = topics_of(files, root)
     except LakeUnavailableError:
@@ -299,8 +300,8 @@ def _chosen_topics(files: LakeReader, root: str, topic: str | None) -> list[str]
 
 
 def _layout(files: LakeReader, root: str, topic: str) -> TopicLayout:
-    """`ConfigError` when the lake has other topics; `KlammError` when it has none, is not there, or has a file of the
-    topic's name."""
+    """Raises `ConfigError` if the lake has only other topics; `KlammError` if it has none, does not exist, or has a
+    file of the topic's name."""
     layout = TopicLayout(root, topic)
     check_topic(files, layout)
     if not files.names(layout.base):
@@ -437,7 +438,8 @@ def _print(rows: Sequence[Mapping[str, Any]], as_json: bool, columns: Sequence[s
 
 
 def _print_few(rows: Sequence[Mapping[str, Any]], columns: Sequence[str], what: str, few: int | None) -> None:
-    """A table; of more than `few` rows the first and the last, and a line that says how many are left out."""
+    """Prints a table; of more than `few` rows, only the first and the last, and a line with the number of rows left
+    out."""
     if few is None or len(rows) <= few:
         _print(rows, False, columns)
         return

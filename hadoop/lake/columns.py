@@ -1,7 +1,7 @@
-"""Columns of loads that were made under different schemas, brought together.
+"""Merges the columns of loads that were made under different schemas.
 
 The columns are those of the newest schema in its order, then those that only older ones have; fields of nested records
-too. Types are those of the newest schema, widened where an older one holds more. What is missing is null.
+too. Types are those of the newest schema, widened if an older type has a larger range. Missing columns are null.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from klamm.core.errors import SchemaError
 
 _MAX_DIGITS: Final = 38
 
-# Avro's promotions: what a reader of the right type takes from a writer of the left one.
+# Avro's promotions: a reader of the right type accepts a writer of the left type.
 _PROMOTED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
     IntegerType: (LongType, FloatType, DoubleType),
     LongType: (FloatType, DoubleType),
@@ -42,13 +42,13 @@ _PROMOTED: Final[dict[type[DataType], tuple[type[DataType], ...]]] = {
 
 
 def merged(schemas: Iterable[StructType]) -> StructType:
-    """One schema that holds them all; the newest comes first. `SchemaError` where a column has types of which none
-    holds the other."""
+    """Returns one schema that covers all of them; the newest comes first. Raises `SchemaError` for a column whose types
+    have no common type."""
     return reduce(lambda newer, older: _merged_struct(newer, older, ""), schemas)
 
 
 def aligned(have: StructType, want: StructType) -> list[Column]:
-    """The columns of `want` from those of `have`, of which `want` is a merger."""
+    """Selects the columns of `want`, a merged schema, from those of `have`."""
     mine = {field.name: field.dataType for field in have}
     return [
         (_as(sf.col(quoted(f.name)), mine[f.name], f.dataType) if f.name in mine else _null(f.dataType)).alias(f.name)
@@ -90,8 +90,8 @@ def _merged(newer: DataType, older: DataType, path: str) -> DataType:
 
 
 def _wider(newer: DataType, older: DataType) -> DataType | None:
-    """A type that holds the values of both as they are; None where there is none. An older type that promotes to the
-    newer one is another matter: readers have chosen that."""
+    """A type that holds the values of both unchanged; None without one. An older type that Avro promotes to the newer
+    one is handled separately, because readers have chosen that."""
     if isinstance(newer, DecimalType) and isinstance(older, DecimalType):
         scale = max(newer.scale, older.scale)
         digits = max(newer.precision - newer.scale, older.precision - older.scale) + scale

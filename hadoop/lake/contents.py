@@ -1,7 +1,7 @@
-"""What a data file of a load holds, decoded whole: where each row comes from, without Spark.
+"""Reads a whole data file of a load without Spark, and returns where each row comes from.
 
-Every column is read, and page checksums are verified, so that a file that was cut or changed is found; only the lake's
-own columns are kept.
+Every column is decoded, and page checksums are verified, so that a truncated or changed file is detected; only the
+lake's own columns are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NEEDED: Final = {
 END_OFFSET: Final = "_end_offset"
 LOAD: Final = "load"
 _MORE: Final = {END_OFFSET: pa.int64(), LOAD: pa.int64()}
-"""Columns that only some files have: those below `_bad`, and those of generations."""
+"""Columns that only some files have: files below `_bad`, and files of generations."""
 _BATCH_ROWS: Final = 65_536
 _TOO_FAR: Final = "out of range for nanosecond resolution"
 """What pyarrow says of an ORC timestamp that it cannot hold."""
@@ -56,8 +56,8 @@ class Rows(NamedTuple):
 
 
 def read_rows(files: LakeFiles, path: str, more: str | None = None) -> Rows:
-    """`LakeError` in one line when the file cannot be read to its end, or lacks a column. `more`: `END_OFFSET`, `LOAD`,
-    or neither."""
+    """Raises `LakeError` in one line if the file cannot be read to its end, or lacks a column. `more`: `END_OFFSET`,
+    `LOAD`, or neither."""
     reader = _READERS.get(path.rpartition(".")[2])
     if reader is None:
         raise LakeError(f"{path} is no .parquet, .orc or .avro file")
@@ -69,7 +69,7 @@ def read_rows(files: LakeFiles, path: str, more: str | None = None) -> Rows:
         raise
     except KeyError as error:
         raise LakeError(f"{path} has no column {error.args[0]}") from error
-    except Exception as error:  # fastavro raises whatever damage leads it to
+    except Exception as error:  # fastavro may raise any exception on damaged data
         raise LakeError(
             f"{path} cannot be read: {str(error).strip().splitlines()[0][:200] or type(error).__name__}"
         ) from error
@@ -107,8 +107,8 @@ def _orc(file: BinaryIO) -> Iterator[pa.RecordBatch]:
 
 
 def _near_columns(opened: orc.ORCFile, stripe: int) -> pa.RecordBatch:
-    """Without columns that have a timestamp which pyarrow, with its nanoseconds, cannot hold, as 9999-12-31; the lake's
-    own are needed."""
+    """Reads the file without columns that have a timestamp beyond the range of pyarrow's nanoseconds, such as
+    9999-12-31; the lake's own columns are required."""
     columns: dict[str, pa.Array] = {}
     for name in opened.schema.names:
         try:

@@ -1,4 +1,4 @@
-"""What holds of a published directory's files, be it a load's or a generation's."""
+"""Checks that apply to the files of any published directory, of a load or of a generation."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _NAMED: Final = 3
-"""So many examples in a line."""
+"""The most examples in a line."""
 LocalTime = Callable[[Rows], Longs]
-"""The rows' timestamps as the clocks of their directories' time zone show them, in microseconds."""
+"""The rows' timestamps as local times of their directories' time zone, in microseconds."""
 
 
 def _utc(rows: Rows) -> Longs:
@@ -32,8 +32,8 @@ def _utc(rows: Rows) -> Longs:
 
 
 class PublishedDirectory:
-    """The directory `path` of a `what`, a load or a generation, whose manifest is the file `manifest`. `find` is told
-    of damage: its kind and a line."""
+    """The directory `path` of a `what`, a load or a generation, whose manifest is the file `manifest`. `find` is called
+    with damage: its kind and a line."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class PublishedDirectory:
         self._find = find
 
     def data_files(self, own: Iterable[str]) -> dict[str, int]:
-        """Its data files and their sizes. All that is neither one nor among its `own` files is foreign."""
+        """Its data files and their sizes. Any other file that is not among its `own` files is foreign."""
         there = dict(self._files.files(self._path))
         known = {*own, self._manifest, SUCCESS, OWNER}
         data = {}
@@ -85,8 +85,8 @@ class PublishedDirectory:
             self._find("history", f"{OWNER} is of job {job}, {self._manifest} of {job_id}")
 
     def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> Rows | None:
-        """A data file's rows, with the column `more`; None when it cannot be read. Rows in the directory of another
-        day or hour are found, by the clocks of `local`."""
+        """A data file's rows, with the column `more`; None if it cannot be read. Rows in the directory of another day
+        or hour are reported, by the local times of `local`."""
         try:
             rows = read_rows(self._files, f"{self._path}/{name}", more)
         except LakeUnavailableError:
@@ -118,8 +118,8 @@ class PublishedDirectory:
 
 
 def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
-    """Where a directory's time begins, and its length, in microseconds of its time zone's clocks. A day that does not
-    exist has no time."""
+    """The beginning and length of a directory's time span, in microseconds of local time. A day that does not exist has
+    none."""
     try:
         start = int((datetime.fromisoformat(day).replace(tzinfo=UTC) - _EPOCH).days) * _DAY_US
     except ValueError:
@@ -132,8 +132,8 @@ def _directory_span(day: str, hour: str | None) -> tuple[int, int]:
 
 
 def absent(present: Iterable[int], last: int) -> Iterator[tuple[int, int]]:
-    """The numbers from 1 to `last` that are not there, as runs of the first and the last of each: a stray number may be
-    as large as a time in seconds."""
+    """The missing numbers from 1 to `last`, as runs (first, last): a stray number may be as large as a time in
+    seconds."""
     before = 0
     for number in [*sorted(n for n in present if n <= last), last + 1]:
         if number > before + 1:

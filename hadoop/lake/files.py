@@ -18,7 +18,8 @@ class LakeFiles(LakeReader, Protocol):
     """`LakeReader`, and files opened for reading parts of them."""
 
     def open(self, path: str) -> BinaryIO:
-        """The file, seekable; only what is read is fetched. `LakeError` when it is not there or cannot be read."""
+        """Opens the file, seekable; fetches only the parts that are read. `LakeError` if it is missing or
+        unreadable."""
         ...
 
 

@@ -1,4 +1,5 @@
-"""A topic of a lake as a DataFrame: its loads, or a generation and the loads after it, as of a load or an instant."""
+"""Reads a topic of a lake as a DataFrame: its loads, or a generation and the loads after it, as of a load or an
+instant."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ LATEST: Final = "latest"
 LOAD: Final = "load"
 _DIRECTORIES: Final = ("dt", "hr")
 _THREADS: Final = 8
-"""So many schemas are asked for at a time: each is a small Spark job."""
+"""Schemas that are read concurrently; each read is a small Spark job."""
 
 
 def read_lake(
@@ -44,11 +45,11 @@ def read_lake(
     """The loads of a topic that are published now, all of each or nothing, each row once.
 
     `as_of`: the number of the newest load to be read, or an instant, which leaves out loads made later; an instant
-    without a zone is UTC. `generation`: read the loads that it holds from its larger files, and later loads as they
-    are; "latest" is the newest one, or none where there is none. The rows are the same. Columns are those of the newest
-    schema, then those that only older loads have; `dt` and `hr` are text. What is published after this call is not
-    read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`), for orc JVMs in
-    UTC. `ConfigError` when there is nothing to read.
+    without a zone is UTC. `generation`: read the loads that it contains from its larger files, and later loads from
+    their own; "latest" is the newest one, or none if there is none. The rows are the same. Columns are those of the
+    newest schema, then those that only older loads have; `dt` and `hr` are text. Loads published after this call are
+    not read. The files say which format they have; for avro the session needs spark-avro (`spark.jars`), for orc JVMs
+    in UTC. `ConfigError` when there is nothing to read.
     """
     if as_of is not None and (isinstance(as_of, bool) or not isinstance(as_of, int | datetime)):
         raise ConfigError(f"as_of: expected the number of a load or a datetime, got {as_of!r}")
@@ -71,7 +72,7 @@ def read_lake(
 
 
 def _generation(files: LakeReader, layout: TopicLayout, wanted: int | str | None) -> Generation | None:
-    """The one that is asked for, when it is of these loads."""
+    """The wanted generation, if it was made from these loads."""
     if wanted is None:
         return None
     if wanted == LATEST:
@@ -86,8 +87,8 @@ def _generation(files: LakeReader, layout: TopicLayout, wanted: int | str | None
 
 
 def check_source(files: LakeReader, layout: TopicLayout, generation: Generation) -> None:
-    """`LakeError` unless the newest load of the generation is the one that is there. It tells another topic's loads
-    from these; `klamm lake verify` compares every load."""
+    """Raises `LakeError` unless the newest load of the generation is the present one. This detects another topic's
+    loads; `klamm lake verify` compares every load."""
     last = generation.loads[-1]
     data = files.read(f"{layout.load(last.load)}/{OFFSETS}")
     if data is None or digest(data) != last.digest:
@@ -106,7 +107,7 @@ def _newest(entries: Sequence[LoadEntry], chosen: Generation | None, as_of: int 
     until = as_of if as_of.tzinfo else as_of.replace(tzinfo=UTC)
     made = [(merged.load, merged.created) for merged in (chosen.loads if chosen else ())]
     made += [(load.number, load.created) for load in entries]
-    # A load is not read without those before it: the clock of their drivers may have been ahead.
+    # A load is not read without the earlier ones: the clock of their drivers may have been ahead.
     return max((number for number, created in made if created <= until), default=0)
 
 
@@ -127,7 +128,7 @@ class Part:
 
 
 def parts_of(layout: TopicLayout, loads: Iterable[LoadEntry]) -> list[Part]:
-    """Of each load that has rows for readers."""
+    """One part for each load that has rows for readers."""
     return [_part(layout.base, layout.load(load.number), load.readable[0], False) for load in loads if load.readable]
 
 
@@ -144,7 +145,7 @@ def _part(base: str, path: str, name: str, numbered: bool) -> Part:
 
 
 def partitioning(parts: Iterable[Part]) -> tuple[str, ...]:
-    """The directories that all of them have."""
+    """The directory columns that all loads have."""
     found = {part.partition_by for part in parts}
     return _DIRECTORIES if found == {_DIRECTORIES} else _DIRECTORIES[:1]
 
@@ -177,7 +178,7 @@ def _read(
     spark: SparkSession, parts: Sequence[Part], have: StructType, want: StructType, directories: tuple[str, ...]
 ) -> DataFrame:
     first = parts[0]
-    # Given here, their types do not depend on which values there are.
+    # Set here, so that their types do not depend on the values.
     places: Mapping[str, StructField] = {
         LOAD: StructField(LOAD, IntegerType()),
         **{name: StructField(name, StringType()) for name in first.partition_by},

@@ -1,4 +1,4 @@
-"""The lake's layout: where a topic's loads, staging directories and markers are.
+"""The lake's layout: the paths of a topic's loads, staging directories and markers.
 
     <root>/<topic>/load=000003/dt=2013-01-01/part-….parquet   published, immutable
     <root>/<topic>/load=000003/{_offsets.json,_audit.json,_SUCCESS}
@@ -8,7 +8,7 @@
     <root>/<topic>/_generations/generation=000001/dt=…/…      loads merged by `klamm lake compact`, immutable
     <root>/<topic>/_generations/generation=000001/{_generation.json,_SUCCESS}
 
-Names that begin with `_` are passed over by every engine that knows Hive's partition discovery.
+Every engine that knows Hive's partition discovery ignores names that begin with `_`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ INVALID = "__invalid__"
 """The `dt` of records without a timestamp or with one outside the configured bounds."""
 
 HDFS = "hdfs:"
-"""What a URI of HDFS begins with."""
+"""The prefix of a URI of HDFS."""
 
 HALF = re.compile(r"\..+\.[0-9a-f]{32}\Z")
 """The name of a file that a publisher is writing and has not renamed yet."""
@@ -99,7 +99,7 @@ def generation_number(name: str) -> int | None:
 
 
 def is_data(name: str) -> bool:
-    """Whether readers, or those who look into `_bad`, see a file of a load as data; by its path below the load."""
+    """Whether a file of a load, by its path below the load, is data for readers, or for readers of `_bad`."""
     parts = name.split("/")
     return not parts[-1].startswith(("_", ".")) and parts[0] != TEMPORARY
 

@@ -1,4 +1,4 @@
-"""What a lake's manifests say: topics and their loads."""
+"""Lists a lake's topics and loads from its manifests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LoadEntry:
 
 
 def loads_of(files: LakeReader, layout: TopicLayout, after: int = 0) -> list[LoadEntry]:
-    """All loads behind `after`, in their order. `LakeError` when one has no manifest, or one that cannot be read."""
+    """All loads after `after`, in their order. Raises `LakeError` if one has no readable manifest."""
     return [_entry(files, layout, number) for number in load_numbers(files, layout) if number > after]
 
 

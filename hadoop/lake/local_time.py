@@ -1,4 +1,4 @@
-"""Timestamps as the clocks of a time zone show them: what a load's `dt` and `hr` are of."""
+"""Timestamps as local times of a time zone, from which a load's `dt` and `hr` are derived."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _LAST_US: Final = 253_402_300_799_999_999
 
 
 def local_time(timestamps: Longs, timezone: str) -> Longs:
-    """Microseconds since 1970 by these clocks; an hour that they show twice is one. `NONE`, and what is before 1970, is
-    any number: look at the timestamps for these."""
+    """Microseconds since 1970 in local time; a repeated hour is one. For `NONE` and times before 1970 the result is
+    undefined: check the timestamps for these."""
     if timezone == "UTC":
         return timestamps
     instants = pa.array(np.clip(timestamps, 0, _LAST_US)).cast(pa.timestamp("us", tz=timezone))

@@ -1,9 +1,9 @@
 """The manifest of a load: `_offsets.json`, which becomes visible in the same rename as the data.
 
 It names every partition of the topic, those without new records too (`from` = `to`), so that the last manifest alone
-says where the next load begins. With the offsets it records what they belong to: the topic's id, and of each partition
-the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). Version 1 had neither; the next load
-adds them.
+determines where the next load begins. With the offsets it records the log that they belong to: the topic's id, and of
+each partition the batch that holds the last loaded offset (`klamm.hadoop.load.planning.history`). Version 1 had
+neither; the next load adds them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ VERSION: Final = 2
 
 
 class BatchMark(BaseModel):
-    """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two the
-    offset asked for is in a hole between batches, and the epoch is that of the batch after it."""
+    """Identifies a batch: the leader epoch it was written under, its base offset and its CRC. Without the last two, the
+    requested offset is in a gap between batches, and the epoch is that of the next batch."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -33,14 +33,14 @@ class BatchMark(BaseModel):
 
     @property
     def holds(self) -> bool:
-        """Whether the batch holds the offset asked for."""
+        """Whether the batch contains the requested offset."""
         return self.base_offset is not None
 
 
 class PartitionRange(BaseModel):
-    """Offsets [from, to) of one partition. `lost_to`: the load does not hold [from, lost_to), of which at least a part
-    was deleted before it, or which its first load passed over; `reset` is the `auto.offset.reset` that it went on by.
-    `batch` holds the last offset below `to`; None when that was gone, or nothing was loaded yet."""
+    """Offsets [from, to) of one partition. `lost_to`: the load does not contain [from, lost_to), of which at least a
+    part was deleted before it, or which the first load skipped; `reset` is the `auto.offset.reset` that applied.
+    `batch` contains the last offset below `to`; None if that was deleted, or nothing was loaded yet."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -114,8 +114,8 @@ def parse_manifest(path: str, data: bytes) -> Manifest:
 
 
 def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
-    """The newest load's. A load directory without one was not published by this job: `LakeError`, since going on would
-    load its offsets again."""
+    """The newest load's manifest. A load directory without one was not published by this job: raises `LakeError`,
+    because continuing would load its offsets again."""
     numbers = [n for n in map(load_number, reader.names(layout.base)) if n is not None]
     if not numbers:
         return None
@@ -126,7 +126,7 @@ def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
 
 
 def check_topic(reader: LakeReader, layout: TopicLayout) -> None:
-    """Raises `LakeError` where the topic's directory is a file: file systems disagree on what a file's listing is."""
+    """Raises `LakeError` if the topic's directory is a file: file systems differ in how they list a file."""
     if reader.is_file(layout.base):
         raise LakeError(f"{layout.base} is a file; the loads of a topic are in a directory")
 

@@ -1,4 +1,4 @@
-"""What Hadoop's configuration on this machine says of a file system, read without a JVM: where its WebHDFS is.
+"""Reads the address of a file system's WebHDFS from Hadoop's configuration on this machine, without a JVM.
 
 `HADOOP_CONF_DIR` names the folder, as for Hadoop's own clients; of it `core-site.xml` and `hdfs-site.xml` are read.
 """
@@ -47,7 +47,7 @@ def _names(said: Mapping[str, str], key: str) -> list[str]:
 
 
 def _read(folder: Path) -> dict[str, str]:
-    """Later files win. What refers to other keys (`${…}`) is left out."""
+    """Later files win. Values that refer to other keys (`${…}`) are left out."""
     said: dict[str, str] = {}
     for name in _FILES:
         try:

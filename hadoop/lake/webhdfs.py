@@ -1,6 +1,6 @@
 """`LakeFiles` on `hdfs:` by WebHDFS: HTTP to the NameNode, which redirects reads to DataNodes.
 
-Requests are repeated a few times when the connection fails: all of them only read. The user is `HADOOP_USER_NAME`, else
+Requests are retried a few times when the connection fails: all of them only read. The user is `HADOOP_USER_NAME`, else
 the process's own, as for Hadoop's clients.
 """
 
@@ -29,7 +29,7 @@ from .site import web_addresses
 
 DEFAULT_PORT: Final = 9870
 TIMEOUT_S: Final = (10.0, 60.0)
-"""To connect, and between two packets of an answer."""
+"""The time-out of connecting, and between two packets of a response."""
 _RETRIES: Final = Retry(total=3, backoff_factor=0.2, allowed_methods={"GET"}, redirect=5, raise_on_redirect=False)
 _BUFFER: Final = 1 << 20
 _OTHERWISE: Final = "--webhdfs URL, or webhdfs.url in the sink, names another address"
@@ -37,8 +37,8 @@ _NOT_THERE: Final = ("FileNotFoundException", "ParentNotDirectoryException")
 
 
 def connect(root: str, url: str | None = None) -> WebHdfsFiles:
-    """`url`, else what Hadoop's configuration says, else port 9870 of the host in `root`. `ConfigError` when none of
-    them names a host."""
+    """`url`, or else the address in Hadoop's configuration, or else port 9870 of the host in `root`. Raises
+    `ConfigError` if none of them names a host."""
     chosen = url is not None
     url = url or web_addresses(root)
     host = hdfs_authority(root)
@@ -68,8 +68,8 @@ def _own_name() -> str:
 
 
 class WebHdfsFiles:
-    """`LakeFiles` by a client of the package `hdfs`. Paths are `hdfs:` URIs; the client decides whose file system.
-    `where` is told when nothing answers there."""
+    """`LakeFiles` by a client of the package `hdfs`. Paths are `hdfs:` URIs; the client determines the file system.
+    `where` is its address in error messages."""
 
     def __init__(self, client: Client, where: str) -> None:
         self._client = client
@@ -131,7 +131,7 @@ class WebHdfsFiles:
 
 
 class _RangeFile(io.RawIOBase):
-    """A file of a known size; each read is one request for the bytes that are wanted."""
+    """A file of a known size; each read is one request for the wanted bytes."""
 
     def __init__(self, client: Client, path: str, size: int, where: str) -> None:
         self._client = client
@@ -182,10 +182,10 @@ def _translating(what: str, where: str) -> Iterator[None]:
     try:
         yield
     except HdfsError as error:
-        if error.exception is None and error.args and isinstance(error.args[0], bytes):  # the page of another server
+        if error.exception is None and error.args and isinstance(error.args[0], bytes):  # another server's page
             raise _no_webhdfs(what, where) from error
         text = str(error).strip().split("\n")[0]
-        if text.startswith("Authentication failure"):  # the status 401, in the words of the package
+        if text.startswith("Authentication failure"):  # the package's text for status 401
             raise LakeError(
                 f"{what}: WebHDFS asks for Kerberos, by which `klamm lake` cannot read; loads can, with the ticket of "
                 "kinit (docs/hdfs.md)"
@@ -197,7 +197,7 @@ def _translating(what: str, where: str) -> Iterator[None]:
             raise _NotThereError(text) from error
         raise LakeError(f"{what}: {text}") from error
     except (requests.RequestException, HTTPError) as error:
-        shell = error.args[0] if error.args else error  # around what ended the last try
+        shell = error.args[0] if error.args else error  # the package wraps the error of the last try
         reason = str(getattr(shell, "reason", None) or error).strip().split("\n")[0]
         raise LakeUnavailableError(f"{what}: WebHDFS does not answer ({reason}) at {where}") from error
     except (KeyError, TypeError) as error:  # JSON of another server

@@ -1,1 +1,1 @@
-"""Generations: loads merged into fewer files; what no generation names is collected."""
+"""Generations: loads merged into fewer files, and the removal of garbage."""

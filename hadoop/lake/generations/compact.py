@@ -6,9 +6,9 @@
               as the loads' manifests say
     publish   `_generation.json`, `_SUCCESS`, then one rename to `_generations/generation=<number>/`
 
-Loads are only read. A generation is made from loads alone, never from another generation, so that no damage is carried
-on. A crash before the rename leaves nothing that a reader sees. Fault points: `compact.planned`, `compact.written`,
-`compact.staged`, `compact.published`.
+Loads are only read. A generation is made from loads only, never from another generation, so that damage is not
+propagated. A crash before the rename leaves nothing visible to readers. Fault points: `compact.planned`,
+`compact.written`, `compact.staged`, `compact.published`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _HINT: Final = "`klamm lake verify` says what is wrong; nothing is published"
 _READ_BYTES: Final = 128 * 2**20
 _COUNTED: Final = "_partition INT, _offset LONG, _timestamp TIMESTAMP, _size INT, load INT"
 Held = dict[tuple[int, int], tuple[int, int]]
-"""By load and partition: rows, and the exclusive or of a hash of each."""
+"""By load and partition: the number of rows, and the exclusive or of their hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CompactSpec:
 
 @dataclass(frozen=True, slots=True)
 class CompactResult:
-    """A published generation, and how many files of loads it stands for."""
+    """A published generation, and the number of load files that it replaces."""
 
     generation: Generation
     merged_files: int
@@ -89,7 +89,7 @@ class CompactJob:
         now_s: Callable[[], float] = time.time,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
     ) -> None:
-        # The shuffle splits a directory between tasks that read, not within one: none reads more than a file may have.
+        # The shuffle splits a directory between reading tasks, not within one: no task reads more than a file may have.
         reads = {"spark.sql.files.maxPartitionBytes": str(min(spec.target_size, _READ_BYTES))}
         self._spark = LakeSession(spark, publisher, spec.root, spec.target_size, reads)
         self._publisher = publisher
@@ -100,12 +100,12 @@ class CompactJob:
         self._new_id = new_id
 
     def run(self, topic: str) -> CompactResult | None:
-        """One generation of all loads; None when the newest one holds them already, or there are no rows.
-        `LoadConflictError` when another compaction published first."""
+        """Makes one generation of all loads; returns None if the newest one contains them already, or there are no
+        rows. Raises `LoadConflictError` if another compaction published first."""
         started = self._now_s()
         layout = TopicLayout(self._spec.root, topic)
         sweep(self._publisher, layout, self._spec.staging_retention_s)
-        # Before the loads: one that is published meanwhile may be newer than what this compaction reads.
+        # Before the loads: a generation published meanwhile may be newer than the loads that this compaction reads.
         numbers = generation_numbers(self._publisher, layout)
         loads = self._plan(layout)
         if not any(load.readable for load in loads) or (numbers and self._is_held(layout, numbers[-1], loads)):
@@ -120,13 +120,13 @@ class CompactJob:
             self._publisher.write(f"{staging.path}/{GENERATION}", generation.to_bytes())
             self._publisher.write(f"{staging.path}/{SUCCESS}", b"")
             fault_point("compact.staged")
-            self._check()  # raises where the user has given up: from here on the generation is visible
+            self._check()  # raises if the user has interrupted: from here on the generation is visible
             staging.publish_generation(number)
             fault_point("compact.published")
         return CompactResult(generation, sum(len(load.readable) for load in loads), self._now_s() - started)
 
     def _plan(self, layout: TopicLayout) -> list[LoadEntry]:
-        """The published loads. `LakeError` unless they are what loads leave behind."""
+        """The published loads. Raises `LakeError` unless they are complete and intact."""
         loads = loads_of(self._publisher, layout)
         for index, load in enumerate(loads):
             if load.number != index + 1:

@@ -1,16 +1,16 @@
-"""`klamm lake gc`: what no reader needs any more is removed, and nothing else.
+"""`klamm lake gc`: removes only the files that no reader needs any more.
 
 Rules.
-- Published loads are never removed: they are what plain readers see, where the next load goes on, and what generations
-  are proved against.
-- A generation is removed when a newer one holds all of its loads, of the same digests, has all of its files, and was
-  published longer ago than the retention: a reader that chose the older one before has had that long to finish. The
-  newest is always kept.
-- A staging directory is removed when its job is dead, by the heartbeat, as every load does it: no reader sees it.
-- What Klamm did not write is left alone; `klamm lake verify` names it. So is a generation whose manifest cannot be
-  read.
-- Each removal is one rename out of sight, then the deletion: a crash between leaves what the next run, or the next
-  load, removes. Fault points: `gc.planned`, `gc.moved`.
+- Published loads are never removed: plain readers see them, the next load continues from them, and generations are
+  verified against them.
+- A generation is removed when a newer one contains all of its loads, with the same digests, has all of its files, and
+  was published longer ago than the retention: a reader that chose the older one has had that long to finish. The newest
+  generation is always kept.
+- A staging directory is removed when its job is dead, by the heartbeat, as every load does: no reader sees it.
+- Files that Klamm did not write are not removed; `klamm lake verify` names them. Nor is a generation whose manifest
+  cannot be read.
+- Each removal is one rename into `_staging`, then the deletion: after a crash in between, the next run or the next load
+  removes the rest. Fault points: `gc.planned`, `gc.moved`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .generation import Generation, generation_numbers, read_generation
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A generation, or something below `_staging`, and why it goes or stays."""
+    """A generation, or an entry of `_staging`, and why it is removed or kept."""
 
     topic: str
     what: str
@@ -44,13 +44,13 @@ class Item:
 
 
 def plan(publisher: Publisher, layout: TopicLayout, older_than_s: float, staging_retention_s: float) -> list[Item]:
-    """What `collect` would remove, and each generation that stays. Changes nothing."""
+    """Returns what `collect` would remove, and each generation that is kept. Changes nothing."""
     found = [_staged(publisher, layout, name) for name in dead(publisher, layout, staging_retention_s)]
     return found + _generations(publisher, layout, older_than_s)
 
 
 def collect(publisher: Publisher, layout: TopicLayout, older_than_s: float, staging_retention_s: float) -> list[Item]:
-    """Removes what can be removed; what was found. What somebody else removes meanwhile is no error."""
+    """Removes what can be removed; returns the findings. A concurrent removal is not an error."""
     found = plan(publisher, layout, older_than_s, staging_retention_s)
     fault_point("gc.planned")
     sweep(publisher, layout, staging_retention_s)
@@ -107,7 +107,7 @@ def _judged(
 
 
 def _is_whole(publisher: Publisher, layout: TopicLayout, generation: Generation) -> bool:
-    """Whether its files are there with the sizes that its manifest says."""
+    """Whether its files exist with the sizes in its manifest."""
     there = dict(publisher.files(layout.generation(generation.generation)))
     return all(there.get(file.name) == file.bytes for file in generation.files)
 

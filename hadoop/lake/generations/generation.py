@@ -1,9 +1,9 @@
 """Generations: loads merged into fewer files, published beside them by one rename, with a manifest of their own.
 
-A generation holds the rows of the loads 1 to `last`, all of each; rows that were set aside (`_bad`) stay in the loads
-alone. Its `_generation.json` names each load with the digest of its `_offsets.json`, so that a generation of other
-loads of the same numbers is recognised, and each of its files with its size. Generations are numbered as loads are; a
-number is never reused, since the newest generation is never removed.
+A generation contains all rows of the loads 1 to `last`; rows that were set aside (`_bad`) stay in the loads only. Its
+`_generation.json` names each load with the digest of its `_offsets.json`, so that a generation of other loads with the
+same numbers is recognised, and each of its files with its size. Generations are numbered like loads; a number is never
+reused, because the newest generation is never removed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ VERSION: Final = 1
 
 
 class MergedLoad(BaseModel):
-    """A load that a generation holds. `digest`: the SHA-256 of its `_offsets.json`. `rows`: of them in the generation,
-    by partition. `ends`: by partition, where the next load goes on. `timezone`: of `dt` and `hr`."""
+    """A load that a generation contains. `digest`: the SHA-256 of its `_offsets.json`. `rows`: its rows in the
+    generation, by partition. `ends`: by partition, where the next load continues. `timezone`: of `dt` and `hr`."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -73,7 +73,7 @@ class Generation(BaseModel):
 
     @property
     def last(self) -> int:
-        """The newest load that it holds."""
+        """The newest load that it contains."""
         return self.loads[-1].load
 
     @property
@@ -86,7 +86,7 @@ class Generation(BaseModel):
         return datetime.fromtimestamp(self.created_ms / 1000, UTC)
 
     def covers(self, other: Generation) -> bool:
-        """Whether it holds all that `other` holds, of the very same loads."""
+        """Whether it contains all loads of `other`, with the same digests."""
         mine = {merged.load: merged.digest for merged in self.loads}
         return all(mine.get(merged.load) == merged.digest for merged in other.loads)
 
@@ -95,7 +95,7 @@ class Generation(BaseModel):
 
 
 def digest(manifest: bytes) -> str:
-    """What a generation remembers of a load's `_offsets.json`."""
+    """The part of a load's `_offsets.json` that a generation stores."""
     return hashlib.sha256(manifest).hexdigest()
 
 
@@ -138,8 +138,8 @@ def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Gener
 
 
 def generations_of(reader: LakeReader, layout: TopicLayout) -> list[Generation]:
-    """All generations in their order. One that is removed meanwhile is left out; `LakeError` when one has no manifest,
-    or one that cannot be read."""
+    """All generations in their order, without those that are removed meanwhile. Raises `LakeError` if one has no
+    readable manifest."""
     found = []
     for number in generation_numbers(reader, layout):
         generation = read_generation(reader, layout, number)

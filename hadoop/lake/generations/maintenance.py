@@ -1,6 +1,6 @@
-"""The parts of `klamm lake compact` and `klamm lake gc` put together from a lake's settings.
+"""Builds `klamm lake compact` and `klamm lake gc` from a lake's settings.
 
-Both write, by the publishing seam: on `file:` by the kernel, on `hdfs:` by Hadoop's client in Spark's JVM. `gc` on
+Both write through a publisher: on `file:` with system calls, on `hdfs:` with Hadoop's client in Spark's JVM. `gc` on
 `file:` starts no JVM.
 """
 
@@ -50,7 +50,7 @@ class Maintenance:
         return self._job.run(topic)
 
     def collect(self, topic: str, older_than_s: float, dry_run: bool) -> list[Item]:
-        """What `klamm lake gc` finds, and removes unless it is a dry run."""
+        """Returns the findings of `klamm lake gc`, and removes them unless it is a dry run."""
         act: Callable[[Publisher, TopicLayout, float, float], list[Item]] = plan if dry_run else collect
         return act(self.publisher, TopicLayout(self._config.path, topic), older_than_s, self._staging_retention_s)
 

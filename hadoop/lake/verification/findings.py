@@ -1,4 +1,4 @@
-"""What `klamm lake verify` tells of a topic: damage, recorded gaps, and what was read."""
+"""The results of `klamm lake verify` for a topic: damage, recorded gaps, and what was read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Gap:
 
 @dataclass
 class TopicProof:
-    """What was read of a topic, and what was found. `files` and `rows` are those of the loads."""
+    """The verification of a topic: what was read, and the findings. `files` and `rows` are those of the loads."""
 
     topic: str
     loads: int = 0

@@ -2,22 +2,22 @@
 
 Of each topic, in the order of its loads:
 
-- *numbers*: the loads are 1, 2, 3 … without a hole; no load is gone that the audit was told of.
+- *numbers*: the loads are 1, 2, 3 … without a gap; no load is missing whose counts were sent to the audit.
 - *ranges*: a partition's ranges begin at 0 and tile, load after load, without a gap or an overlap. Offsets that were
-  deleted before they could be loaded are no finding: the manifest records them, and they are named.
-- *rows*: every row lies in its load's range of its partition; within a load no offset is there twice. With tiling
-  ranges that is: each offset at most once in the lake. Quarantined records, invalid ones and batches that could not be
+  deleted before they could be loaded are not a finding: the manifest records them, and they are listed.
+- *rows*: every row lies in its load's range of its partition; within a load no offset occurs twice. With tiling ranges
+  this means: each offset is in the lake at most once. Quarantined records, invalid ones and batches that could not be
   opened count.
-- *counts*: the rows are as many as `_offsets.json` says, those in `_bad` too, and as `_audit.json` says of each
-  partition and window; both were counted when the load was made. With the above: each offset that had a record exactly
-  once.
+- *counts*: the number of rows is that of `_offsets.json`, in `_bad` too, and that of `_audit.json` for each partition
+  and window; both were counted when the load was made. With the above this means: each offset that had a record is
+  there exactly once.
 - *files*: each can be read to its end, none is missing or foreign, and rows are in the directory of their day and hour.
-- *history*: one topic id, one cluster, one job for each load; leader epochs do not go back.
+- *history*: one topic id, one cluster, one job for each load; leader epochs do not decrease.
 
 Of each generation: it holds the loads 1 to its last one, as they are now; of each load and partition the same rows as
 the load's own files, by their offsets, timestamps and sizes; and exactly the files that its manifest names.
 
-A load or a generation that is published meanwhile is not looked at.
+A load or a generation that is published meanwhile is not verified.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _BESIDE_LOADS: Final = frozenset({STAGING, AUDITED, GENERATIONS})
 def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = None) -> TopicProof:
     """Reads all loads and generations. Without `bounds` a row in `dt=__invalid__` may have any timestamp.
 
-    `LakeUnavailableError` when the file system does not answer: nothing is proved then.
+    Raises `LakeUnavailableError` if the file system does not respond: nothing is proved then.
     """
     proof = TopicProof(layout.topic)
     # Before the loads are listed: an event is sent after its load is published.
@@ -102,13 +102,13 @@ def verify_topic(files: LakeFiles, layout: TopicLayout, bounds: Bounds | None = 
 
 
 def contradictions(topic: str, manifests: Iterable[Manifest]) -> list[Finding]:
-    """What does not fit between loads, by their manifests alone, which are given in the order of the loads."""
+    """Finds contradictions between loads, from their manifests alone, which are given in the order of the loads."""
     history = _History(topic)
     return [finding for manifest in manifests for finding in history.follow(manifest.load, manifest)]
 
 
 class _History:
-    """From one load to the next: ranges that tile, and one topic, cluster and history."""
+    """Checks from one load to the next that ranges tile, and that topic, cluster and history are the same."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
@@ -120,7 +120,7 @@ class _History:
         self._jobs: dict[str, int] = {}
 
     def follow(self, number: int, manifest: Manifest | None) -> list[Finding]:
-        """`manifest` None: it cannot be read; what follows it is then checked for overlaps only."""
+        """`manifest` None: it cannot be read; the next loads are then checked for overlaps only."""
         if manifest is None:
             return []
         follows = number == self._last + 1
@@ -176,7 +176,7 @@ class _Load:
         self._path = layout.load(number)
         self._directory = PublishedDirectory(files, self._path, "load", OFFSETS, bounds, self._find)
         self.rows = LoadRows()
-        """Of it, for the generations that hold it."""
+        """Digests of the load, for the generations that contain it."""
 
     def check(self) -> Manifest | None:
         """The load's manifest, when there is one that can be read."""
@@ -307,7 +307,7 @@ class _Load:
 
 
 class _Held:
-    """What the files of a load hold: offsets, counts by partition and window, unopened batches. Of the `records`, those
+    """The content of a load's files: offsets, counts by partition and window, unopened batches. Of the `records`, those
     `aside` are in `_bad`."""
 
     def __init__(self, window_ms: int | None) -> None:
@@ -331,7 +331,7 @@ class _Held:
             self._count(int(partition), mine)
 
     def offsets(self) -> Iterator[tuple[int, Longs]]:
-        """By partition, sorted; also those that are there twice."""
+        """By partition, sorted, with duplicates."""
         for partition, parts in sorted(self._offsets.items()):
             if len(parts) > 1 or not (parts[0][1:] >= parts[0][:-1]).all():
                 parts[:] = [np.sort(np.concatenate(parts))]
@@ -383,7 +383,7 @@ def _audit_differences(manifest: Manifest, audit: LoadAudit, held: _Held) -> Ite
 
 
 def _held_from(span: PartitionRange) -> int:
-    """Where the offsets begin that were not lost."""
+    """The first offset that was not lost."""
     return span.start if span.lost_to is None else span.lost_to
 
 
@@ -393,7 +393,7 @@ def _between(offsets: Longs, start: int, end: int) -> slice:
 
 
 def topics_of(files: LakeReader, root: str) -> list[str]:
-    """Directories of the lake that hold loads, or are about to."""
+    """Directories of the lake that contain loads or staging directories."""
     return [name for name in files.names(root) if _is_topic(files, root, name)]
 
 

@@ -1,4 +1,4 @@
-"""The proof that a generation holds what its loads hold, by their files."""
+"""The proof, from the files, that a generation contains the rows of its loads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from .findings import Bounds, Finding
 class RowSums:
     """By partition: rows, and the sum of a hash of each row's offset, timestamp and size, whatever their order.
 
-    A row that is missing, there twice or another one changes the sum, but for one case in 2^64. Memory does not grow
-    with the rows.
+    A missing, duplicate or different row changes the sum, except in one case of 2^64. Memory does not grow with the
+    rows.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class RowSums:
 
 
 def _local(rows: Rows, zones: Mapping[int, str]) -> Longs:
-    """The timestamps by the clocks of each row's load."""
+    """The timestamps as local times of each row's load."""
     shown = rows.timestamp.copy()
     for timezone in {*zones.values()} - {"UTC"}:
         of_zone = np.isin(rows.load, [load for load, zone in zones.items() if zone == timezone])
@@ -64,8 +64,8 @@ def _mixed(values: Longs) -> npt.NDArray[np.uint64]:
 
 @dataclass
 class LoadRows:
-    """What a load's files hold for readers, by partition. `sound`: nothing was found in the load; `digest` of its
-    manifest, None when that cannot be read."""
+    """The rows of a load's files for readers, by partition. `sound`: the load has no finding; `digest` of its manifest,
+    None if that cannot be read."""
 
     sums: RowSums = field(default_factory=RowSums)
     sound: bool = False
@@ -73,7 +73,7 @@ class LoadRows:
 
 
 class GenerationCheck:
-    """One generation's directory against its manifest, and against `loads`, by number, as they were found."""
+    """Compares one generation's directory with its manifest, and with `loads`, by number, as they were found."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class GenerationCheck:
         if generation is not None:
             whole &= self._same_files(generation, data)
             self._same_loads(generation)
-            if whole:  # else each load would be named for one file
+            if whole:  # otherwise each load would be reported because of one file
                 self._same_rows(generation, rows)
         return self._found
 
@@ -141,7 +141,7 @@ class GenerationCheck:
         return True
 
     def _same_files(self, generation: Generation, data: Mapping[str, int]) -> bool:
-        """Whether all files are there that the manifest names, and no others."""
+        """Whether exactly the files that the manifest names exist."""
         named = {file.name: file.bytes for file in generation.files}
         for name in sorted(named.keys() - data.keys()):
             self._find("files", f"{name} is missing")
@@ -178,7 +178,7 @@ class GenerationCheck:
                 self._find("rows", text)
 
     def _differences(self, merged: MergedLoad, sums: RowSums) -> Iterator[str]:
-        """A load that is damaged itself is compared with the manifest alone."""
+        """Compares a damaged load with the manifest only."""
         load = self._loads.get(merged.load)
         sound = load is not None and load.sound and load.digest == merged.digest
         theirs = load.sums if load is not None and sound else RowSums()
