@@ -1,5 +1,5 @@
-"""An audit topic in memory: what auditors publish, in order, with publications that fail on demand; and the logs of a
-broker, as its audit tier sees them."""
+"""In memory: an audit topic, which keeps what auditors publish and can refuse it, and a broker's logs, as the broker
+tier of the audit reads them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().
 
 
 class AuditTopic:
-    """`klamm.core.interfaces.audit.Publish`; `events` are those stored. `fail` publications from now on are refused."""
+    """A `klamm.core.interfaces.audit.Publish`. `events` are the stored ones; the next `fail` publications are
+    refused."""
 
     def __init__(self) -> None:
         self.events: list[AuditEvent] = []
@@ -57,13 +58,13 @@ class AuditTopic:
         return future
 
     def wait_for(self, wanted: Callable[[AuditEvent], bool], timeout_s: float) -> None:
-        """Until such an event is stored."""
+        """Waits until a stored event satisfies `wanted`."""
         with self._changed:
             assert self._changed.wait_for(lambda: any(map(wanted, self.events)), timeout_s)
 
 
 class MemoryOffsets:
-    """An `OffsetStore` in memory; `fail` commits from now on are refused."""
+    """An `OffsetStore` in memory; the next `fail` commits are refused."""
 
     needs_coordination = True
 
@@ -102,7 +103,7 @@ class MemoryOffsets:
 
 
 class MemoryLogs:
-    """One broker's logs in memory."""
+    """A `BrokerLogs` in memory."""
 
     host = "host"
     bootstrap_servers = "127.0.0.1:1"
@@ -125,8 +126,8 @@ class MemoryLogs:
         producer: str = "",
         each: Sequence[Headers] = (),
     ) -> None:
-        """One batch, of an audited `producer` where it is given. `headers` are those of each record, but for the first
-        ones, which have those of `each`."""
+        """Appends one batch, of an audited `producer` if one is given. `headers` are those of each record except the
+        first ones, whose headers are in `each`."""
         if producer:
             each = [mark_of(producer, timestamps)]
         more = [*each, *[headers] * (len(timestamps) - len(each))]
@@ -144,7 +145,7 @@ class MemoryLogs:
         return AuditRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
 
     def id_read(self) -> UUID | None:
-        """Of the log that is read."""
+        """Topic id of the log that is read."""
         return self.topic_id
 
     def delete_before(self, offset: int) -> None:
@@ -152,11 +153,11 @@ class MemoryLogs:
         self.starts[FLIGHTS] = offset
 
     def create_again(self) -> None:
-        """The topic is deleted, and created with another id."""
+        """Deletes the topic and creates it with another id."""
         self.topic_id, self.batches, self.ends, self.starts = uuid4(), {FLIGHTS: []}, {FLIGHTS: 0}, {FLIGHTS: 0}
 
     def cut(self, offset: int) -> None:
-        """The log loses its end, and has another leader."""
+        """Truncates the log and elects another leader."""
         kept = [batch for batch in self.batches[FLIGHTS] if BatchHeader.parse(batch).next_offset <= offset]
         self.batches[FLIGHTS], self.ends[FLIGHTS] = kept, offset
         self.leader_epoch += 1
@@ -170,7 +171,7 @@ class MemoryLogs:
 
 
 def mark_of(producer: str, timestamps: Sequence[int], partition: TopicPartition = FLIGHTS) -> Headers:
-    """What a producer adds to the first record of a batch of `MemoryLogs`."""
+    """Returns what a producer adds to the first record of a batch of `MemoryLogs`."""
     windows = Counter(stamp - stamp % WINDOW_MS if stamp >= 0 else -1 for stamp in timestamps)
     counted = tuple((start, records, 8 * records) for start, records in windows.items())
     return origins.mark(identity("producer", producer), partition, counted, WINDOW_MS)
@@ -181,8 +182,8 @@ def identity(tier: str, owner: str = "owner") -> AuditIdentity:
 
 
 def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], **more: Any) -> AuditEvent:
-    """An event of partition 0 of `flights` (of none for producers); `windows` gives records by window number. The
-    broker's are of `sources` ({source: {window number: records}}), or of unknown producers."""
+    """Makes an event of partition 0 of `flights` (of no partition for producers); `windows` gives records by window
+    number. The broker's events have `sources` ({source: {window number: records}}), or unknown producers."""
     fields: dict[str, Any] = {
         "partition": None if tier == "producer" else 0,
         "host": "host",

@@ -29,7 +29,7 @@ STOP_TIMEOUT_S = 90.0
 SUPPORT = Path(__file__).resolve().parents[1]
 SPAWNED = str(SUPPORT / "spawned")
 ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.join((SPAWNED, str(SUPPORT)))}
-"""Of the broker's process; it can import plugins from `klammtest`."""
+"""Environment of the broker's process, which can import plugins from `klammtest`."""
 
 
 class RunningBroker:
@@ -45,7 +45,7 @@ class RunningBroker:
         self.log_dir = folder / "data"
         self.output = folder / "broker.out"
         self._process: subprocess.Popen[bytes] | None = None
-        self.environment = dict(environment or {})  # of its next start, on top of `ENVIRONMENT`
+        self.environment = dict(environment or {})  # for the next start, on top of `ENVIRONMENT`
         self.config_path.write_text(yaml.safe_dump(dict(config), sort_keys=False))
 
     @property
@@ -54,7 +54,7 @@ class RunningBroker:
         return self._process.pid
 
     def start(self) -> None:
-        """Returns when it is ready; `RuntimeError` with its output when it is not."""
+        """Starts the broker and returns when it is ready; else `RuntimeError` with its output."""
         with self.output.open("ab") as out:
             begin = out.tell()
             self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class RunningBroker:
         raise RuntimeError(f"the broker did not get ready:\n{self.output.read_bytes()[begin:].decode()}")
 
     def died(self, within_s: float = 0.0) -> bool:
-        """Whether it ended by itself, waited for."""
+        """Whether the process ended by itself within that time."""
         if self._process is None:
             return True
         try:
@@ -84,27 +84,27 @@ class RunningBroker:
         return True
 
     def kill(self) -> None:
-        """As with kill -9."""
+        """Kills the process with SIGKILL."""
         self._end(signal.SIGKILL)
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """As with SIGTERM (or another signal); the exit status."""
+        """Sends SIGTERM (or another signal), waits, and returns the exit status."""
         return self._end(how)
 
     def restart(self) -> None:
-        """Stop it if it runs, and start it again on the same port and files."""
+        """Stops the broker if it runs, and starts it again on the same port and files."""
         self.stop()
         self.start()
 
     def pause(self) -> None:
-        """As with SIGSTOP: alive, but silent."""
+        """Stops the process (SIGSTOP): it is alive, but silent."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def log(self) -> str:
-        """All that it printed so far."""
+        """Returns all output of the process so far."""
         return self.output.read_text(errors="replace")
 
     def _end(self, how: signal.Signals) -> int:
@@ -121,7 +121,7 @@ class RunningBroker:
             raise RuntimeError(f"the broker did not end by {how.name}:\n{self.log()}") from None
 
     def create_topics(self, topics: Mapping[str, Mapping[str, Any]]) -> None:
-        """Those of the file's `topics` section that are not there yet, as it describes them."""
+        """Creates the missing topics of the file's `topics` section, as it describes them."""
         version = 7
         wanted = tuple(
             part(
@@ -154,10 +154,10 @@ def running_broker(
     environment: Mapping[str, str] | None = None,
     **sections: Any,
 ) -> Iterator[RunningBroker]:
-    """A broker in `folder`, on a free port, with the embedded coordination unless said otherwise.
+    """Runs a broker in `folder`, on a free port, with the embedded coordination unless another is given.
 
     `topics` (as in the file) are created; `broker` holds further broker keys; other sections go into the file as they
-    are; `environment` is added to its process's own. Killed at the end, if it still runs.
+    are; `environment` is added to the process's own. The broker is killed at the end, if it still runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
     port = free_port()

@@ -1,4 +1,4 @@
-"""A hook at the fault points for the length of one block."""
+"""Installs a hook at the fault points for the length of a block."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from klamm.core.faults import FaultHook
 
 @contextmanager
 def fault_hook(hook: FaultHook) -> Iterator[None]:
-    """`hook` sees every fault point that this process passes, on all its threads."""
+    """Calls `hook` at every fault point that this process passes, on all threads."""
     faults.install(hook)
     try:
         yield

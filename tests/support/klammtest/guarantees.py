@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 
 Plant = Callable[[pytest.MonkeyPatch], None]
-"""Undoes the guarantee's mechanism for one test, in this process or (through `setenv`) in the processes it starts."""
+"""Disables the guarantee's mechanism for one test, in this process or (through `setenv`) in the processes it starts."""
 
 NUMBER: Final = re.compile(r"[A-Z][0-9]{1,3}")
 PLANTED: Final = "planted"
@@ -36,7 +36,7 @@ def guarantee(number: str, claim: str, *, plant: Plant) -> Callable[[Callable[..
 
 @pytest.fixture(autouse=True)
 def planted(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Whether a fault is planted in this test; plants it."""
+    """Plants the fault of a planted run. The value is whether there is one."""
     plant: Plant | None = getattr(request, "param", None)
     with pytest.MonkeyPatch.context() as patch:
         if plant is not None:
@@ -85,12 +85,12 @@ def _is_planted(item: pytest.Item) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    """Turns the outcome of a planted run round."""
+    """Reverses the outcome of a planted run."""
     if not _is_planted(pyfuncitem):
         return (yield)
     try:
         yield
-    except (Exception, pytest.fail.Exception):  # the test found the planted fault, in whatever way it shows
+    except (Exception, pytest.fail.Exception):  # the test found the planted fault
         return True
     pytest.fail(f"the fault planted for {_number(pyfuncitem)} was not found", pytrace=False)
 

@@ -34,7 +34,7 @@ class Send(NamedTuple):
 
 
 class Poll(NamedTuple):
-    """One record as a consumer was handed it."""
+    """A record as a consumer received it."""
 
     consumer: str
     offset: int
@@ -112,7 +112,8 @@ class History:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the campaign line prints; `anomalies` holds every kind, the counts the three that have a column."""
+    """The result that the campaign line prints; `anomalies` holds every kind, the counts are the three that have a
+    column."""
 
     acknowledged: int
     unknown: int
@@ -129,7 +130,7 @@ class Verdict:
 
 
 def check(history: History, read_back: dict[TopicPartition, list[tuple[int, str | int]]]) -> Verdict:
-    """Hold every partition's history against what is stored: `read_back[partition]` is [(offset, value), …]."""
+    """Checks every partition's history against what is stored: `read_back[partition]` is [(offset, value), …]."""
     found: list[Anomaly] = []
     acknowledged = unknown = 0
     for partition in sorted(set(history.partitions) | set(read_back)):
@@ -165,7 +166,7 @@ def _check_values(sends: list[Send], stored: list[tuple[int, str | int]]) -> lis
 
 
 def _reordered(sends: list[Send], stored: list[tuple[int, str | int]]) -> list[str]:
-    """One producer's records stand in the order in which it sent them (acknowledged and unknown ones alike)."""
+    """One producer's records are stored in the order in which it sent them (acknowledged and unknown ones alike)."""
     rank = {s.value: (s.producer, i) for i, s in enumerate(sends)}
     last: dict[str, int] = {}
     found = []
@@ -180,7 +181,7 @@ def _reordered(sends: list[Send], stored: list[tuple[int, str | int]]) -> list[s
 
 
 def _offsets(sends: list[Send], polls: list[Poll], stored: list[tuple[int, str | int]]) -> list[str]:
-    """An offset names one value for ever: what was acknowledged, polled and read back agree."""
+    """An offset has one value for ever: what was acknowledged, polled and read back must agree."""
     value_at = dict(stored)
     found = [f"offset {o} read twice" for o, n in Counter(o for o, _ in stored).items() if n > 1]
     found += [
@@ -197,7 +198,7 @@ def _offsets(sends: list[Send], polls: list[Poll], stored: list[tuple[int, str |
 
 
 def _skipped(polls: list[Poll], stored: list[tuple[int, str | int]]) -> list[str]:
-    """All consumers together were handed every record between the first and the last that any was handed."""
+    """All consumers together received every record between the first and the last that any received."""
     if not polls:
         return []
     seen = {p.offset for p in polls}

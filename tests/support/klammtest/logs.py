@@ -28,12 +28,12 @@ START_MS = 1_700_000_000_000
 
 
 def codec_table() -> CodecTable:
-    """All built-in codecs with their defaults."""
+    """Returns all built-in codecs with their defaults."""
     return CodecTable([provider.create(provider.config()) for provider in klamm_codecs()])
 
 
 class ManualClock:
-    """Time that moves when told."""
+    """A clock that only `advance` moves."""
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self.now_ms = now_ms
@@ -54,7 +54,8 @@ def batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     step_ms: int = 0,
 ) -> bytearray:
-    """One batch; `producer` is id, epoch and first sequence; each record is `step_ms` later than the one before."""
+    """Makes one batch; `producer` is id, epoch and first sequence; each record is `step_ms` later than the one
+    before."""
     records = [(timestamp_ms + i * step_ms, key, value, ()) for i, value in enumerate(values)]
     pid, epoch, sequence = producer
     return bytearray(encode_batch(records, codec=codec, producer_id=pid, producer_epoch=epoch, base_sequence=sequence))
@@ -69,26 +70,27 @@ def open_log(
     files: OpenFiles | None = None,
     **config: object,
 ) -> PartitionLog:
-    """The log of `TP` in `directory/events-0`; `config` by Python names."""
+    """Opens the log of `TP` in `directory/events-0`; `config` has Python names."""
     topic = TopicConfig.model_validate(config, by_name=True)
     clock, codecs = clock or ManualClock(), codecs or codec_table()
     return PartitionLog.open(directory / str(TP), TP, TOPIC_ID, topic, clock, codecs=codecs, known=known, files=files)
 
 
 def clean_start(log: PartitionLog) -> OpenFrom:
-    """What the checkpoints say after `log` was closed in order."""
+    """Returns what the checkpoints say after `log` was closed in order."""
     return OpenFrom(True, log.recovery_point, log.log_start_offset, log.high_watermark)
 
 
 def append(log: PartitionLog, data: bytearray, *, leader_epoch: int = 0) -> tuple[int, int]:
-    """As a leader without followers: append, then advance the high watermark. First and last offset."""
+    """Appends as a leader without followers does, advances the high watermark, and returns the first and the last
+    offset."""
     result = log.append(data, leader_epoch=leader_epoch)
     log.advance_high_watermark(log.log_end_offset)
     return result.base_offset, result.last_offset
 
 
 def from_request(data: bytes | bytearray) -> CheckedBatch:
-    """The batch as it is read from a Produce request."""
+    """Returns the batch as it is read from a Produce request."""
     around = struct.pack(">hhihhhiih", 0, 7, 1, -1, -1, 1, 1000, 1, 1) + b"t" + struct.pack(">iii", 1, 0, len(data))
     read = read_fast_produce_request(bytearray(around + data))
     assert read is not None
@@ -98,7 +100,7 @@ def from_request(data: bytes | bytearray) -> CheckedBatch:
 def append_checked(
     log: PartitionLog, checked: CheckedBatch, *, leader_epoch: int = 0, on_loop: bool = False
 ) -> AppendResult:
-    """As a leader without followers does with the batch of a request."""
+    """Appends the batch of a request as a leader without followers does."""
     return log.append(checked[0], leader_epoch=leader_epoch, on_loop=on_loop, checked=checked, commit=True)
 
 
@@ -109,7 +111,7 @@ def records_of(data: bytes) -> Iterator[Record]:
 
 
 def read_all(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1 << 20) -> list[Record]:
-    """Every record to the log's end, fetch by fetch."""
+    """Reads every record up to the log's end, fetch by fetch."""
     found: list[Record] = []
     at = log.log_start_offset if offset is None else offset
     while at < log.log_end_offset:
@@ -122,7 +124,8 @@ def read_all(log: PartitionLog, offset: int | None = None, *, max_bytes: int = 1
 
 
 def fill(directory: Path, count: int = 40, *, segment_bytes: int = 1 << 30) -> PartitionLog:
-    """A log of `count` batches of one record each, "%04d" ten times over, of producer 1; the leader epoch grows."""
+    """Makes a log of `count` batches with one record each ("%04d" ten times over) of producer 1; the leader epoch
+    grows."""
     log = open_log(directory, index_interval_bytes=200, segment_bytes=segment_bytes)
     for n in range(count):
         append(log, batch([b"%04d" % n * 10], timestamp_ms=START_MS + n, producer=(1, 0, n)), leader_epoch=n // 15)

@@ -1,8 +1,8 @@
-"""Ports that belong to one process of tests for as long as it lives.
+"""Ports that belong to one test process for as long as it runs.
 
-A port that is merely free now may be taken while its broker is down between a kill and a restart. Each port given here
-is locked, as one byte of a file that all processes of tests on this machine share; the kernel drops the locks of a
-process that ends.
+A port that is only free now may be taken while its broker is down between a kill and a restart. Each port given here is
+locked, as one byte of a file that all test processes of this machine share; the kernel drops the locks of a process
+that ends.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 PORTS: Final = range(20_000, 32_000)
-"""Below those that systems give to outgoing connections."""
+"""Below the range that the kernel uses for outgoing connections."""
 
 
 class Reservations:
@@ -30,7 +30,7 @@ class Reservations:
         self._next = (os.getpid() * 7919) % len(PORTS)
 
     def take(self) -> int:
-        """A port of `PORTS` that no other process of tests has and that nobody listens on."""
+        """Returns a port of `PORTS` that no other test process has and on which nobody listens."""
         with self._lock:
             for _ in PORTS:
                 self._next = (self._next + 1) % len(PORTS)
@@ -39,7 +39,7 @@ class Reservations:
         raise RuntimeError("no port is free")
 
     def reserve(self, port: int) -> bool:
-        """Whether `port` is this process's from now on."""
+        """Reserves `port`; returns whether this process has it now."""
         with self._lock:
             return self._reserve(port)
 
@@ -68,10 +68,10 @@ _reservations: Final = Reservations(Path(tempfile.gettempdir()) / f"klammtest-po
 
 
 def free_port() -> int:
-    """A port for this process alone, also while nobody listens on it."""
+    """Returns a port for this process alone, even while nobody listens on it."""
     return _reservations.take()
 
 
 def reserve(port: int) -> bool:
-    """Takes this very port, if it is free and no other process of tests has it."""
+    """Reserves this port if it is free; returns whether this process has it."""
     return _reservations.reserve(port)

@@ -16,7 +16,7 @@ _NAMES = count()
 
 
 def batch(*values: bytes, timestamp_ms: int = 1_700_000_000_000, **fields: Any) -> bytes:
-    """A record batch of these values, without keys; `fields` are those of `encode_batch`."""
+    """Makes a record batch of these values, without keys; `fields` are those of `encode_batch`."""
     return encode_batch([(timestamp_ms, None, value, ()) for value in values], **fields)
 
 
@@ -44,7 +44,7 @@ def produce_fields(
 def produce(
     wire: WireClient, topic: str, records: bytes | None, partition: int = 0, acks: int = -1, version: int = 9
 ) -> Any:
-    """The outcome for the one partition."""
+    """Produces to one partition and returns its result."""
     answer = wire.call(ApiKey.PRODUCE, version, **produce_fields({(topic, partition): records}, acks, version))
     return answer.responses[0].partition_responses[0]
 
@@ -81,13 +81,13 @@ def fetch_fields(
 
 
 def fetch(wire: WireClient, topic: str, offset: int, partition: int = 0, version: int = 12, **more: Any) -> Any:
-    """The answer of the one partition."""
+    """Fetches one partition and returns its part of the response."""
     answer = wire.call(ApiKey.FETCH, version, **fetch_fields({(topic, partition): offset}, version=version, **more))
     return answer.responses[0].partitions[0]
 
 
 def new_topic(wire: WireClient, partitions: int = 1, **config: Any) -> str:
-    """A topic of its own for a test; config keys with underscores for dots."""
+    """Creates a topic for one test; config keys have underscores for dots."""
     name = f"topic-{next(_NAMES)}"
     answer = create_topic(wire, name, partitions, {key.replace("_", "."): str(value) for key, value in config.items()})
     assert answer.error_code is ErrorCode.none, answer
@@ -125,7 +125,7 @@ def metadata(wire: WireClient, topics: Sequence[str] | None, version: int = 9, *
 
 
 def alter_topic(wire: WireClient, topic: str, key: str, value: str) -> None:
-    """Set one config of a topic."""
+    """Sets one config of a topic."""
     api = ApiKey.INCREMENTAL_ALTER_CONFIGS
     change = part(api, 1, "AlterableConfig", name=key, config_operation=0, value=value)
     resource = part(api, 1, "AlterConfigsResource", resource_type=2, resource_name=topic, configs=(change,))

@@ -1,4 +1,4 @@
-"""A schema log in memory, and serdes that stand on it."""
+"""A schema log in memory, and serdes over it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from klamm.schemas.serde import AvroSerde
 
 
 class MemoryLog:
-    """A `SchemaLog`; `reads` counts the looks into it."""
+    """A `SchemaLog` in memory; `reads` counts its reads."""
 
     def __init__(self) -> None:
         self.entries: list[SchemaEntry] = []
@@ -41,7 +41,7 @@ class MemoryLog:
 
 
 def embedded(folder: Path) -> Coordination:
-    """A started coordination in a file of `folder`."""
+    """Starts an embedded coordination in a file of `folder`."""
     coordination = plugin_host().coordinations.create("embedded", {"path": str(folder / "coordination.db")})
     coordination.start()
     return coordination
@@ -52,7 +52,7 @@ def registry(coordination: Coordination, log: MemoryLog | None = None) -> Schema
 
 
 def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str, dict[str, Any]]]) -> AvroSerde:
-    """`formats`: topic → (schema text, envelope, options)."""
+    """Makes a serde. `formats`: topic → (schema text, envelope, options)."""
 
     def topic_format(topic: str) -> TopicFormat:
         text, envelope, options = formats[topic]
@@ -65,7 +65,7 @@ def serde(registry: SchemaRegistry, formats: Mapping[str, tuple[str | None, str,
 
 
 def avro_bytes(schema: Any, value: Any) -> bytes:
-    """The value by fastavro, without an envelope."""
+    """Encodes a value with fastavro, without an envelope."""
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""A raw client: one socket, whole frames, any bytes; for what no real client would send."""
+"""A raw client: one socket, whole frames, any bytes, including those that no real client sends."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ class WireClient:
         self._socket.close()
 
     def call(self, api: ApiKey, version: int, **fields: Any) -> Any:
-        """The decoded response; `fields` are those of Kafka's definition, nested structs by `part`."""
+        """Sends a request and returns the decoded response; `fields` are those of Kafka's definition, nested structs by
+        `part`."""
         self.send(api, version, **fields)
         return self.receive(api, version)
 
     def send(self, api: ApiKey, version: int, **fields: Any) -> int:
-        """Without waiting for the response; the correlation id."""
+        """Sends a request without waiting for the response; returns the correlation id."""
         schema = messages.request(api, version)
         return self.send_body(api, version, schema.encode(schema.build(**fields)))
 
@@ -52,7 +53,7 @@ class WireClient:
         self._socket.sendall(data)
 
     def end_sending(self) -> None:
-        """Say that nothing more will be sent, and go on reading."""
+        """Shuts down the sending side; responses can still be read."""
         self._socket.shutdown(socket.SHUT_WR)
 
     def receive(self, api: ApiKey, version: int) -> Any:
@@ -62,12 +63,12 @@ class WireClient:
         return messages.response(api, version).decode(frame, offset)
 
     def receive_frame(self) -> bytes | None:
-        """The next frame without its length; None when the broker has closed the connection."""
+        """Returns the next frame without its length; None if the broker has closed the connection."""
         length = self._read(4)
         return None if length is None else self._read(struct.unpack(">i", length)[0])
 
     def peek(self) -> None:
-        """Wait for the first byte of an answer, and leave it unread."""
+        """Waits for the first byte of a response and leaves it unread."""
         self._socket.recv(1, socket.MSG_PEEK)
 
     def closed(self) -> bool:
@@ -88,12 +89,12 @@ class WireClient:
 
 
 def part(api: ApiKey, version: int, type_name: str, **fields: Any) -> Any:
-    """A nested struct of a request."""
+    """Makes a nested struct of a request."""
     return messages.request(api, version).part(type_name, **fields)
 
 
 def frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """Kafka's frames without their lengths; ends at a length that none has."""
+    """Splits pieces of bytes into Kafka's frames, without their lengths; ends at an impossible length."""
     data = bytearray()
     for piece in pieces:
         data += piece
@@ -108,5 +109,5 @@ def frames(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def framed(*bodies: bytes) -> bytes:
-    """Each with its length in front."""
+    """Returns frames: each body with its length in front."""
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)

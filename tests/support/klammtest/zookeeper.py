@@ -1,6 +1,6 @@
-"""A real ZooKeeper for tests, one for the whole run, and the coordinations that the contract suites run on.
+"""A real ZooKeeper for tests, one for the whole run, and the coordinations on which the contract suites run.
 
-`tests/conftest.py` makes the fixtures known. Each test gets a chroot or a file of its own.
+`tests/conftest.py` registers the fixtures. Each test gets its own chroot or file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from klammtest.waiting import PATIENCE_S, eventually
 
 
 class Events:
-    """A session listener that remembers."""
+    """A session listener that keeps its events."""
 
     def __init__(self, coordination: Coordination) -> None:
         self.seen: list[SessionEvent] = []
@@ -52,7 +52,7 @@ class Signal:
             self._changed.notify_all()
 
     def mark(self) -> None:
-        """Let calls for what went before come in, and forget them."""
+        """Waits for calls caused by earlier changes, and ignores them."""
         time.sleep(0.15)
         self._marked = self.count
 
@@ -62,22 +62,22 @@ class Signal:
 
 
 class CoordinationCase(Protocol):
-    """One implementation under test, on a tree that starts empty; closes what it made."""
+    """One implementation under test, on an empty tree; closes the coordinations that it made."""
 
     name: str
 
     def make(self, session_timeout_ms: int = 10_000) -> Coordination:
-        """Not started."""
+        """Returns a coordination that is not started."""
         ...
 
     def open(self, session_timeout_ms: int = 10_000) -> Coordination: ...
 
     def section(self) -> dict[str, str]:
-        """`coordination` in a configuration, for a broker on the same tree."""
+        """Returns the section `coordination` of a configuration, for a broker on the same tree."""
         ...
 
     def expire(self, coordination: Coordination) -> None:
-        """End its session behind its back, as the service does; its ephemeral paths are gone when this returns."""
+        """Ends a session without its client, as the service does; its ephemeral paths are gone when this returns."""
         ...
 
     def close(self) -> None: ...
@@ -94,7 +94,7 @@ class EmbeddedCase:
     def make(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
         number = len(self._made)
         config = EmbeddedConfig.model_validate({"path": self._file, "session.timeout.ms": session_timeout_ms})
-        # A clock that has stopped long ago: heartbeats by it are late for everyone else.
+        # A clock that stopped long ago: its heartbeats are late for everyone else.
         made = EmbeddedCoordination(config, lambda: 1.0 if number in self._stopped else time.time())
         self._made.append(made)
         return made
@@ -129,7 +129,7 @@ class EmbeddedCase:
 
 
 def _close_session(port: int, session_id: int, password: bytes) -> None:
-    """Whoever has a session's id and password may end it: connect with them, and close, in one breath."""
+    """Ends a session by its id and password: connects with them and closes at once."""
     connect = Connect(0, 0, 10_000, session_id, password, False).serialize()
     close = struct.pack(">ii", 1, Close.type)
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection, contextlib.suppress(OSError):
@@ -174,11 +174,11 @@ class ZooKeeperCase:
         client_id = session._client.client_id
 
         def expired() -> bool:
-            # The first client takes its session back at once, so the second must be quick, or try again.
+            # The first client reconnects at once and takes its session back, so the second must be quick, or try again.
             _close_session(self.server.port, *client_id)
             return bool(
                 coordination.session_id != client_id[0]
-            )  # 0, or whoever listens has opened the next one already
+            )  # 0, unless a listener has opened the next session already
 
         eventually(expired, "expiry of a ZooKeeper session")
 
@@ -189,14 +189,14 @@ class ZooKeeperCase:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """One server for all tests that do not stop it."""
+    """A server shared by all tests that do not stop it."""
     with ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"), free_port()) as server:
         yield server
 
 
 @pytest.fixture(params=["embedded", "zookeeper"])
 def coordination_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinationCase]:
-    """Each coordination in turn."""
+    """Each implementation in turn."""
     case: CoordinationCase
     if request.param == "embedded":
         case = EmbeddedCase(tmp_path)
@@ -215,5 +215,5 @@ def embedded_case(tmp_path: Path) -> Iterator[EmbeddedCase]:
 
 @pytest.fixture
 def coordination(coordination_case: CoordinationCase) -> Coordination:
-    """A started one of each kind in turn."""
+    """A started coordination of each implementation in turn."""
     return coordination_case.open()

@@ -23,8 +23,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from klamm.plugins.audit import broker_tier
-from klamm.plugins.audit import query as question
+from klamm.plugins.audit import broker_tier, query
 from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit, compare
 from klamm.plugins.audit.event import UNATTRIBUTED
 from klamm.plugins.audit.origins import Mark
@@ -37,15 +36,15 @@ from klammtest.audit_truth.pipeline import LIMIT_S, Pipeline
 from klammtest.audit_truth.score import Run, Score
 
 AT_A_TIME = 4
-"""Runs on one broker: they wait more than they work."""
+"""Number of runs that share one broker at a time: they wait more than they work."""
 A_BROKER = 25
-"""Runs: the audit topic, which all of them have in common, is read again and again."""
+"""Runs on one broker before the next one is started: each report reads the whole audit topic, which they share."""
 
 PLANTED_S = 2.0
 
 
 def run_kind(kind: FaultKind, seed: int, numbers: Sequence[int], folder: Path, limit_s: float = LIMIT_S) -> Score:
-    """`limit_s`: see `Pipeline`."""
+    """Makes the runs of one kind and prints its line. `limit_s`: see `Pipeline`."""
     score, began = Score(kind), time.monotonic()
     for first in range(0, len(numbers), A_BROKER):
         some = numbers[first : first + A_BROKER]
@@ -57,7 +56,7 @@ def run_kind(kind: FaultKind, seed: int, numbers: Sequence[int], folder: Path, l
 
 
 def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s: float) -> Run:
-    """What goes wrong in the run itself is neither found nor right."""
+    """Makes one run. An error of the run itself counts neither as found nor as right."""
     chance = random.Random(f"{seed} {kind.name} {number}")
     pipeline = Pipeline(cluster, f"{kind.name}-{number:04d}", chance, limit_s)
     try:
@@ -74,7 +73,7 @@ def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s
 
 @contextmanager
 def planted(kind: FaultKind) -> Iterator[None]:
-    """The comparison is switched off; where no fault is to be found, it is not known who sent a record."""
+    """Switches the comparison off; for the kind without a fault, hides who sent each record."""
     if not kind.plants:
         with mock.patch.object(broker_tier, "mark_of", return_value=Mark(UNATTRIBUTED)):
             yield
@@ -83,7 +82,7 @@ def planted(kind: FaultKind) -> Iterator[None]:
     def blind(*given: Any, **more: Any) -> list[TopicAudit]:
         return [_blind(audit) for audit in compare(*given, **more)]
 
-    with mock.patch.object(question, "compare", blind):
+    with mock.patch.object(query, "compare", blind):
         yield
 
 
@@ -108,7 +107,7 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := [name for name in options.kinds if name not in KINDS]:
         parser.error(f"no kind {', '.join(unknown)}: there are {', '.join(KINDS)}")
-    logging.getLogger("klamm").setLevel(logging.CRITICAL)  # lost connections and deleted records are what is planted
+    logging.getLogger("klamm").setLevel(logging.CRITICAL)  # lost connections and deleted records are planted on purpose
     numbers = range(options.runs) if options.at is None else [options.at]
     scores = []
     with tempfile.TemporaryDirectory(prefix="klamm-truth-") as folder, arrow_loads():

@@ -23,7 +23,7 @@ from klammtest.proxies.produce import ProduceProxy
 WINDOW_MS = 60_000
 LATENESS_MS = 300_000
 INTERVAL_MS = 400
-"""Between two events of a producer."""
+"""Milliseconds between two audit events of a producer."""
 AUDIT: Mapping[str, Any] = {
     "plugin": "klamm",
     "window.minutes": WINDOW_MS // 60_000,
@@ -35,7 +35,7 @@ AUDIT: Mapping[str, Any] = {
 
 @dataclass
 class Gate:
-    """Topics of which the broker tier sees nothing new: it is as slow as somebody wants."""
+    """Topics whose new records are hidden from the broker tier, which makes the tier as slow as a test wants."""
 
     shut: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -51,7 +51,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class TruthCluster:
-    """`bootstrap` is the broker, `spoiled` the proxy before it."""
+    """`bootstrap` is the broker's address, `spoiled` that of the proxy in front of it."""
 
     folder: Path
     bootstrap: str
@@ -60,7 +60,7 @@ class TruthCluster:
     gate: Gate
 
     def settings(self, producer: Mapping[str, Any] | None = None, **sections: Mapping[str, Any]) -> Settings:
-        """Of a client; `producer` goes over what all have."""
+        """Returns the settings of a client; `producer` overrides the common keys."""
         consumer = {
             "bootstrap.servers": self.bootstrap,
             "group.protocol": "classic",
@@ -107,7 +107,7 @@ def truth_cluster(folder: Path) -> Iterator[TruthCluster]:
 
 @contextmanager
 def _gated(gate: Gate) -> Iterator[None]:
-    """A log of which the tier is to see nothing new reads as if it ended where the tier is."""
+    """While the gate is shut for a topic, reading its log returns no records and the tier's own position as the end."""
     read = LocalLogs.read
 
     def gated(self: LocalLogs, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:

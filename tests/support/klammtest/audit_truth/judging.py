@@ -24,7 +24,7 @@ CLOCK_MS = 60_000
 
 @dataclass
 class Verdict:
-    """`found`: planted faults that the report names for what they are, with the right numbers."""
+    """`found`: planted faults that the report names correctly, with the right numbers."""
 
     found: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
@@ -36,9 +36,9 @@ class Verdict:
 
 
 def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
-    """Asks as `klamm audit --by window --json` does until the report agrees with the truth, or the time is over. The
-    first report, too, may call counts unknown that will be known, but nothing else that is wrong. `live`: a producer
-    goes on, which holds the watermark."""
+    """Repeats what `klamm audit --by window --json` does until the report agrees with the truth or the time is over.
+    The first report may call counts unknown that become known later, but must not be wrong otherwise. `live`: a
+    producer is still running, which holds the watermark."""
     settings = pipeline.cluster.settings()
     expect = tuple(TierKey(*name.split("/")) for name in pipeline.tier_names.values() if "/" in name)
     question = Question(topics=(pipeline.topic,), expect=expect)
@@ -58,7 +58,7 @@ def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
 
 
 def _hasty(pipeline: Pipeline, said: Mapping[str, Any]) -> list[str]:
-    """States of a first report that are neither right nor unknown."""
+    """Returns the states of a first report that are neither right nor unknown."""
     rows = {row["label"]: row["tiers"] for topic in said["topics"] for row in topic["rows"]}
     wrong = []
     for start, cells in pipeline.truth.wants().items():
@@ -124,7 +124,7 @@ def _told(tier: str, got: Mapping[str, Any], stamped: bool) -> tuple[int, int | 
 
 
 def _ratio(verdict: Verdict, row: Mapping[str, Any], cells: Mapping[str, Want]) -> None:
-    """The completeness of the row, unless a count of it is unknown."""
+    """Compares the completeness of the row with the truth, unless a count of the row is unknown."""
     if any(cell["state"] == State.UNKNOWN for cell in row["tiers"].values()):
         return
     lowest = min(want.ratio for tier, want in cells.items() if tier != PRODUCER)
@@ -157,7 +157,7 @@ def _clocks(pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any]) -> N
 
 
 def _incomplete(pipeline: Pipeline, wants: Mapping[int, Mapping[str, Want]]) -> list[int]:
-    """Windows that no report may call complete."""
+    """Returns the windows that no report may call complete."""
     wrong = {s for s, cells in wants.items() if any(want.state is not State.COMPLETE for want in cells.values())}
     return sorted(wrong.union(*pipeline.allowed.must_be_unknown.values()))
 
@@ -169,7 +169,7 @@ def _whole(
     wants: Mapping[int, Mapping[str, Want]],
     complete: bool,
 ) -> None:
-    """The topic, the exit status, and that the watermark stays before what is not complete."""
+    """Checks the topic, the exit status, and that the watermark stays before the first incomplete window."""
     wrong = _incomplete(pipeline, wants)
     mark = topic["watermark_ms"]
     first = min((start for start in wrong if start != NO_WINDOW), default=math.inf)
@@ -187,8 +187,8 @@ def _whole(
 def _watermark(
     pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any], wants: Mapping[int, Mapping[str, Want]]
 ) -> None:
-    """It is as far as it can be; where that is not known (a window may be unknown,
-    is of now, or holds only records that the broker stamped with another time), it is not looked at."""
+    """Checks that the watermark is as far as it can be. It is not checked where that is not known: a window may be
+    unknown, is the current one, or holds only records that the broker stamped with another time."""
     first = min((start for start in _incomplete(pipeline, wants) if start != NO_WINDOW), default=math.inf)
     before = [start for start in wants if start != NO_WINDOW and start < first]
     now_ms = time.time() * 1000

@@ -1,4 +1,4 @@
-"""The kinds of fault, and how each is planted in a run; what else happens in it is ordinary."""
+"""The kinds of fault, how each is planted in a run, and the ordinary events that a run may have."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ Plant = Callable[[Pipeline], None]
 
 @dataclass(frozen=True)
 class FaultKind:
-    """`plants`: one is chosen for each run; () for ordinary events only."""
+    """`plants`: one is chosen for each run; empty for the kind that has ordinary events only."""
 
     name: str
     plants: tuple[Plant, ...]
 
 
 def go(kind: FaultKind, run: Pipeline) -> None:
-    """One run, up to where it is judged."""
+    """Executes one run, up to the point where it is judged."""
     chance = run.chance
     run.send(run.long_ago, 12)
     run.read_all()
@@ -61,7 +61,7 @@ def _happen(run: Pipeline, event: Plant) -> None:
 
 
 def _finish(run: Pipeline) -> None:
-    """All that is left is read and loaded."""
+    """Reads and loads all remaining records."""
     run.read_all()
     run.load()
 
@@ -71,7 +71,7 @@ def _finish(run: Pipeline) -> None:
 
 @contextmanager
 def _spoiled(run: Pipeline, wrong: Wrong, share: float, most: int = 100) -> Iterator[list[int]]:
-    """A share of the topic's Produce requests goes wrong; yields how many did, in a list."""
+    """Spoils a share of the topic's Produce requests; yields a list whose only item is how many."""
     hits = [0]
 
     def decide() -> Wrong:
@@ -88,13 +88,13 @@ def _spoiled(run: Pipeline, wrong: Wrong, share: float, most: int = 100) -> Iter
 
 
 def _with_own_timestamps(run: Pipeline) -> None:
-    """Records from now on, where the broker has stamped some."""
+    """Gives records their own timestamps from now on, if the broker has stamped them so far."""
     if run.truth.stamped:
         run.client.alter_configs(run.topic, {"message.timestamp.type": "CreateTime"})
 
 
 def acknowledged_and_not_stored(run: Pipeline) -> None:
-    """The broker says that it has a batch, and it is not in the topic."""
+    """The broker acknowledges a batch that is not in the topic."""
     run.client.create_topics({sink_of(run.topic): NewTopic(len(run.client.partitions(run.topic)))})
     acks = run.chance.choice(("all", "1"))
     with _spoiled(run, Wrong.ELSEWHERE, 0.4) as hits:
@@ -113,7 +113,7 @@ def sent_without_acknowledgement(run: Pipeline) -> None:
 
 
 def position_jumped(run: Pipeline) -> None:
-    """An application seeks forward over records that it was never given."""
+    """An application seeks forward over records that it has not received."""
     run.send(run.windows)
     with run.reader() as reader:
         reader.assigned()
@@ -128,7 +128,7 @@ def position_jumped(run: Pipeline) -> None:
 
 
 def committed_ahead(run: Pipeline) -> None:
-    """An application commits offsets beyond what it was given, and starts again from there."""
+    """An application commits offsets beyond the records that it has received, and restarts from there."""
     run.send(run.windows)
     with run.reader() as reader:
         reader.until(1)
@@ -156,7 +156,7 @@ def rows_not_written(run: Pipeline) -> None:
 
 
 def retried_without_idempotence(run: Pipeline) -> None:
-    """An answer is lost, and the batch is sent again."""
+    """The response to a Produce request is lost, and the batch is sent again."""
     with _spoiled(run, Wrong.UNANSWERED, 0.4, most=2) as hits:
         while not hits[0]:
             run.send(run.windows, spoiled=True, options=NOT_IDEMPOTENT)
@@ -164,7 +164,7 @@ def retried_without_idempotence(run: Pipeline) -> None:
 
 
 def replayed_into_the_log(run: Pipeline) -> None:
-    """A tool writes batches into the topic that are in it already, headers and all."""
+    """A tool appends batches to the topic that are in it already, with the audit's headers."""
     _with_own_timestamps(run)
     begins = run.ends()
     run.send(run.windows, options=NOT_IDEMPOTENT)
@@ -180,8 +180,8 @@ def replayed_into_the_log(run: Pipeline) -> None:
 
 
 def group_set_back(run: Pipeline) -> None:
-    """The group's offsets are set back while it is down, and it is given the records again. Not to where its last range
-    began: that cannot be told from a member that died before its commit."""
+    """The group's offsets are reset to older ones while it is stopped, and it receives the records again. They are
+    never reset to where its last range began: that looks like a member that died before its commit."""
     run.send(run.windows)
     commits: dict[TopicPartition, list[int]] = {}
     with run.reader() as reader:
@@ -212,11 +212,11 @@ def group_set_back(run: Pipeline) -> None:
     run.allowed.may_be_unknown(READERS, run.recent())
 
 
-# -- records deleted before somebody had them
+# -- records deleted before a tier had them
 
 
 def _delete(run: Pipeline, below: dict[TopicPartition, int]) -> None:
-    """By DeleteRecords, or by retention, which takes all that it can."""
+    """Deletes records by DeleteRecords, or by retention, which deletes all that it may."""
     run.truth.read_log(run.client, run.topic)
     before = run.starts()
     if run.chance.random() < 0.5:
@@ -232,7 +232,7 @@ def _delete(run: Pipeline, below: dict[TopicPartition, int]) -> None:
 
 
 def _below(run: Pipeline, had: dict[int, int]) -> dict[TopicPartition, int]:
-    """Offsets above what somebody had, of at least one partition."""
+    """Chooses an offset above `had` in at least one partition."""
     ends = run.ends()
     new = [p for p in run.client.partitions(run.topic) if ends[p.partition] > had.get(p.partition, 0)]
     chosen = run.chance.sample(new, run.chance.randint(1, len(new)))
@@ -250,7 +250,7 @@ def deleted_before_the_load(run: Pipeline) -> None:
 
 
 def deleted_before_the_group(run: Pipeline) -> None:
-    """The group goes on where the log begins: its ranges have a gap, and what lay there is unknown."""
+    """The group continues where the log begins: its ranges have a gap, and the counts of the gap are unknown."""
     had = {p.partition: offset for p, offset in run.group_offsets().items()}
     run.send(run.windows)
     run.load()
@@ -265,7 +265,7 @@ def deleted_before_the_group(run: Pipeline) -> None:
 
 
 def deleted_before_the_broker_tier(run: Pipeline) -> None:
-    """The broker tier is slow, and what it has not counted is deleted."""
+    """The broker tier is slow, and records that it has not counted are deleted."""
     while any(end <= run.first_ends.get(partition, 0) for partition, end in run.ends().items()):
         run.send(run.windows[:1], 12)
     _finish(run)
@@ -289,7 +289,7 @@ def deleted_before_the_broker_tier(run: Pipeline) -> None:
 
 
 def _gone(run: Pipeline, had: dict[int, int]) -> set[int]:
-    """The windows of records that were deleted and that somebody, who had come so far, never had."""
+    """Returns the windows of deleted records at or above the positions `had`."""
     starts = run.starts()
     return {
         window
@@ -307,7 +307,7 @@ def _loaded_to(run: Pipeline) -> dict[int, int]:
 
 
 def _counted(run: Pipeline) -> None:
-    """Until the broker tier has told of all that is stored."""
+    """Returns when the broker tier's events cover all stored records."""
 
     def told() -> bool:
         by_partition = {
@@ -334,7 +334,7 @@ def _config(run: Pipeline, source: str, bootstrap: str = "") -> dict[str, object
 
 
 def _victim(run: Pipeline, records: int, **plan: object) -> tuple[str, AbstractContextManager[Sender], int]:
-    """A process that sends records of now; their windows are read from the log."""
+    """Starts a process that sends records with the current time; their windows are read from the log."""
     source = run.source()
     now = window_of(time.time_ns() // 1_000_000)
     first = min([run.truth.new(source, now) for _ in range(records)])
@@ -344,7 +344,7 @@ def _victim(run: Pipeline, records: int, **plan: object) -> tuple[str, AbstractC
 
 
 def _tell_the_truth(run: Pipeline, of: Sender, first: int, records: int) -> None:
-    """What a killed process had sent is what it told, or what is stored."""
+    """Records what a killed process sent: what it reported, or what is stored."""
     run.truth.read_log(run.client, run.topic)
     stored = dict(run.truth.stored.values())
     for number in range(first, first + records):
@@ -357,7 +357,7 @@ def _tell_the_truth(run: Pipeline, of: Sender, first: int, records: int) -> None
 
 
 def killed_while_it_sends(run: Pipeline) -> None:
-    """kill -9, or stopped for good, at a random time."""
+    """A producer is killed with -9, or stopped for good, at a random time."""
     source, process, first = _victim(run, 2_000, pause_s=0.004)
     with process as victim:
         victim.until(run.chance.randint(1, 150))
@@ -373,7 +373,7 @@ def killed_while_it_sends(run: Pipeline) -> None:
 
 
 def killed_while_it_is_quiet(run: Pipeline) -> None:
-    """All that it had acknowledged is told: nothing is unknown, and its end is no alarm."""
+    """The audit has events of all its acknowledged records: nothing is unknown, and its end raises no alarm."""
     records = run.chance.randint(1, 30)
     source, process, first = _victim(run, records, idle=True)
     with process as victim:
@@ -392,7 +392,7 @@ def _others_go_on(run: Pipeline) -> None:
 
 
 def _silent() -> None:
-    """Long enough to be noticed, also where nobody else tells anything."""
+    """Waits until the producer's silence is noticed, even if no other producer sends events."""
     time.sleep(7 * INTERVAL_MS / 1000)
 
 
@@ -400,7 +400,7 @@ def _silent() -> None:
 
 
 def clock_an_hour_off(run: Pipeline) -> None:
-    """Of a producer's host: records get its time."""
+    """The clock of a producer's host is wrong, and records have its time."""
     ahead_ms = run.chance.choice((-1, 1)) * (HOUR_MS + run.chance.randrange(-LATENESS_MS, LATENESS_MS))
     records = run.chance.randint(3, 30)
     source, process, first = _victim(run, records, ahead_ms=ahead_ms)
@@ -416,7 +416,7 @@ def clock_an_hour_off(run: Pipeline) -> None:
 
 
 def rebalance(run: Pipeline) -> None:
-    """A second member comes, and the first one leaves."""
+    """A second member joins, and the first one leaves."""
     run.send(run.windows)
     with run.reader() as first:
         first.until(2)
@@ -431,7 +431,7 @@ def rebalance(run: Pipeline) -> None:
 
 
 def member_ends_without_a_commit(run: Pipeline) -> None:
-    """What it was given, the next one is given again."""
+    """A member ends without a commit, and the next one receives its records again."""
     run.send(run.windows)
     with run.reader() as reader:
         reader.until(3)
@@ -450,7 +450,7 @@ def read_again_after_a_seek(run: Pipeline) -> None:
 
 
 def slow_group(run: Pipeline) -> None:
-    """It is behind, and a report says so, and nothing else; it catches up in the end."""
+    """The group lags, a report says only that, and it catches up in the end."""
     run.send(run.windows)
     run.load()
     with run.reader() as reader:
@@ -480,13 +480,13 @@ def tables(run: Pipeline) -> None:
 
 
 def retried_with_idempotence(run: Pipeline) -> None:
-    """Answers are lost, and nothing is stored twice."""
+    """Responses are lost, and nothing is stored twice."""
     with _spoiled(run, Wrong.UNANSWERED, 0.4, most=2):
         run.send(run.windows, spoiled=True)
 
 
 def refused_records(run: Pipeline) -> None:
-    """The broker takes no record as large: its future raises, and it counts as attempted alone."""
+    """A record is larger than the broker accepts: its future raises, and it counts as attempted only."""
     run.client.alter_configs(run.topic, {"max.message.bytes": "3000"})
     source = run.source()
     with run.producer(source, {"compression.type": "none"}) as producer:
@@ -497,7 +497,7 @@ def refused_records(run: Pipeline) -> None:
 
 
 def producer_that_goes_on(run: Pipeline) -> None:
-    """A report is made while it lives, busy or idle."""
+    """A report is made while a producer is running, busy or idle."""
     source = run.source()
     with run.producer(source) as producer:
         run.send_records(producer, run.numbers(source, run.windows, 10))
@@ -508,7 +508,7 @@ def producer_that_goes_on(run: Pipeline) -> None:
 
 
 def load_that_tells_late(run: Pipeline) -> None:
-    """It dies after it has published; the next one tells the audit."""
+    """A load dies after publishing, before its audit event; the next load sends the event."""
     run.send(run.windows)
     run.truth.read_log(run.client, run.topic)
     run.lake.load_and_die()
@@ -526,7 +526,7 @@ def stamped_by_the_broker(run: Pipeline) -> None:
 
 
 def _look(run: Pipeline) -> None:
-    """A report in the middle, which must be right as well."""
+    """Makes a report in the middle of the run, which must be right as well."""
     verdict = judge(run, live=True)
     run.early += [*verdict.missed, *verdict.alarms]
 

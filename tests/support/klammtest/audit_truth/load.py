@@ -33,7 +33,7 @@ from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 SINK = "lake"
 Spoil = Callable[[pa.Table], pa.Table]
-"""What becomes of a load's rows on their way into the files."""
+"""Changes a load's rows on their way into the files."""
 
 
 def as_they_are(rows: pa.Table) -> pa.Table:
@@ -41,7 +41,7 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 
 
 class ArrowTopics(ClusterTopics):
-    """Reads the rows in this process. `spoil` is asked for each load's."""
+    """Reads the rows in this process and passes those of each load through `spoil`."""
 
     def __init__(self, settings: Settings, config: HadoopSinkConfig) -> None:
         super().__init__(settings, config, quarantine=False)
@@ -55,7 +55,7 @@ class ArrowTopics(ClusterTopics):
 
 
 class _NoSession:
-    """In the place of `klamm.hadoop.lake_session.LakeSession`."""
+    """Replaces `klamm.hadoop.lake_session.LakeSession`."""
 
     def __init__(self, *_: object) -> None:
         return
@@ -67,7 +67,7 @@ class _NoSession:
 
 @contextmanager
 def arrow_loads() -> Iterator[None]:
-    """While it runs, every `LoadJob` of this process writes and counts by Arrow."""
+    """Inside the block every `LoadJob` of this process writes and counts with Arrow."""
     with (
         mock.patch.object(job, "write", _write),
         mock.patch.object(job, "count", _count),
@@ -98,12 +98,12 @@ class Lake:
         self._job.run(self._topic)
 
     def load_and_die(self) -> None:
-        """Publishes, and tells the audit nothing: the next load does."""
+        """Publishes a load and sends no audit event: the next load does."""
         with mock.patch.object(self._auditor, "send_missing", return_value=[]):
             self.load()
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """(partition, offset, timestamp in ms) of every row of every published file."""
+        """Returns (partition, offset, timestamp in ms) of every row of every published file."""
         found: list[tuple[int, int, int]] = []
         for path in sorted((self._root / self._topic).glob("load=*/dt=*/*.parquet")):
             table = pq.read_table(path, partitioning=None, columns=["_partition", "_offset", "_timestamp"])
@@ -129,7 +129,7 @@ def _write(rows: pa.Table, path: str, files: FileFormat, quarantine: bool) -> No
 def _count(
     session: Any, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
 ) -> Counts:
-    """As `klamm.hadoop.load.spark_writer.count`: read back, so that it counts rows that are there."""
+    """Counts as `klamm.hadoop.load.spark_writer.count` does: by reading the files back."""
     parts = sorted(Path(path).glob("dt=*/*.parquet"))
     table = ds.dataset([str(part) for part in parts]).to_table() if parts else None
     rows = [] if table is None else _grouped(table, window_ms)

@@ -1,4 +1,4 @@
-"""The figures of a run, for the docs."""
+"""Writes the figures of a run into a page of the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run: a topic, and what is sent, read and loaded of it, with the truth kept beside it."""
+"""One run: a topic whose records are sent, read and loaded, with the truth recorded beside it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ DAY_MS = 86_400_000
 START_MS = 1_356_998_400_000
 WAIT_S = 300.0
 LIMIT_S = 120.0
-"""For the broker tier to count, and for silence to be noticed."""
+"""Seconds to wait for the broker tier to count, and for a producer's silence to be noticed."""
 CONFIGS = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62)}
-"""Records of long ago stay, and a broker takes those of a clock that is ahead."""
+"""Old records are kept, and the broker accepts timestamps of a clock that is ahead."""
 Options = Mapping[str, Any]
-"""Of a producer, in Kafka's names."""
+"""Options of a producer, by Kafka's names."""
 NO_OPTIONS: Options = MappingProxyType({})
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One that a report has to print, at a tier. `text` is in what it says."""
+    """A problem that a report has to print for a tier. `text` is part of its line."""
 
     kind: Kind
     tier: str
@@ -47,45 +47,45 @@ class Problem:
 
 @dataclass
 class Allowed:
-    """What a report may and must say besides the truth's counts. In `unknown` (windows by tier) a count may be unknown;
-    `problems` must be there. `clocks`: application and ms ahead."""
+    """What a report may and must say besides the true counts. In the windows of `unknown` (by tier) a count may be
+    unknown; `problems` must be printed. `clocks`: application and milliseconds ahead."""
 
     unknown: dict[str, set[int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     clocks: dict[str, int] = field(default_factory=dict)
     must_be_unknown: dict[str, set[int]] = field(default_factory=dict)
-    """Where nothing but unknown is right."""
+    """Windows, by tier, whose counts must be unknown."""
     may: list[Problem] = field(default_factory=list)
-    """Problems that may be there or not."""
+    """Problems that a report may print."""
 
     def may_be_unknown(self, tier: str, windows: set[int]) -> None:
         self.unknown.setdefault(tier, set()).update(windows)
 
 
 class Pipeline:
-    """Of one topic. `windows`: starts, in the order of time; the first three are of a day before."""
+    """The run of one topic. `windows`: their starts, ascending; the first three are of the day before."""
 
     def __init__(self, cluster: TruthCluster, name: str, chance: random.Random, limit_s: float = LIMIT_S) -> None:
-        """`limit_s`: after so long a report that is wrong is judged as it is."""
+        """`limit_s`: after this time a report that is still wrong is judged as it is."""
         self.cluster, self.chance, self.limit_s = cluster, chance, limit_s
         self.topic = name
         self.truth = Truth()
         self.allowed = Allowed()
         self.events: list[str] = []
-        """What happens in it, in words."""
+        """The names of the events of this run."""
         self.early: list[str] = []
-        """What a report said wrongly before the end."""
+        """Wrong statements of reports that were made before the end."""
         self.partitions = chance.randint(1, 3)
         first = START_MS + chance.randrange(1000) * DAY_MS + chance.randrange(1000) * WINDOW_MS
         self.long_ago = [first + n * WINDOW_MS for n in range(3)]
         self.windows = [first + DAY_MS + n * WINDOW_MS for n in range(chance.randint(3, 6))]
         self.folder = cluster.folder / name
         self.first_ends: dict[int, int] = {}
-        """Where the partitions ended when all that is long ago was sent, read and loaded."""
+        """End offsets of the partitions after the old records were sent, read and loaded."""
         self.harmless = False
-        """What was planted loses nothing: the report has to say so."""
+        """The planted fault loses nothing, and the report has to say so."""
         self.future = False
-        """Records of tomorrow were sent: the watermark does not reach them."""
+        """Records with tomorrow's date were sent: the watermark does not reach them."""
         self._producers = 0
         self._stack = ExitStack()
 
@@ -102,7 +102,7 @@ class Pipeline:
     # -- who sends
 
     def source(self) -> str:
-        """Another producer's name."""
+        """Returns the name of a new producer."""
         self._producers += 1
         return f"{self.topic}-{self._producers}"
 
@@ -110,7 +110,7 @@ class Pipeline:
         return window + self.chance.randrange(WINDOW_MS)
 
     def numbers(self, source: str, windows: Sequence[int], records: int) -> list[tuple[int, int]]:
-        """(number, timestamp) of so many new records."""
+        """Returns (number, timestamp) of `count` new records."""
         chosen = [self.chance.choice(windows) for _ in range(records)]
         return [(self.truth.new(source, window), self.stamp(window)) for window in chosen]
 
@@ -123,7 +123,7 @@ class Pipeline:
         arrow: bool = False,
         options: Options = NO_OPTIONS,
     ) -> None:
-        """One audited producer's life, by `Producer.send` or `send_arrow`, with options of its own."""
+        """Runs one audited producer from start to end, by `Producer.send` or `send_arrow`, with options of its own."""
         records = records or self.chance.randint(5, 40)
         source = self.source()
         with self.producer(source, options, spoiled=spoiled) as producer:
@@ -147,7 +147,7 @@ class Pipeline:
             yield producer
 
     def recent(self) -> set[int]:
-        """The windows of all records but the first ones."""
+        """Returns the windows of all records except the old ones."""
         later = {
             window
             for place, (_, window) in self.truth.stored.items()
@@ -156,7 +156,7 @@ class Pipeline:
         return later.union(self.windows)
 
     def send_records(self, producer: klamm.Producer, numbers: Sequence[tuple[int, int]], width: int = 0) -> None:
-        """Returns when each is settled. `width`: of values, in bytes."""
+        """Sends records and returns when each is acknowledged or failed. `width`: of values, in bytes."""
         sent = [
             (number, producer.send(self.topic, (b"%d" % number).ljust(width), key=b"%d" % number, timestamp_ms=stamp))
             for number, stamp in numbers
@@ -175,7 +175,7 @@ class Pipeline:
             self.truth.sent[number].acknowledged = True
 
     def send_foreign(self, windows: Sequence[int]) -> None:
-        """By a client of another maker, which knows of no audit."""
+        """Sends records by a foreign client, which takes no part in the audit."""
         numbers = self.numbers(FOREIGN, windows, self.chance.randint(1, 15))
         self.chance.choice((_confluent, _kafka_python))(self.cluster.bootstrap, self.topic, numbers)
         for number, _ in numbers:
@@ -208,12 +208,12 @@ class Pipeline:
 
     @property
     def group(self) -> str:
-        """Of this topic alone: members of one group wait for each other."""
+        """A group for this topic alone: members of one group wait for each other."""
         return f"{GROUP}-{self.topic}"
 
     @property
     def tier_names(self) -> dict[str, str]:
-        """Of the truth's tiers, as a report prints them."""
+        """Names of the truth's tiers, as a report prints them."""
         return {PRODUCER: "producer", BROKER: "broker", READERS: f"consumer/{self.group}", LAKE: "hadoop/lake"}
 
     # -- who loads
@@ -225,7 +225,7 @@ class Pipeline:
     # -- the end
 
     def settle(self) -> None:
-        """Reads what is stored, committed and loaded by now."""
+        """Adds to the truth what is stored, committed and loaded now."""
         self.truth.read_log(self.client, self.topic)
         for partition, offset in self.group_offsets().items():
             key = (self.truth.life, partition.partition)
@@ -236,7 +236,7 @@ class Pipeline:
 
 
 class Reader:
-    """One member of the group."""
+    """A member of the group."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         self._pipeline = pipeline
@@ -245,7 +245,7 @@ class Reader:
         self._tables = pipeline.chance.random() < 0.3
 
     def poll(self, most: int = 1000) -> int:
-        """Of records, or of a table of them."""
+        """Polls records, or a table of them."""
         if self._tables:
             table = self.consumer.poll_arrow(0.05, most)
             places = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
@@ -257,7 +257,7 @@ class Reader:
         return len(handed)
 
     def to_end(self, *others: Reader) -> None:
-        """Until this member and the others together stand at the ends of all partitions."""
+        """Polls until this member and the others have reached the ends of all partitions."""
         ends, members = self._pipeline.ends(), (self, *others)
 
         def done() -> bool:
@@ -269,7 +269,7 @@ class Reader:
         within(done, "the ends of the partitions", lambda: [member.poll() for member in members])
 
     def until(self, records: int) -> None:
-        """Until it was handed so many."""
+        """Polls until this member has received `records` records."""
         got = [0]
 
         def poll() -> None:
@@ -281,7 +281,7 @@ class Reader:
         return self.consumer.assignment()
 
     def assigned(self) -> None:
-        """Until it has all partitions, without taking a record."""
+        """Waits until the member owns all partitions; polls no record."""
         count = len(self._pipeline.client.partitions(self._pipeline.topic))
         within(lambda: len(self.owned()) == count, "an assignment", lambda: time.sleep(0.01))
 
@@ -293,13 +293,13 @@ class Reader:
         return found
 
     def commit(self) -> None:
-        """What it no longer owns is another's to commit."""
+        """Commits; ignores partitions that the member no longer owns."""
         with suppress(LostOwnershipError):
             self.consumer.commit()
 
 
 def within(condition: Callable[[], bool], what: str, step: Callable[[], object], limit_s: float = WAIT_S) -> None:
-    """Steps until it is so; `TimeoutError` when it takes too long."""
+    """Calls `step` until the condition is true; `TimeoutError` when it takes too long."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:

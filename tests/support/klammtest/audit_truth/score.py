@@ -1,4 +1,4 @@
-"""What came of the runs of one kind."""
+"""The outcomes of the runs of one kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from klammtest.audit_truth.kinds import FaultKind
 
 @dataclass(frozen=True)
 class Run:
-    """`found`: its fault, and nothing that is not there."""
+    """`found`: the report named the planted fault, and nothing that did not happen."""
 
     number: int
     events: Sequence[str]
@@ -28,7 +28,7 @@ class Score:
     missed: int = 0
     alarms: int = 0
     events: Counter[str] = field(default_factory=Counter)
-    """How many runs had each."""
+    """Number of runs by event."""
     wrong: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -40,7 +40,7 @@ class Score:
         return f"{self.kind.name} runs {self.runs} found {self.found} missed {self.missed} false-alarms {self.alarms}"
 
     def what(self) -> str:
-        """What was planted, or happened, and in how many runs."""
+        """Number of runs by what was planted or happened."""
         names = dict.fromkeys(plant.__name__ for plant in self.kind.plants) or self.events
         return ", ".join(f"{name.replace('_', ' ')} {self.events[name]}" for name in names)
 

@@ -24,7 +24,7 @@ _CONTEXT.set_forkserver_preload(["klammtest.audit_truth.preloaded"])
 
 
 class Sender:
-    """A process that sends records whose numbers begin at `first`; `acknowledged` are those that it has told of."""
+    """A process that sends records whose numbers begin at `first`; `acknowledged` are those that it has reported."""
 
     def __init__(self, config: Mapping[str, Any], topic: str, first: int, **plan: Any) -> None:
         self.acknowledged: list[int] = []
@@ -34,7 +34,7 @@ class Sender:
         theirs.close()
 
     def until(self, records: int, limit_s: float = WAIT_S) -> None:
-        """So many are acknowledged, or all that it was to send."""
+        """Waits until `records` are acknowledged, or all that it was to send."""
         deadline = time.monotonic() + limit_s
         while len(self.acknowledged) < records and self._process.is_alive():
             if time.monotonic() > deadline:
@@ -50,7 +50,7 @@ class Sender:
                 timeout_s = 0.0
 
     def stop(self) -> None:
-        """As with SIGSTOP: alive, but silent."""
+        """Stops the process (SIGSTOP): it is alive, but silent."""
         assert self._process.pid is not None
         os.kill(self._process.pid, signal.SIGSTOP)
         self.hear()
@@ -70,8 +70,9 @@ class Sender:
 
 @contextmanager
 def sender(config: Mapping[str, Any], topic: str, first: int, **plan: Any) -> Iterator[Sender]:
-    """`plan`: `seed`; `records` to send; `ahead_ms` of its clock; `pause_s`, at most, between two records; `idle`: it
-    closes nothing after them but waits to be killed; `late_ms`: some records are as old."""
+    """Starts a sender and kills it at the end. `plan`: `seed`; `records` to send; `ahead_ms` of its clock; `pause_s`,
+    the longest pause between two records; `idle`: it closes nothing after the last one and waits to be killed;
+    `late_ms`: the age of some records."""
     process = Sender(config, topic, first, **plan)
     try:
         yield process

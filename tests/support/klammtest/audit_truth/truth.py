@@ -20,11 +20,11 @@ from klammtest.audit_truth.cluster import WINDOW_MS
 
 PRODUCER, BROKER, READERS, LAKE = TIERS = ("producer", "broker", "consumer/readers", "hadoop/lake")
 FOREIGN = ""
-"""Of whom no producer tells anything."""
+"""Source of records whose clients take no part in the audit."""
 
 
 class Place(NamedTuple):
-    """`life` counts how often the topic was created again."""
+    """`life` is the number of times that the topic was created again."""
 
     life: int
     partition: int
@@ -32,7 +32,7 @@ class Place(NamedTuple):
 
 
 class Want(NamedTuple):
-    """What a report has to print of one tier in one window."""
+    """The counts that a report has to print for one tier in one window."""
 
     state: State
     records: int
@@ -50,8 +50,8 @@ class Sent:
 
 @dataclass
 class Truth:
-    """`stored` and `handed` are records by place, what was deleted meanwhile too; `committed` is how far the group's
-    commits reach; `twice` was handed out again after such a commit, to a group that was set back."""
+    """`stored` and `handed` are records by place, including deleted ones; `committed` is how far the group's commits
+    reach; `twice` were delivered again after such a commit, to a group whose offsets were reset."""
 
     sent: dict[int, Sent] = field(default_factory=dict)
     stored: dict[Place, tuple[int, int]] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Truth:
     loaded: Counter[Place] = field(default_factory=Counter)
     life: int = 0
     stamped: bool = False
-    """The broker stamps records: who attempts one does not know its window."""
+    """The broker stamps records, so a producer does not know the window of a record that it attempts."""
     _next: int = 0
 
     def new(self, source: str, window: int) -> int:
@@ -71,7 +71,7 @@ class Truth:
         return number
 
     def read_log(self, client: ClusterClient, topic: str) -> None:
-        """Adds what the log holds now."""
+        """Adds the records that the log holds now."""
         for partition in client.partitions(topic):
             for offset, stamp, value in read_partition(client, partition):
                 number = int(value)
@@ -83,7 +83,7 @@ class Truth:
         return {sent.window for sent in self.sent.values()} | {window for _, window in self.stored.values()}
 
     def wants(self) -> dict[int, dict[str, Want]]:
-        """By window start and tier."""
+        """Returns the expected counts by window start and tier."""
         return {start: {tier: self._want(tier, start) for tier in TIERS} for start in self.windows()}
 
     def _want(self, tier: str, start: int) -> Want:
@@ -98,7 +98,7 @@ class Truth:
         return _compared(sum(self.loaded[place] for place, _ in held), len(held))
 
     def _broker(self, start: int, held: Iterable[int]) -> Want:
-        """Producer by producer."""
+        """Returns the broker tier's counts of each producer."""
         stored = Counter(self.sent[number].source for number in held)
         acknowledged = Counter(s.source for s in self.sent.values() if s.window == start and s.acknowledged)
         foreign, _ = stored.pop(FOREIGN, 0), acknowledged.pop(FOREIGN, 0)
@@ -126,7 +126,7 @@ def window_of(stamp_ms: int) -> int:
 
 
 def read_partition(client: ClusterClient, partition: TopicPartition) -> Iterator[tuple[int, int, bytes]]:
-    """(offset, timestamp, value) of each record that is there."""
+    """Returns (offset, timestamp, value) of each record in the partition."""
     position, end = (client.list_offsets({partition: edge})[partition][0] for edge in (EARLIEST, LATEST))
     while position < end:
         [node_id] = client.by_leader([partition])

@@ -1,1 +1,1 @@
-"""Brokers other than the usual process, and what is asked of one."""
+"""Brokers that are not a `RunningBroker`: in process, scripted, with a lake beside them, as a new user starts one."""

@@ -16,7 +16,7 @@ from klammtest.clients.grouping import SESSION
 from klammtest.wire import WireClient
 
 PATIENT = {"offsets.topic.num.partitions": 1, "offsets.commit.timeout.ms": 60_000}
-"""The offset store `topic` of one partition, on a slow machine."""
+"""Configuration of the offset store `topic`: one partition, long time-outs."""
 
 
 def delete_topic(wire: WireClient, name: str) -> ErrorCode:
@@ -27,7 +27,7 @@ def delete_topic(wire: WireClient, name: str) -> ErrorCode:
 
 
 def stored_in(tree: Path, plugin: str, group: str) -> dict[TopicPartition, CommittedOffset]:
-    """What the store itself holds, whatever a broker would answer."""
+    """Reads the offset store itself, not through a broker."""
     coordination = EmbeddedCoordination(EmbeddedConfig(path=tree))
     coordination.start()
     store = plugin_host().offset_stores.create(plugin, PATIENT if plugin == "topic" else {}, coordination)

@@ -16,7 +16,7 @@ READY_TIMEOUT_S = 120
 
 
 class InitialisedBroker:
-    """Runs in `folder` with the file that `klamm init` wrote there. Only the ports may differ, when they are taken."""
+    """Runs in `folder` with the file that `klamm init` wrote there. Only ports that are in use are changed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -44,7 +44,7 @@ class InitialisedBroker:
         self._stack.close()
 
     def klamm(self, *arguments: str) -> str:
-        """Run one `klamm` command to its end; what it printed. Raises with its error line when it fails."""
+        """Runs one `klamm` command to its end and returns its output. Raises with its error line when it fails."""
         done = subprocess.run([KLAMM, *arguments], cwd=self.folder, env=self._env, text=True, capture_output=True,
                               timeout=READY_TIMEOUT_S, check=False)  # fmt: skip
         if done.returncode:
@@ -55,7 +55,7 @@ class InitialisedBroker:
         self.klamm("topics", "create", name, "--partitions", str(partitions))
 
     def _start(self, stack: ExitStack, *arguments: str) -> None:
-        """Start a command that stays, and wait for its `ready` line. Its output goes on into a file."""
+        """Starts a command that keeps running, and waits for its `ready` line. Its output goes into a file."""
         log = self.folder / f"{arguments[0]}.out"
         with log.open("wb") as out:
             process = subprocess.Popen([KLAMM, *arguments], cwd=self.folder, env=self._env, stdout=out,

@@ -25,7 +25,8 @@ def broker_thread(
     audit: Mapping[str, Any] | None = None,
     accept_missing_logs: bool = False,
 ) -> Iterator[Broker]:
-    """It has joined the cluster when this yields; stopped in order at the end. `broker_keys` go over its own."""
+    """Yields a broker that has joined the cluster, and stops it in order at the end. `broker_keys` override the
+    defaults."""
     own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
     sections = {"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)}
     more = {"offsets": offsets, "audit": audit}

@@ -31,11 +31,11 @@ NO_TIME = timedelta()
 
 
 class HangUpError(Exception):
-    """Close the connection; nothing is answered."""
+    """Close the connection without a response."""
 
 
 class SilenceError(Exception):
-    """Answer nothing, keep the connection."""
+    """Send no response and keep the connection."""
 
 
 Fault = ErrorCode | str
@@ -88,7 +88,7 @@ class Log:
 
 
 class ScriptedBroker:
-    """`faults` are used up one by Produce request; `handlers` replace what an API answers."""
+    """`faults` are used one for each Produce request; `handlers` replace the response of an API."""
 
     def __init__(self, topics: dict[str, int], codecs: CodecTable) -> None:
         self.topics = topics
@@ -119,14 +119,14 @@ class ScriptedBroker:
         return self.logs.setdefault(TopicPartition(topic, partition), Log())
 
     def values(self, topic: str) -> list[bytes | None]:
-        """Of all partitions, in order within each."""
+        """Values of all partitions, in order within each."""
         return [value for number in range(self.topics[topic]) for value in self.log(topic, number).values]
 
     def count(self, api: ApiKey) -> int:
         return self.requests.count(api)
 
     def disconnect(self) -> None:
-        """Close every connection; new ones are taken."""
+        """Closes every connection; new ones are accepted."""
         with self._lock:
             for connection in list(self._connections):
                 with contextlib.suppress(OSError):
@@ -273,7 +273,7 @@ class ScriptedBroker:
 
 @contextlib.contextmanager
 def scripted_broker(topics: dict[str, int], codecs: CodecTable | None = None) -> Iterator[ScriptedBroker]:
-    """Topic → number of partitions."""
+    """Runs a scripted broker; `topics` maps a topic to its number of partitions."""
     broker = ScriptedBroker(topics, codecs or CodecTable())
     try:
         yield broker

@@ -24,7 +24,7 @@ KEPT = NewTopic(partitions=1, configs={"retention.ms": "-1", "verify.payload": "
 
 
 class Served:
-    """A broker that runs, and the lake of one topic beside it."""
+    """A running broker with one topic, and the lake of that topic."""
 
     def __init__(self, folder: Path, bootstrap: str, client: ClusterClient) -> None:
         self.folder = folder
@@ -33,7 +33,7 @@ class Served:
         self.warnings = folder / "warnings"
 
     def produce(self, values: range) -> None:
-        """A batch for every ten records."""
+        """Produces records, ten to a batch."""
         for first in values[::10]:
             rows = [(1_000_000 + n, None, b"v%d" % n, ()) for n in range(first, min(first + 10, values.stop))]
             self.client.produce({T0: encode_batch(rows)})

@@ -1,1 +1,1 @@
-"""Clients, foreign ones and Klamm's own, as tests use them."""
+"""Clients that tests use: foreign ones, and Klamm's own with their groups."""

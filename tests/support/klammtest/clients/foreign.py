@@ -16,13 +16,13 @@ from typing import Any
 
 Values = Sequence[bytes]
 Consumed = list[tuple[int, bytes]]
-"""(offset, value) in the order of arrival; partition 0 only."""
+"""(offset, value) of partition 0, in the order of arrival."""
 
 
 @dataclass(frozen=True)
 class ForeignClient:
-    """`produce(bootstrap, topic, codec, values)`; `consume(bootstrap, topic, count, group, timeout_s)`, group None:
-    assigned by hand. A consumer returns early, with less, when the time is up."""
+    """`produce(bootstrap, topic, codec, values)`; `consume(bootstrap, topic, count, group, timeout_s)`, where group
+    None means assigned by hand. A consumer returns fewer records when the time is over."""
 
     name: str
     produce: Callable[[str, str, str, Values], None]

@@ -1,4 +1,4 @@
-"""What a member of a classic group, or its administrator, sends over a raw socket."""
+"""Requests of a member of a classic group, or of its administrator, over a raw socket."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", in
 
 
 def once_loaded(ask: Callable[[], Any]) -> Any:
-    """The first answer, or error code, of a broker that has loaded its groups; a client asks again meanwhile, too."""
+    """Repeats a request while the broker loads its groups, as clients do; returns the first other response or error
+    code."""
     deadline = time.monotonic() + LOADING_S
     while getattr(answer := ask(), "error_code", answer) is ErrorCode.coordinator_load_in_progress:
         assert time.monotonic() < deadline, "the broker is still loading its groups"
@@ -70,7 +71,7 @@ def commit(
     metadata: str = "",
     ids: Mapping[str, UUID] | None = None,
 ) -> dict[tuple[str, int], ErrorCode]:
-    """`ids` of the topics, for version 10; the answer is by their names."""
+    """Commits offsets. `ids` of the topics, for version 10; the result is by their names."""
     answer = wire.call(ApiKey.OFFSET_COMMIT, version, **commit_fields(group, offsets, member, version, metadata, ids))
     names = {topic_id: name for name, topic_id in (ids or {}).items()}
     return {

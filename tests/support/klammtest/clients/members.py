@@ -1,4 +1,5 @@
-"""Members of registry groups under test: in this process, or as processes to be killed; and who owned what, when."""
+"""Members of registry groups under test, in this process or as processes that can be killed, and a record of who owned
+which partition when."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class Event:
 
 
 class Ledger:
-    """Who owned what, when; thread-safe."""
+    """Records who owned which partition when. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -88,14 +89,14 @@ class Ledger:
             self.events.append(Event(time.monotonic(), member, kind, tuple(partitions)))
 
     def read(self, path: Path, member: str) -> None:
-        """What a member process wrote."""
+        """Reads the events that a member process wrote."""
         with self._lock:
             for line in path.read_text().splitlines():
                 at, kind, partitions = json.loads(line)
                 self.events.append(Event(at, member, kind, tuple(TopicPartition(*p) for p in partitions)))
 
     def owners(self) -> dict[TopicPartition, str]:
-        """Who owns what now; fails where two do."""
+        """Returns the current owner of each partition; fails if one has two."""
         owners: dict[TopicPartition, str] = {}
         for event in sorted(self.events, key=lambda e: e.at):
             if event.kind == "killed":
@@ -111,7 +112,7 @@ class Ledger:
 
 
 class Recorder:
-    """A listener that writes into the ledger, and may dwell in a revocation as a busy application does."""
+    """A listener that writes into the ledger and can delay a revocation, as a busy application does."""
 
     def __init__(self, ledger: Ledger, name: str, dwell_s: float = 0.0) -> None:
         self.ledger = ledger
@@ -134,7 +135,7 @@ class Recorder:
 
 
 class Group:
-    """Members of one registry group in this process, each with a session of its own."""
+    """Members of one registry group in this process, each with its own session."""
 
     def __init__(self, spec: CoordinationSpec, name: str, topics: Mapping[str, int], backoff_s: float = 0.5) -> None:
         self._spec = spec
@@ -164,7 +165,7 @@ class Group:
             self.leave(name)
 
     def settled(self, partitions: Sequence[TopicPartition]) -> bool:
-        """All owned, evenly, by those who are in now."""
+        """Whether the current members own all partitions, in equal shares."""
         owners = self.ledger.owners()
         loads = [list(owners.values()).count(name) for name in self.members]
         return owners.keys() == set(partitions) and sum(loads) == len(owners) and max(loads) - min(loads) <= 1
@@ -174,7 +175,7 @@ class Group:
 
 
 class MemberProcess:
-    """A member in a process of its own, which can be killed."""
+    """A member in its own process, which can be killed."""
 
     def __init__(self, spec: CoordinationSpec, group: str, topic: str, name: str, folder: Path) -> None:
         self.name = name

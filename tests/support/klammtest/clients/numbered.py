@@ -1,4 +1,4 @@
-"""Topics of one broker whose values are numbers, each given once: what is lost or there twice is easy to see."""
+"""Topics of one broker whose values are numbers, each used once: lost and doubled records are easy to see."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Topics:
         self.client.produce({TopicPartition(topic, partition): encode_batch(rows)})
 
     def replace(self, topic: str) -> None:
-        """Deletes it and creates it again."""
+        """Deletes the topic and creates it again."""
         self.client.delete_topics([topic])
         self.create_again(topic)
 
     def create_again(self, topic: str) -> None:
-        """What was deleted, which works once its name is free."""
+        """Creates a deleted topic again; waits until its name is free."""
         deadline = time.monotonic() + WAIT_S
         while True:
             try:
@@ -53,7 +53,7 @@ class Topics:
                 return
 
     def records(self, topic: str) -> list[tuple[int, Record]]:
-        """(partition, record), all of them, each partition's in order."""
+        """Returns all records as (partition, record), in order within each partition."""
         found = []
         for tp in self.client.partitions(topic):
             position = 0

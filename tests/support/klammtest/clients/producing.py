@@ -1,4 +1,4 @@
-"""What tests of the producer share: its settings, and what a topic holds after it."""
+"""What tests of the producer share: settings, and reading back what a topic holds."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from klammtest.broker import RunningBroker
 
 
 def producer_settings(broker: RunningBroker, **options: Any) -> Settings:
-    """`options` are the producer's, with _ for dots; it lingers for 1 ms."""
+    """Settings of a producer that lingers for 1 ms. `options` are its keys, with _ for dots."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     return load_settings({"producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, **given}})
 
 
 def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
-    """All records, by partition."""
+    """Returns all records by partition."""
     result: dict[int, list[Record]] = {}
     for tp in client.partitions(topic):
         node_id = client.cluster.leader(tp)
@@ -34,10 +34,10 @@ def stored(client: ClusterClient, topic: str) -> dict[int, list[Record]]:
 
 
 def two_apart(topic: str, key: bytes | None, value: bytes | None, count: int) -> int:
-    """A partitioner of one's own: the value `two` goes to partition 2, all others to 0."""
+    """A partitioner: the value `two` goes to partition 2, all others to 0."""
     return 2 if value == b"two" else 0
 
 
 def topic_name(request: pytest.FixtureRequest) -> str:
-    """The test's own, as a topic may be called."""
+    """Returns a topic name made from the test's name."""
     return "".join(letter if letter.isalnum() else "-" for letter in request.node.name)[:200]

@@ -1,4 +1,4 @@
-"""Consumers under test: what they read, in threads of this process."""
+"""Consumers under test, some in threads of this process, and what they read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from klammtest.broker import RunningBroker
 
 
 def client_config(broker: RunningBroker, topics: Mapping[str, Any] | None = None, **consumer: Any) -> dict[str, Any]:
-    """What a client of this broker is given; `consumer` keys with underscores for dots."""
+    """Returns the configuration of a client of this broker; `consumer` keys have underscores for dots."""
     import yaml
 
     written = yaml.safe_load(broker.config_path.read_text())
@@ -37,7 +37,7 @@ def client_config(broker: RunningBroker, topics: Mapping[str, Any] | None = None
 
 
 def produce(config: Mapping[str, Any], topic: str, values: Mapping[int, list[Any]]) -> None:
-    """Values by partition, in order."""
+    """Produces values by partition, in order."""
     with klamm.Producer(config) as producer:
         futures = [producer.send(topic, v, partition=n) for n, many in values.items() for v in many]
         producer.flush(60)
@@ -46,7 +46,7 @@ def produce(config: Mapping[str, Any], topic: str, values: Mapping[int, list[Any
 
 
 def read(consumer: klamm.Consumer, count: int) -> list[Any]:
-    """At least so many records, and what comes with them."""
+    """Polls until at least `count` records have come; returns all that came."""
     records: list[Any] = []
     deadline = time.monotonic() + waiting.PATIENCE_S
     while len(records) < count:

@@ -39,7 +39,7 @@ class HdfsPair:
         return ";".join(f"http://{HOST}:{port}" for port in self._http.values())
 
     def client_settings(self) -> dict[str, str]:
-        """What a client must know."""
+        """Hadoop's properties that a client of the pair needs."""
         return {
             "dfs.nameservices": NAME,
             f"dfs.ha.namenodes.{NAME}": ",".join(self._rpc),
@@ -55,7 +55,7 @@ class HdfsPair:
             assert format_.wait(_FORMAT_S) == 0, (self._folder / "format.log").read_text()[-2000:]
         finally:
             format_.kill()
-        shutil.copytree(self._folder / "name-a", self._folder / "name-b")  # what `-bootstrapStandby` does
+        shutil.copytree(self._folder / "name-a", self._folder / "name-b")  # as `-bootstrapStandby` does
         try:
             for node in self._rpc:
                 self.name_nodes[node] = self._start(node, NAME_NODE, "-D", f"dfs.ha.namenode.id={node}")
@@ -71,7 +71,7 @@ class HdfsPair:
                 process.kill()
 
     def activate(self, node: str, hadoop: HadoopJvm, timeout_s: float = 240.0) -> None:
-        """Makes a NameNode the active one, and waits until it serves: it knows its DataNode."""
+        """Makes a NameNode the active one and waits until it serves and knows its DataNode."""
         jvm, deadline = hadoop.gateway.jvm, time.monotonic() + timeout_s
         address = jvm.java.net.InetSocketAddress(HOST, self._rpc[node])
         ha, net = jvm.org.apache.hadoop.ha, jvm.org.apache.hadoop.net.NetUtils

@@ -1,4 +1,4 @@
-"""HDFS through the one JVM that a process of tests has: its publisher, and what an administrator does to it."""
+"""HDFS through the JVM of the test process: a publisher, and what an administrator does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from klamm.hadoop.session import SparkSettings, hadoop_jvm
 
 _AVRO = {"spark.jars": find_avro_jar()} if have_avro_jar() else {}
 SPARK = SparkSettings("klamm tests", "local[2]", "1g", {"spark.sql.shuffle.partitions": "4", **_AVRO})
-"""Of the one JVM that a process of tests has."""
+"""Settings of the one JVM of a test process."""
 
 
 def new_publisher(replication_timeout_s: float = REPLICATION_TIMEOUT_S) -> HdfsPublisher:
@@ -19,7 +19,7 @@ def new_publisher(replication_timeout_s: float = REPLICATION_TIMEOUT_S) -> HdfsP
 
 
 class Administration:
-    """What an administrator of HDFS does, by Hadoop's client; as `user`, if that is not the one of this process."""
+    """Administration of HDFS by Hadoop's client, as `user` if it is not the user of this process."""
 
     def __init__(self, root: str, user: str | None = None) -> None:
         hadoop = hadoop_jvm(SPARK)
@@ -33,7 +33,7 @@ class Administration:
         self._files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, hadoop.configuration, *who)
 
     def age(self, path: str, seconds: float) -> None:
-        """The file's last write is that much longer ago."""
+        """Makes the file's last write that much older."""
         written = self._files.getFileStatus(self._path(path)).getModificationTime()
         self._files.setTimes(self._path(path), int(written - seconds * 1000), -1)
 
@@ -44,18 +44,18 @@ class Administration:
         self._files.setReplication(self._path(path), replicas)
 
     def replications(self, path: str) -> set[int]:
-        """How many replicas the files below a directory ask for."""
+        """Returns the numbers of replicas that the files below a directory ask for."""
         found, rows = set(), self._files.listFiles(self._path(path), True)
         while rows.hasNext():
             found.add(int(rows.next().getReplication()))
         return found
 
     def names(self, path: str) -> list[str]:
-        """All that is in a directory."""
+        """Returns all names in a directory."""
         return sorted(str(status.getPath().getName()) for status in self._files.listStatus(self._path(path)))
 
     def limit_names(self, path: str, names: int) -> None:
-        """A quota of files and directories."""
+        """Sets a quota of files and directories."""
         self._files.setQuota(self._path(path), names, 2**63 - 1)
 
     def set_safe_mode(self, *, on: bool) -> None:

@@ -48,7 +48,7 @@ FLIGHT = {
 
 
 def payload(schema_id: int, schema: Any, value: Any) -> bytes:
-    """Confluent's envelope and the value."""
+    """Returns the value in Confluent's envelope."""
     out = io.BytesIO()
     out.write(b"\0" + schema_id.to_bytes(4, "big"))
     fastavro.schemaless_writer(out, fastavro.parse_schema(schema), value)
@@ -61,7 +61,8 @@ def flight(number: int, carrier: str | None = "UA") -> bytes:
 
 @dataclass
 class MemoryTopics:
-    """`klamm.hadoop.load.job.Topics`: one topic's records, appended by `add`; offsets as the log gave them."""
+    """A `klamm.hadoop.load.job.Topics` with one topic, whose records are appended by `add`; offsets as the log gave
+    them."""
 
     partitions: int = 2
     row_format: RowFormat = field(
@@ -82,7 +83,7 @@ class MemoryTopics:
     cluster: str = "c1"
     topic_uuid: UUID | None = field(default_factory=lambda: UUID(int=1))
     epochs: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
-    """By partition: leader epochs and where each began."""
+    """By partition: the leader epochs and the first offset of each."""
     compacted: bool = False
 
     def add(self, partition: int, value: bytes | None, ts_ms: int | None = 0, key: bytes | None = None) -> None:
@@ -148,7 +149,7 @@ class MemoryTopics:
         return wanted.mapInArrow(RowDecoder(format_), from_arrow_schema(format_.schema()))
 
     def read(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
-        """The columns of the `klamm` source."""
+        """Reads the columns of the `klamm` source."""
         spans: Mapping[int, OffsetRange] = {r.partition.partition: r for r in ranges}
         rows = [
             r for r in self.records
@@ -162,7 +163,7 @@ class MemoryTopics:
 
 
 def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) -> LoadJob:
-    """A load job on a lake at `root`; `changes` are fields of its spec, or `new_id`."""
+    """Makes a load job on the lake at `root`; `changes` are fields of its spec, or `new_id`."""
     given = {name: changes.pop(name) for name in ("new_id", "auditor", "publisher", "warn") if name in changes}
     files = FileFormat("parquet", topics.row_format.partition_by, changes.pop("target_size", 128 * 2**20))
     spec = replace(LoadSpec(root=root, files=files, owner="lake"), **changes)
@@ -170,13 +171,13 @@ def job(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) ->
 
 
 def compactor(spark: SparkSession, root: str, **changes: Any) -> CompactJob:
-    """A compaction of the lake at `root`; `changes` are fields of its spec, or a publisher."""
+    """Makes a compaction of the lake at `root`; `changes` are fields of its spec, or a publisher."""
     publisher = changes.pop("publisher", LocalPublisher())
     return CompactJob(lambda: spark, publisher, replace(CompactSpec(root, 128 * 2**20), **changes))
 
 
 def coordinates(spark: SparkSession, root: str, topic: str = TOPIC) -> list[tuple[int, int]]:
-    """(partition, offset) of every row that a plain reader sees, sorted."""
+    """Returns (partition, offset) of every row that a plain reader sees, sorted."""
     rows = spark.read.parquet(f"{root}/{topic}").select("_partition", "_offset").collect()
     return sorted((row[0], row[1]) for row in rows)
 
@@ -194,7 +195,7 @@ LOAD_POINTS = ["load.planned", "load.written", "load.staged", "load.published"]
 
 
 def filled(rows: int) -> MemoryTopics:
-    """With flights of three days."""
+    """Returns topics that hold flights of three days."""
     topics = MemoryTopics()
     add_flights(topics, range(rows))
     return topics

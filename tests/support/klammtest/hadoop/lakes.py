@@ -1,4 +1,5 @@
-"""Lakes for tests: files put where a lake is, whatever its scheme; `klamm lake`; a publisher whose answers are lost."""
+"""Lakes for tests: files written to a lake of any scheme, `klamm lake` in process, and a publisher whose answers are
+lost."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.publishing.local import LocalPublisher, local_path
 
 SCHEMES: Final = ("file", "hdfs")
-"""What a lake is read on in tests."""
+"""The schemes that lakes are read on in tests."""
 _WRITERS: Final = 4
 Put = Callable[[str, Mapping[str, bytes]], None]
 """Writes files, by their paths below a root."""
@@ -47,7 +48,8 @@ def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: It
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """All files of a local lake, to be put elsewhere; without the checksums that Hadoop keeps on `file:`."""
+    """Reads all files of a local lake, to write them elsewhere; leaves out the checksums that Hadoop keeps on
+    `file:`."""
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc")
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 

@@ -1,4 +1,4 @@
-"""Record batches made from a seed, and what becomes of them in the compiled module and in its twin."""
+"""Record batches made from a seed, passed through the compiled module and through its twin."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def some_headers(rng: random.Random) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def some_records(rng: random.Random) -> list[RecordTuple]:
-    """1 to 40 records; now and then with times at the edges of 64 bits."""
+    """Makes 1 to 40 records; some have times at the limits of 64 bits."""
     start = rng.choice((0, 1_700_000_000_000, -1))
     far = rng.random() < 0.05
     records = []
@@ -55,7 +55,7 @@ def some_records(rng: random.Random) -> list[RecordTuple]:
 
 
 def unopenable(records: Sequence[RecordTuple]) -> bytes:
-    """A batch with a good CRC that says gzip and holds something else."""
+    """Makes a batch with a right CRC whose attributes say gzip and whose payload is not gzip."""
     raw = bytearray(encode_batch(records))
     raw[22] |= 1  # the codec, in the attributes
     set_crc(raw, 0, crc_of(raw, 0, len(raw)))
@@ -63,7 +63,7 @@ def unopenable(records: Sequence[RecordTuple]) -> bytes:
 
 
 def spoiled(rng: random.Random, data: bytes) -> bytes:
-    """A few bytes changed, or cut, doubled or followed by others."""
+    """Returns the data with a few bytes changed, removed, repeated or appended."""
     raw = bytearray(data)
     for _ in range(rng.choice((1, 1, 2, 5))):
         what = rng.randrange(5)
@@ -82,7 +82,7 @@ def spoiled(rng: random.Random, data: bytes) -> bytes:
 
 
 def produce_request(rng: random.Random, batch: bytes) -> bytes:
-    """A Produce request of one batch for one partition, without its length, with now and then something odd in it."""
+    """Makes a Produce request of one batch for one partition, without its length; some have an unusual field."""
     version = rng.choice((3, 5, 8, 9, 9, 9)) if rng.random() < 0.95 else rng.choice((-1, 2, 10))
     client = rng.choice((b"", b"me", "größe".encode(), b"\xff\xfe"[: 2 * (rng.random() < 0.1)]))
     topic = rng.choice(("t", "topic", "größe", "x" * 126, "x" * rng.choice((1, 127, 200)))).encode()
@@ -94,14 +94,14 @@ def produce_request(rng: random.Random, batch: bytes) -> bytes:
         return front + around + topic + struct.pack(">iii", one, partition, len(batch)) + batch
     size = write_uvarint(len(batch) + 1)
     if rng.random() < 0.1:
-        size = size[:-1] + bytes((size[-1] | 0x80, 0))  # longer than it has to be
+        size = size[:-1] + bytes((size[-1] | 0x80, 0))  # longer than necessary
     around = struct.pack(">BBhiBB", 0, empty + 1, acks, 30_000, one + 1, min(len(topic) + 1, 255))
     tail = b"\0\0\0" if rng.random() < 0.95 else rng.choice((b"\0\0", b"\0\1\0", b"\0\0\0more"))
     return front + around + topic + struct.pack(">Bi", one + 1, partition) + size + batch + tail
 
 
 def outcome(function: Callable[..., Any], *arguments: Any) -> Any:
-    """What it gives, or the kind and the words of the error that it raises."""
+    """Returns the result of a call, or the type and message of the error that it raises."""
     try:
         return function(*arguments)
     except (CorruptRecordError, ValueError, OverflowError) as error:
@@ -119,10 +119,10 @@ class Twins:
     fast: int = 0
     """Produce requests that both could read."""
     hold: Callable[[Any], Any] = lambda argument: argument
-    """What becomes of `one`'s arguments: a sanitizer wants buffers with nothing behind them."""
+    """Prepares the arguments of `one`: a sanitizer needs buffers with nothing behind them."""
 
     def same(self, name: str, *arguments: Any) -> Any:
-        """Both results, equal; `AssertionError` with the arguments otherwise."""
+        """Returns both results if they are equal; else `AssertionError` with the arguments."""
         given = arguments if name == "encode_records" else [self.hold(argument) for argument in arguments]
         first, second = outcome(getattr(self.one, name), *given), outcome(getattr(self.other, name), *arguments)
         assert first == second, f"{name}{arguments!r}:\n{first!r}\n{second!r}"
@@ -131,7 +131,7 @@ class Twins:
         return first
 
     def batch(self, seed: int) -> None:
-        """All functions on one generated batch, and on spoiled copies of it."""
+        """Compares all functions on one generated batch and on spoiled copies of it."""
         rng = random.Random(seed)
         records = some_records(rng)
         written = self.same("encode_records", records)
@@ -150,7 +150,7 @@ class Twins:
         self._produce(rng, data)
 
     def _produce(self, rng: random.Random, batch: bytes) -> None:
-        """As it is, with a header that lies under a right CRC, and spoiled anywhere."""
+        """Compares the request as it is, with a false header under a right CRC, and spoiled anywhere."""
         raw = bytearray(batch)
         self.fast += self.same("read_fast_produce_request", produce_request(rng, batch)) is not None
         for _ in range(rng.randrange(3)):
@@ -220,14 +220,14 @@ class Twins:
 
 
 def binary(column: pa.Array) -> tuple[Any, Any, Any, int, int]:
-    """The buffers of a binary array as `encode_columns` takes them."""
+    """Returns the buffers of a binary array as `encode_columns` takes them."""
     bitmap, offsets, data = column.buffers()
     width = 8 if pa.types.is_large_binary(column.type) else 4
     return bitmap, offsets, data if data is not None else pa.py_buffer(b""), column.offset, width
 
 
 def main() -> int:
-    """`make native-twin`: prints one line; 1 where the two differ."""
+    """`make native-twin`: prints one line; returns 1 if the two differ."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--batches", type=int, default=100_000)
     parser.add_argument("--seed", type=int, default=0)

@@ -31,19 +31,19 @@ SOURCES = Path(chosen.__file__).resolve().parent / "native"
 FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-DPy_LIMITED_API=0x030B0000",
          "-fsanitize=address,undefined", "-fno-sanitize-recover=all")  # fmt: skip
 OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",  # the interpreter's own leaks, at its end
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",  # the interpreter leaks at its own end
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=99",
-    "PYTHONMALLOC": "malloc",  # an object is an allocation: what lies beside it is not read unnoticed
+    "PYTHONMALLOC": "malloc",  # one allocation for each object: a read beside it is noticed
 }
 
 
 def compiler() -> str | None:
-    """gcc, which brings its own libasan; None where there is none."""
+    """Returns gcc, which has its own libasan; None if there is none."""
     return shutil.which("gcc")
 
 
 def build(folder: Path) -> Path:
-    """The module in `folder`. `CalledProcessError` with what the compiler said."""
+    """Builds the module in `folder`; `CalledProcessError` with the compiler's output."""
     made = folder / "_native.abi3.so"
     include = sysconfig.get_path("include")
     command = [compiler() or "gcc", *FLAGS, f"-I{include}", "-o", str(made), *map(str, sorted(SOURCES.glob("*.c")))]
@@ -52,7 +52,7 @@ def build(folder: Path) -> Path:
 
 
 def run(module: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`main` in a process of its own; its standard output ends with one line of counts."""
+    """Runs `main` in its own process; its standard output ends with one line of counts."""
     runtime = [
         subprocess.run(
             [compiler() or "gcc", f"-print-file-name={name}.so"], check=True, capture_output=True, text=True, timeout=60
@@ -66,7 +66,7 @@ def run(module: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def load(module: Path) -> Any:
-    """Under its own name, in place of the one that is installed."""
+    """Loads the module under its usual name, instead of the installed one."""
     name = "klamm.core.records._native"
     loader = importlib.machinery.ExtensionFileLoader(name, str(module))
     made = importlib.util.module_from_spec(importlib.util.spec_from_loader(name, loader, origin=str(module)))  # type: ignore[arg-type]
@@ -75,7 +75,8 @@ def load(module: Path) -> Any:
 
 
 def exact(argument: Any) -> Any:
-    """The same bytes in an allocation that ends where they do (`bytes` have a zero behind them, Arrow pads to 64)."""
+    """Returns the same bytes in an allocation that ends with them (`bytes` have a zero behind them, Arrow pads to
+    64)."""
     if isinstance(argument, tuple | list):
         return type(argument)(exact(item) for item in argument)
     try:
@@ -88,8 +89,8 @@ def exact(argument: Any) -> Any:
 
 
 def noise(native: Any, rng: random.Random) -> None:
-    """Whole batches with bytes changed anywhere, header included, and arguments that lie. Any of our own errors will
-    do; the sanitizers judge the rest."""
+    """Passes whole batches with changed bytes, the header included, and false arguments. Any of Klamm's own errors is
+    right; the sanitizers judge the rest."""
     whole = encode_batch(some_records(rng), base_offset=rng.choice((0, 7, 2**62)))
     header, data = BatchHeader.parse(whole), spoiled(rng, whole)
 
@@ -124,7 +125,7 @@ def noise(native: Any, rng: random.Random) -> None:
 
 
 def main() -> int:
-    """One line of counts; 1 where the twins differ, 99 where a sanitizer found something."""
+    """Prints one line of counts; returns 1 if the twins differ, 99 if a sanitizer found something."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--module", type=Path, help="one that is built; without it, built and run")
     parser.add_argument("--batches", type=int, default=20_000)

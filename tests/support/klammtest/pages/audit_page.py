@@ -62,7 +62,8 @@ GROUP = "a/b <i>"
 
 
 def pipeline(lake: dict[int, int] | None = None) -> list[AuditEvent]:
-    """Two producers of two applications, 30 records in three windows; the lake has lost one of the second window."""
+    """Two producers of two applications, 30 records in three windows; one of the second window is missing from the
+    lake."""
     return [
         event("producer", "p1", 0, 1, {0: 4, 1: 6, 2: 5}, host="web-1", application="shop"),
         event("producer", "p2", 0, 1, {0: 6, 1: 4, 2: 5}, host="web-2", application="<b>till</b>"),
@@ -94,8 +95,8 @@ class Page(HTMLParser):
 
 @contextmanager
 def served(source: HandMade) -> Iterator[str]:
-    """The pages on a port of their own; their address without the last `/`."""
-    import uvicorn  # of the extra `web`, as the application is; the report needs neither
+    """Serves the pages on a free port; yields their address without the last `/`."""
+    import uvicorn  # these need the extra `web`; the report does not
 
     from klamm.plugins.audit.web.app import make_app
 
@@ -111,8 +112,8 @@ def served(source: HandMade) -> Iterator[str]:
 
 
 def check_document(text: str) -> None:
-    """That a report is one whole file: it names nothing outside of itself, each link leads to an element, and it has
-    what keyboards and screen readers need."""
+    """Checks that a report is one self-contained file, that each link leads to an element, and that it has what
+    keyboards and screen readers need."""
     page = Page(text)
     named = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
     assert all(value and value.startswith(("#", "data:")) for value in named), "it loads nothing"
@@ -142,7 +143,7 @@ def check_document(text: str) -> None:
 
 
 def chromium(url: str, *options: str, folder: Path) -> str:
-    """What headless Chromium prints; every name but this machine's is unknown to it. `folder` is for its profile."""
+    """Returns what headless Chromium prints; it resolves no name but this machine's. `folder` is for its profile."""
     assert BROWSER is not None, NO_BROWSER
     command = [
         BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
@@ -177,8 +178,8 @@ window.addEventListener("load", () => {
 
 
 def look(text: str, folder: Path) -> dict[str, Any]:
-    """What headless Chromium finds on a report that a keyboard cannot reach, what it asked for, and how missing records
-    are seen: by a script that is added to it."""
+    """Returns what headless Chromium finds on a report that a keyboard cannot reach, what it requested, and how missing
+    records are shown, by a script that is added to the report."""
     copy = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text).replace("</body>", f"{_LOOK}</body>")
     (folder / "looked-at.html").write_text(copy)
     shown = chromium(f"file://{folder}/looked-at.html", "--dump-dom", "--window-size=700,900", folder=folder)

@@ -24,7 +24,7 @@ from markdown_it import MarkdownIt
 from klamm.core.spark_jvm import java_options
 
 _SPARK = f"--driver-java-options '{java_options()}' --conf spark.ui.enabled=false pyspark-shell"
-"""Of an example that starts a Spark: for a JVM that lives for seconds."""
+"""Options of an example that starts Spark, for a JVM that runs for seconds."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ class Reader:
     background: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def follow(self, page: Path) -> int:
-        """Run all examples; the number that ran. Raises AssertionError naming page and line."""
+        """Runs all examples and returns their number. Raises AssertionError with page and line."""
         ran = 0
         for example in examples(page):
             ran += self.run(example)
@@ -121,7 +121,7 @@ class Reader:
                 seen.append(line)
                 if pattern.search(line):
                     ready.set()
-            process.wait()  # so that the page may wait for it to be gone
+            process.wait()  # so that the page can wait for its end
 
         threading.Thread(target=drain, daemon=True).start()
         deadline = time.monotonic() + 120
@@ -143,7 +143,7 @@ class Reader:
 
 
 def _commands(text: str) -> list[tuple[str, list[str]]]:
-    """`$ ` lines, each with the output lines below it; a line ending in a backslash goes on."""
+    """Returns the `$ ` lines, each with the output lines below it; a backslash at the end continues a line."""
     found: list[tuple[str, list[str]]] = []
     lines = iter(text.splitlines())
     for line in lines:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def write_between_markers(page: Path, target: str, figures: str) -> None:
-    """Replaces what stands between the page's markers of that make target."""
+    """Replaces the text between the page's markers of that make target."""
     begin, end = (f"<!-- figures of `make {target}`: {edge} -->" for edge in ("begin", "end"))
     text = page.read_text()
     before, _, rest = text.partition(begin)
@@ -20,7 +20,7 @@ def write_between_markers(page: Path, target: str, figures: str) -> None:
 
 @cache
 def commit() -> str:
-    """Of the work tree, as it is before a report is written into it; nothing where it is none."""
+    """Returns the work tree's commit before a report is written into it; empty if it is not a repository."""
     command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

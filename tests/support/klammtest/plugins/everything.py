@@ -14,13 +14,13 @@ from klamm.core.interfaces.provider import Provider
 
 
 class Options(Section):
-    """What YAML says to each of them."""
+    """Configuration of each plugin."""
 
     the_answer: Int = key(0, "A number.", ge=0)
 
 
 class Thing:
-    """Stands for an implementation of any seam: it remembers what it was made with."""
+    """An implementation of any interface that remembers what it was made with."""
 
     codec_id = 7
     name = "everything"

@@ -28,7 +28,8 @@ class Backwards:
 
 
 class Polite:
-    """Topics that begin with `polite`: every value says please. `bug` in a value makes it fail as a plugin may."""
+    """A validator for topics whose name begins with `polite`: every value must say please. `bug` in a value makes the
+    validator itself fail."""
 
     def applies_to(self, topic: str) -> bool:
         return topic.startswith("polite")

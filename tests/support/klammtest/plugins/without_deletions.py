@@ -1,4 +1,4 @@
-"""A plugin that plants a fault: what a killed broker has left of a topic's deletion is finished by nobody."""
+"""A plugin that plants a fault: no broker finishes a topic deletion that a killed broker began."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin that plants a fault: a coordinator whose commits carry no check of who has the group by now."""
+"""A plugin that plants a fault: a coordinator's commits do not check who coordinates the group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin that plants a fault: a broker that serves on whatever has become of its registration."""
+"""A plugin that plants a fault: a broker serves after its registration has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin that plants a fault: a broker on restored logs goes on under the leader epoch that clients know."""
+"""A plugin that plants a fault: a broker on restored logs keeps the leader epoch that clients know."""
 
 from __future__ import annotations
 

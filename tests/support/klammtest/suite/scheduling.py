@@ -19,7 +19,7 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[4]
 COSTS: Final = ROOT / "tests" / "costs.json"
 UNKNOWN_S: Final = 30.0
-"""Of a unit that was not measured: it starts early, which costs nothing if it is short."""
+"""Seconds assumed for a unit that was not measured: it starts early, which costs nothing if it is short."""
 
 SPREAD: Final = (
     "tests/plugins/demo/test_demo.py",
@@ -28,10 +28,10 @@ SPREAD: Final = (
     "tests/faults/test_load_campaigns.py",
 )
 TOGETHER: Final = ("tests/hadoop/spark", "tests/hadoop")
-"""One Spark each; the first folder that has the file."""
+"""Folders that share one Spark each; a file belongs to the first that contains it."""
 
 FAST_UNIT_S: Final = 15.0
-"""What a unit may cost to be in the inner loop."""
+"""Units that cost more seconds are left out of the inner loop."""
 
 JVM_FIXTURES: Final = frozenset({"hdfs_server", "spark", "zookeeper_server"})
 
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """What is costly is not even imported by `--fast`."""
+    """With `--fast`, costly files are not even imported."""
     if not config.getoption("--fast") or not collection_path.is_relative_to(ROOT):
         return None
     path = str(collection_path.relative_to(ROOT))
@@ -64,10 +64,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         slow = [_is_slow(item) for item in items]
         config.hook.pytest_deselected(items=[item for item, is_slow in zip(items, slow, strict=True) if is_slow])
         items[:] = [item for item, is_slow in zip(items, slow, strict=True) if not is_slow]
-    if config.getoption("--guarantees") is None:  # these have an order of their own
+    if config.getoption("--guarantees") is None:  # guarantees have their own order
         costs = known_costs()
         of = {item: unit(item.nodeid) for item in items}
-        items.sort(key=lambda item: (-costs.get(of[item], UNKNOWN_S), of[item]))  # stable: within a unit as written
+        items.sort(key=lambda item: (-costs.get(of[item], UNKNOWN_S), of[item]))  # stable within a unit
 
 
 def _is_slow(item: pytest.Item) -> bool:
@@ -78,7 +78,7 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def unit(nodeid: str) -> str:
-    """What goes to one worker as a whole: a folder, a file, or a single test."""
+    """Returns the unit of a test, which goes to one worker as a whole: a folder, a file, or a single test."""
     file = _file(nodeid)
     return nodeid if file in SPREAD else next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
 
@@ -89,12 +89,12 @@ def _file(nodeid: str) -> str:
 
 @lru_cache(maxsize=1)
 def known_costs() -> dict[str, float]:
-    """Seconds by unit; empty if none were measured."""
+    """Returns seconds by unit; empty if none were measured."""
     return dict(json.loads(COSTS.read_text())) if COSTS.exists() else {}
 
 
 class CostRecorder:
-    """Adds up what each unit's tests took, with the set-up and the end of their fixtures."""
+    """Adds up the time of each unit's tests, with the set-up and teardown of their fixtures."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
@@ -110,13 +110,13 @@ class CostRecorder:
 
 @pytest.hookimpl(optionalhook=True, tryfirst=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A scheduler of pytest-xdist; None for any `--dist` but `loadfile`."""
+    """Returns a scheduler of pytest-xdist; None unless `--dist` is `loadfile`."""
     if config.getvalue("dist") != "loadfile":
         return None
     from xdist.scheduler.loadscope import LoadScopeScheduling  # type: ignore[import-untyped]
 
     class ByCost(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-        """Units of work in the order of collection, which is that of their costs."""
+        """Schedules units in the order of collection, which is that of their costs."""
 
         def _split_scope(self, nodeid: str) -> str:
             return unit(nodeid)

@@ -1,6 +1,6 @@
-"""Says who opened a socket that nobody closed.
+"""Names the code that opened a socket which nobody closed.
 
-Python's collector finds it in some later test, which has nothing to do with it and is the one that fails.
+Python's collector reports the socket in a later, unrelated test, which then fails.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """After pytest has set its own hook, which makes a failure of it."""
+    """Runs after pytest has set its own hook, which turns an unraisable error into a failure."""
     previous: Callable[[Any], Any] = sys.unraisablehook
 
     def named(unraisable: Any) -> None:
