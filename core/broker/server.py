@@ -39,6 +39,8 @@ from ..log.state.steady_clock import elapsed_ms
 from ..process_log import ProcessLog
 from ..protocol.software import THIRD_PARTY_CODECS
 from ..records.partition import TopicPartition
+from ..transport.interface import Accept
+from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
 from .audit_logs import LocalLogs
 from .coordinator.group_service import GroupService
@@ -50,11 +52,10 @@ from .live_config import LiveConfig
 from .maintenance import Maintenance
 from .metrics.counters import BrokerMetrics
 from .network import file_descriptors as descriptors
-from .network.addresses import advertised
 from .network.connections import Connections
 from .network.dispatch import Dispatcher
 from .network.limits import Limits
-from .network.listener import Listener
+from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .reload import Reloader, ReloadOutcome
@@ -112,12 +113,18 @@ class Broker:
     """Made on a running event loop; `await start()`, `await stop()` in any state, once."""
 
     def __init__(
-        self, settings: Settings, process_log: ProcessLog | None = None, *, accept_missing_logs: bool = False
+        self,
+        settings: Settings,
+        process_log: ProcessLog | None = None,
+        *,
+        accept_missing_logs: bool = False,
+        accept: Accept = accept_plaintext,
     ) -> None:
         """`process_log` follows the file when that is reloaded, and admin clients (KIP-412). `accept_missing_logs`:
-        partitions whose logs are gone begin again at offset 0."""
+        partitions whose logs are gone begin again at offset 0. `accept` puts accepted sockets under a transport."""
         self._settings = settings
         self._accept_missing_logs = accept_missing_logs
+        self._accept = accept
         self._process_log = process_log
         self._live = LiveConfig(settings.broker)
         self._reloader: Reloader | None = None
@@ -189,7 +196,7 @@ class Broker:
 
     def _bind(self) -> None:
         for address in self._config.bound():
-            listener = Listener(address.name, address.host, address.port, self._connections)
+            listener = Listener(address.name, address.host, address.port, self._connections, self._accept)
             listener.bind()
             self._stack.callback(listener.close)
             self._listeners.append(listener)

@@ -13,6 +13,9 @@ from klamm.core.state_table import IllegalTransitionError, StateTable
 
 TABLES = {
     "klamm.core.client.producer.batch": "BATCH_STATES",
+    "klamm.core.broker.network.connection": "CONNECTION_STATES",
+    "klamm.core.client.network.channel": "CHANNEL_STATES",
+    "klamm.core.client.network.connection": "CONNECTION_STATES",
     "klamm.core.groups.coordinator.classic_group": "GROUP_STATES",
     "klamm.core.groups.membership.classic_member": "MEMBER_STATES",
     "klamm.core.groups.membership.registry": "REGISTRY_STATES",

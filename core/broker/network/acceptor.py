@@ -14,6 +14,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+from ...transport.interface import Accept, TransportHandler
+from ...transport.plaintext_transport import accept_plaintext
 from .connections import Connections
 
 log = logging.getLogger(__name__)
@@ -27,11 +29,16 @@ class Acceptor:
     """Belongs to the event loop. The socket is listening already, and stays its owner's."""
 
     def __init__(
-        self, listening: socket.socket, house: Connections, protocol: Callable[[], asyncio.BaseProtocol]
+        self,
+        listening: socket.socket,
+        connections: Connections,
+        make_handler: Callable[[], TransportHandler],
+        accept: Accept = accept_plaintext,
     ) -> None:
         self._socket = listening
-        self._house = house
-        self._protocol = protocol
+        self._connections = connections
+        self._make_handler = make_handler
+        self._accept = accept
         self._loop = asyncio.get_running_loop()
         self._entering: set[asyncio.Task[None]] = set()
         self._later: asyncio.TimerHandle | None = None
@@ -48,9 +55,9 @@ class Acceptor:
 
     def _ready(self) -> None:
         for _ in range(_AT_ONCE):
-            wait_s = self._house.creation.wait_s()
+            wait_s = self._connections.creation.wait_s()
             if wait_s > 0:
-                self._house.throttled()
+                self._connections.throttled()
                 self._pause(wait_s)
                 return
             try:
@@ -59,11 +66,11 @@ class Acceptor:
                 return
             except OSError as error:
                 if error.errno in _EXHAUSTED:
-                    self._house.exhausted(error)
+                    self._connections.exhausted(error)
                     self._pause(_PAUSE_S)
                     return
                 continue  # the peer has given up meanwhile
-            self._house.creation.spend()
+            self._connections.creation.spend()
             self._enter(wire)
 
     def _pause(self, seconds: float) -> None:
@@ -80,7 +87,7 @@ class Acceptor:
 
     async def _connect(self, wire: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(self._protocol, wire)
+            await self._accept(wire, self._make_handler)
         except OSError:
             log.debug("a connection was gone before it was taken in", exc_info=True)
             wire.close()

@@ -23,7 +23,7 @@ from . import file_descriptors as descriptors
 from .connection_quota import CreationRate
 from .limits import Limits
 from .memory import Memory
-from .write_scheduler import Turns
+from .write_scheduler import WriteScheduler
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +37,8 @@ _FOR_ROOM: Final = 32
 """Closed in one sweep at most to have room for responses: hundreds that are closed together come back together."""
 
 
-class Member(Protocol):
-    """A connection, as far as it is told to go."""
+class OpenConnection(Protocol):
+    """What this module asks of a connection."""
 
     address: str
 
@@ -61,13 +61,13 @@ class Connections:
         self, limits: Limits, metrics: BrokerMetrics | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.memory = Memory(limits)
-        self.turns = Turns()
+        self.write_scheduler = WriteScheduler()
         self.metrics = metrics or BrokerMetrics()
         self.clock = clock
         self.chunk = bytearray(READ_SIZE)
         """The one buffer that all connections read into."""
         self._ids = itertools.count(1)
-        self._members: dict[Member, None] = {}
+        self._open: dict[OpenConnection, None] = {}
         self._by_address: Counter[str] = Counter()
         self._sweeper: asyncio.Task[None] | None = None
         self.creation = CreationRate(limits.creation_rate, clock)
@@ -92,24 +92,25 @@ class Connections:
         return next(self._ids)
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._open)
 
-    def __iter__(self) -> Iterator[Member]:
-        return iter(list(self._members))
+    def __iter__(self) -> Iterator[OpenConnection]:
+        return iter(list(self._open))
 
     # -- coming and going
 
-    def admit(self, member: Member) -> bool:
+    def admit(self, connection: OpenConnection) -> bool:
         """Whether it may stay."""
         self.metrics.connections_accepted += 1
         limits = self.memory.limits
-        if len(self._members) >= limits.max_connections:
+        if len(self._open) >= limits.max_connections:
             return self._refuse("max.connections", f"max.connections={limits.max_connections} are open")
-        most = limits.of_address(member.address)
-        if self._by_address[member.address] >= most:
-            return self._refuse("max.connections.per.ip", f"{member.address} has max.connections.per.ip={most} open")
-        self._members[member] = None
-        self._by_address[member.address] += 1
+        address = connection.address
+        most = limits.of_address(address)
+        if self._by_address[address] >= most:
+            return self._refuse("max.connections.per.ip", f"{address} has max.connections.per.ip={most} open")
+        self._open[connection] = None
+        self._by_address[address] += 1
         return True
 
     def _refuse(self, limit: str, why: str) -> bool:
@@ -154,12 +155,12 @@ class Connections:
         if more is not None:
             log.warning("%s: %s%s", what, why, more, extra={"event": event})
 
-    def lost(self, member: Member) -> None:
-        if member in self._members:
-            del self._members[member]
-            self._by_address[member.address] -= 1
-            if not self._by_address[member.address]:
-                del self._by_address[member.address]
+    def lost(self, connection: OpenConnection) -> None:
+        if connection in self._open:
+            del self._open[connection]
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
 
     # -- the sweep
 
@@ -171,14 +172,14 @@ class Connections:
         """Let each connection answer what it has read, for at most `grace_s`; close all. How many were cut off."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        for member in self:
-            member.drain()
+        for connection in self:
+            connection.drain()
         deadline = self.clock() + grace_s
-        while self._members and self.clock() < deadline:
+        while self._open and self.clock() < deadline:
             await asyncio.sleep(0.01)
-        cut_off = len(self._members)
-        for member in self:
-            member.abort()
+        cut_off = len(self._open)
+        for connection in self:
+            connection.abort()
         await asyncio.sleep(0)
         return cut_off
 
@@ -187,12 +188,12 @@ class Connections:
             limits = self.memory.limits
             await asyncio.sleep(min(limits.idle_s / 2, limits.frame_s / 2, limits.send_s / 2, _SWEEP_MAX_S))
             for_room = _FOR_ROOM
-            for number, member in enumerate(self, 1):
+            for number, connection in enumerate(self, 1):
                 tight = self.memory.tight and for_room > 0
-                reason = member.overdue(self.clock(), self.memory.limits, tight=tight)
+                reason = connection.overdue(self.clock(), self.memory.limits, tight=tight)
                 if reason is not None:
                     for_room -= tight
-                    member.expel(reason)
+                    connection.expel(reason)
                 if reason is not None or number % _SLICE == 0:  # to free what one was sent may take a millisecond
                     await asyncio.sleep(0)
             await self._trim()

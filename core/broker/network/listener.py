@@ -1,13 +1,17 @@
-"""The listener: one listening socket, and the way in for the connections that come through it."""
+"""The listener: one listening socket, and the connections that come through it; which address clients are told."""
 
 from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Mapping, Sequence
 
+from ...config.address import Listener as Address
 from ...errors import ConfigError, ProtocolError
 from ...protocol.frames import FrameSplitter
-from . import send_buffer
+from ...transport import socket_options
+from ...transport.interface import Accept
+from ...transport.plaintext_transport import accept_plaintext
 from .acceptor import Acceptor
 from .connection import Connection, Dispatch
 from .connections import Connections
@@ -17,29 +21,33 @@ from .context import ConnectionContext
 class Listener:
     """`bind` takes the port; set `dispatch`, then `start` accepts connections."""
 
-    def __init__(self, name: str, host: str, port: int, house: Connections) -> None:
+    def __init__(
+        self, name: str, host: str, port: int, connections: Connections, accept: Accept = accept_plaintext
+    ) -> None:
+        """`accept` puts each accepted socket under the listener's kind of transport."""
         self.name, self.host, self.port = name, host, port
         self.dispatch: Dispatch = _nobody
-        self._house = house
+        self._connections = connections
+        self._accept = accept
         self._socket: socket.socket | None = None
         self._acceptor: Acceptor | None = None
 
     def bind(self) -> int:
         """Take the port, before anything else is started, and return it; `ConfigError` where it is in use."""
+        limits = self._connections.limits
         try:
             found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family = min((row[0] for row in found), key=lambda kind: kind != socket.AF_INET)
-            bound = socket.create_server((self.host, self.port), family=family, backlog=self._house.limits.backlog)
+            bound = socket.create_server((self.host, self.port), family=family, backlog=limits.backlog)
         except OSError as error:
             advice = f"stop what listens on port {self.port}, or give this broker another one"
             if error.errno != errno.EADDRINUSE:
                 advice = "give an address of this host, and a port that this user may take"
             reason = (error.strerror or str(error)).partition(" (while attempting")[0]
             raise ConfigError(f"listeners: cannot listen on {self.host}:{self.port}: {reason}; {advice}") from error
-        limits = self._house.limits
         bound.setblocking(False)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # connections inherit it: dead peers are found
-        send_buffer.begin(bound, limits.send_buffer)
+        socket_options.set_send_buffer(bound, limits.send_buffer)
         if limits.receive_buffer > 0:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, limits.receive_buffer)
         self._socket = bound
@@ -49,7 +57,7 @@ class Listener:
     async def start(self) -> None:
         """Accept connections on the bound socket."""
         assert self._socket is not None, "bind first"
-        self._acceptor = Acceptor(self._socket, self._house, self._connection)
+        self._acceptor = Acceptor(self._socket, self._connections, self._connection, self._accept)
         self._acceptor.start()
 
     def close(self) -> None:
@@ -61,12 +69,17 @@ class Listener:
             self._socket = self._acceptor = None
 
     def _connection(self) -> Connection:
-        limits = self._house.limits
-        context = ConnectionContext(self._house.next_id(), self.name, "?")
+        limits = self._connections.limits
+        context = ConnectionContext(self._connections.next_id(), self.name, "?")
         largest = max(limits.produce_frame, limits.other_frame)
-        splitter = FrameSplitter(largest, self._house.frame_limit, self._house.chunk)
-        return Connection(context, splitter, self.dispatch, self._house)
+        splitter = FrameSplitter(largest, self._connections.frame_limit, self._connections.chunk)
+        return Connection(context, splitter, self.dispatch, self._connections)
 
 
 def _nobody(context: ConnectionContext, _: bytearray) -> None:
     raise ProtocolError(f"connection {context.connection_id} came before the broker was ready")
+
+
+def advertised(addresses: Sequence[Address], bound_ports: Mapping[str, int]) -> list[Address]:
+    """Returns each with its real port: port 0 stands for the one that its listener was given."""
+    return [Address(a.name, a.host, a.port or bound_ports[a.name]) for a in addresses if a.name in bound_ports]

@@ -1,10 +1,10 @@
-"""Large answers take turns: how much of them is read and goes out in one round of the event
-loop, all connections together.
+"""Bounds how many bytes of large responses are read from the logs and written in one round of the event loop, over
+all connections.
 
-Both copy, on the event loop: 500 clients that ask for megabytes at the same moment kept all others waiting for 5
-seconds. Rules: first come, first served; once `_BUDGET` bytes went out the loop sees to everything else before the
-next; small answers do not ask, and neither do requests other than Fetch, nor those of
-whoever has read little so far.
+Reading and writing copy, on the event loop: 500 clients that asked for megabytes at the same moment kept all others
+waiting for 5 seconds. Rules: first come, first served; once `_BUDGET` bytes are written, the event loop does everything
+else that is due before the next. Small responses, requests other than Fetch, and clients that have read little so far
+bypass the queue.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MOST_AT_ONCE: Final = 4 * 1024 * 1024  # what the system takes of one write at 
 
 class Sender(Protocol):
     def have_turn(self) -> int:
-        """Go on with what waits for it; how many bytes went out."""
+        """Goes on with what waits; returns how many bytes were written."""
         ...
 
 
-class Turns:
+class WriteScheduler:
     """Belongs to the event loop."""
 
     def __init__(self) -> None:
@@ -33,16 +33,16 @@ class Turns:
 
     @property
     def over(self) -> bool:
-        """Others have to be seen to first."""
+        """Whether the budget of this round is spent, or others wait already."""
         return self._left <= 0 or bool(self._waiting)
 
     def wait(self, sender: Sender) -> None:
-        """It has its turn later."""
+        """`have_turn` is called in a later round."""
         self._waiting.append(sender)
         self._spend(0)
 
     def take(self, sender: Sender, size: int) -> bool:
-        """Whether it may write `size` bytes at once; else it has its turn later."""
+        """Returns whether `size` bytes may be written at once; if not, `have_turn` is called in a later round."""
         if self.over:
             self.wait(sender)
             return False

@@ -1,11 +1,20 @@
 """A non-blocking connection from the sender to one broker, opened again with back-off when it breaks.
 
-    state        event                                next state
-    DOWN         prepare() after the back-off         DIALLING   (a thread of its own dials: DNS, connect may block)
-    DIALLING     the dial succeeds                    UP         (ApiVersions goes out; `can_send` once answered)
-    DIALLING     the dial fails                       DOWN       (longer back-off)
-    UP           the broker answers ApiVersions       UP         (the back-off begins anew)
-    UP           broken, protocol error, time-out     DOWN       (what was in flight is the owner's to send again)
+    state     event            next state
+    down      back-off over    dialling
+    dialling  dial succeeded   up
+    down      failed           down
+    dialling  failed           down
+    up        failed           down
+    down      closed by owner  closed
+    dialling  closed by owner  closed
+    up        closed by owner  closed
+    closed    closed by owner  closed
+
+- `prepare` starts a dial once the back-off is over, on a thread of its own: DNS and connect may block.
+- An up channel sends ApiVersions first; `can_send` is True once it is answered, and the back-off is reset.
+- "failed" is a failed dial, a broken stream, a protocol error or a time-out. The owner calls `fail`, and sends again
+  what was in flight. The back-off grows with each failure in a row.
 
 One thread (the sender) calls everything; the dialling thread only leaves its result and wakes the sender.
 """
@@ -14,7 +23,6 @@ from __future__ import annotations
 
 import contextlib
 import selectors
-import socket
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,11 +32,13 @@ from itertools import islice
 
 from ...errors import ProtocolError
 from ...protocol.apis import ApiKey
+from ...state_table import StateTable
+from ...transport.interface import Address, ByteStream
 from ..errors import ConnectionFailedError
+from .blocking_connection import reason
 from .connection import Build, ClientConnection, ConnectionState, Response
 from .pool import SETUP_TIMEOUT_S
 from .request_router import Network
-from .transport import Address, reason
 
 _READS_PER_EVENT = 16
 """So that one broker's answers do not hold up the others'."""
@@ -44,13 +54,38 @@ class ChannelState(Enum):
     DOWN = "down"
     DIALLING = "dialling"
     UP = "up"
+    CLOSED = "closed"
+
+
+class ChannelEvent(Enum):
+    DIAL = "back-off over"
+    CONNECTED = "dial succeeded"
+    FAILED = "failed"
+    CLOSE = "closed by owner"
+
+
+CHANNEL_STATES = StateTable(
+    "channel",
+    ChannelState.DOWN,
+    [
+        (ChannelState.DOWN, ChannelEvent.DIAL, ChannelState.DIALLING),
+        (ChannelState.DIALLING, ChannelEvent.CONNECTED, ChannelState.UP),
+        (ChannelState.DOWN, ChannelEvent.FAILED, ChannelState.DOWN),
+        (ChannelState.DIALLING, ChannelEvent.FAILED, ChannelState.DOWN),
+        (ChannelState.UP, ChannelEvent.FAILED, ChannelState.DOWN),
+        (ChannelState.DOWN, ChannelEvent.CLOSE, ChannelState.CLOSED),
+        (ChannelState.DIALLING, ChannelEvent.CLOSE, ChannelState.CLOSED),
+        (ChannelState.UP, ChannelEvent.CLOSE, ChannelState.CLOSED),
+        (ChannelState.CLOSED, ChannelEvent.CLOSE, ChannelState.CLOSED),
+    ],
+)
 
 
 @dataclass(frozen=True, slots=True)
 class _Dialled:
     """What the dialling thread leaves: one of the two is set."""
 
-    socket: socket.socket | None
+    stream: ByteStream | None
     error: OSError | None
 
 
@@ -64,7 +99,7 @@ class Channel:
         wake: Callable[[], None],
     ) -> None:
         self.address = address
-        self.state = ChannelState.DOWN
+        self.state = CHANNEL_STATES.initial
         self.retry_at_s = 0.0
         """When it may be dialled again (monotonic seconds)."""
         self._make_protocol = make_protocol
@@ -72,11 +107,10 @@ class Channel:
         self._selector = selector
         self._wake = wake
         self._protocol = make_protocol()
-        self._socket: socket.socket | None = None
+        self._stream: ByteStream | None = None
         self._dialled: _Dialled | None = None
-        self._lock = threading.Lock()  # of the two that the dialling thread also uses
-        self._closed = False
-        self._writing = False
+        self._lock = threading.Lock()  # of `_dialled` and of the change to CLOSED, which the dialling thread reads
+        self._events = 0  # what the selector watches for
         self._failures = 0
         self._unsent: deque[memoryview] = deque()
         self._unsent_bytes = 0
@@ -100,7 +134,7 @@ class Channel:
     def prepare(self) -> None:
         """Move towards UP, if it is time to. Raises `ConnectionFailedError` when a dial has failed."""
         if self.state is ChannelState.DOWN and self._network.clock() >= self.retry_at_s:
-            self.state = ChannelState.DIALLING
+            self._take(ChannelEvent.DIAL)
             threading.Thread(target=self._dial, name=f"klamm-dial-{self.address}", daemon=True).start()
         elif self.state is ChannelState.DIALLING and self._dialled is not None:
             self._begin(self._dialled)
@@ -115,7 +149,7 @@ class Channel:
         """After the selector: read and write what can be. `ConnectionFailedError` or `ProtocolError` when it is over;
         the owner then calls `fail`."""
         responses: list[Response] = []
-        if mask & selectors.EVENT_READ:
+        if mask & selectors.EVENT_READ or not self._unsent:  # a write event without data to write: TLS asked for it
             responses = self._pull()
         self._push()
         return responses
@@ -124,21 +158,24 @@ class Channel:
         """Close; the next `prepare` after the back-off dials again."""
         self._hang_up()
         self._failures += 1
-        self.state = ChannelState.DOWN
+        self._take(ChannelEvent.FAILED)
         self.retry_at_s = self._network.clock() + self._network.reconnect.delay(self._failures)
 
     def close(self) -> None:
         """For good; a dial under way is closed when it succeeds."""
         with self._lock:
-            self._closed = True
+            self._take(ChannelEvent.CLOSE)
             dialled, self._dialled = self._dialled, None
-        if dialled is not None and dialled.socket is not None:
-            dialled.socket.close()
+        if dialled is not None and dialled.stream is not None:
+            dialled.stream.close()
         self._hang_up()
 
+    def _take(self, event: ChannelEvent) -> None:
+        self.state = CHANNEL_STATES.next(self.state, event)
+
     def _hang_up(self) -> None:
-        opened, self._socket = self._socket, None
-        self._writing = False
+        opened, self._stream = self._stream, None
+        self._events = 0
         self._protocol.close()
         self._unsent.clear()
         self._unsent_bytes = 0
@@ -149,12 +186,12 @@ class Channel:
 
     def _dial(self) -> None:
         try:
-            opened = self._network.dial((self.address.host, self.address.port), SETUP_TIMEOUT_S)
+            opened = self._network.dial(self.address, SETUP_TIMEOUT_S)
         except OSError as error:
             self._dialled = _Dialled(None, error)
         else:
             with self._lock:
-                if self._closed:
+                if self.state is ChannelState.CLOSED:
                     opened.close()
                     return
                 self._dialled = _Dialled(opened, None)
@@ -162,51 +199,53 @@ class Channel:
 
     def _begin(self, dialled: _Dialled) -> None:
         self._dialled = None
-        if dialled.socket is None:
+        if dialled.stream is None:
             raise ConnectionFailedError(f"cannot connect to {self.address}: {reason(dialled.error or OSError())}")
-        self._socket = dialled.socket
-        self._socket.setblocking(False)
-        self._selector.register(self._socket, selectors.EVENT_READ, self)
+        self._stream = dialled.stream
+        self._stream.set_nonblocking()
+        self._events = self._stream.events(writing=False)
+        self._selector.register(self._stream, self._events, self)
         self._protocol = self._make_protocol()
         self._protocol.open()
-        self.state = ChannelState.UP
+        self._take(ChannelEvent.CONNECTED)
         self._up_since_s = self._network.clock()
         self._push()
 
     def _pull(self) -> list[Response]:
         responses: list[Response] = []
-        for _ in range(_READS_PER_EVENT):
-            if self._socket is None:
-                break
+        reads = 0
+        while self._stream is not None and (reads < _READS_PER_EVENT or self._stream.has_buffered_input):
             try:
-                count = self._socket.recv_into(self._protocol.get_buffer())
-            except BlockingIOError:
-                break
+                count = self._stream.read_available(self._protocol.get_buffer())
             except OSError as error:
                 raise self._broken(error) from error
+            if count is None:
+                break
             if count == 0:
                 raise ConnectionFailedError(f"{self.address} closed the connection")
             responses += self._protocol.received(count)
+            reads += 1
         if self._protocol.state is ConnectionState.READY:
             self._failures = 0
         return responses
 
     def _push(self) -> None:
         """Write what the kernel takes; the selector tells when it takes more."""
-        if self._socket is None:
+        if self._stream is None:
             return
         for piece in self._protocol.take_pieces():
-            self._unsent.append(memoryview(piece))
-            self._unsent_bytes += len(piece)
+            if piece:
+                self._unsent.append(memoryview(piece))
+                self._unsent_bytes += len(piece)
         try:
             while self._unsent:
-                self._wrote(self._socket.sendmsg(islice(self._unsent, _PIECES_PER_WRITE)))
-        except BlockingIOError:
-            self._watch(self._socket, writing=True)
+                count = self._stream.write_available(islice(self._unsent, _PIECES_PER_WRITE))
+                if count == 0:
+                    break
+                self._wrote(count)
         except OSError as error:
             raise self._broken(error) from error
-        else:
-            self._watch(self._socket, writing=False)
+        self._watch(self._stream)
 
     def _wrote(self, count: int) -> None:
         self._unsent_bytes -= count
@@ -215,10 +254,11 @@ class Channel:
         if count:
             self._unsent[0] = self._unsent[0][count:]
 
-    def _watch(self, opened: socket.socket, *, writing: bool) -> None:
-        if writing != self._writing:
-            self._writing = writing
-            self._selector.modify(opened, selectors.EVENT_READ | (selectors.EVENT_WRITE if writing else 0), self)
+    def _watch(self, stream: ByteStream) -> None:
+        events = stream.events(writing=bool(self._unsent))
+        if events != self._events:
+            self._events = events
+            self._selector.modify(stream, events, self)
 
     def _broken(self, error: OSError) -> ConnectionFailedError:
         return ConnectionFailedError(f"the connection to {self.address} broke: {reason(error)}")

@@ -9,12 +9,17 @@ Rules:
   `ProtocolError`, after which the connection is CLOSED.
 - At most `max_in_flight` requests wait for an answer. A Produce with acks=0 gets none and waits for none.
 
-    state        event                           next state
-    FRESH        open()                          NEGOTIATING   (ApiVersions in the output)
-    NEGOTIATING  answer without error            READY
-    NEGOTIATING  answer with error 35            NEGOTIATING   (ApiVersions version 0 in the output; once)
-    READY        send(), a response              READY
-    any          ProtocolError, close()          CLOSED        (what was in flight is returned as lost)
+    state        event             next state
+    fresh        open              negotiating
+    negotiating  version refused   negotiating
+    negotiating  versions learned  ready
+    fresh        close             closed
+    negotiating  close             closed
+    ready        close             closed
+    closed       close             closed
+
+`open` and "version refused" (error 35, accepted once) put an ApiVersions request into the output. Requests are sent and
+answered in READY. A `ProtocolError` closes; `close` returns what was in flight as lost.
 
 Not thread-safe: its owner locks, or is one thread.
 """
@@ -33,6 +38,7 @@ from ...protocol.apis import SERVED, ApiKey
 from ...protocol.frames import FrameSplitter
 from ...protocol.headers import read_response_header, request_pieces
 from ...protocol.messages import Buffer, Schema
+from ...state_table import StateTable
 from .buffers import unwritten
 
 MAX_RESPONSE_BYTES = 256 * 1024 * 1024
@@ -48,6 +54,28 @@ class ConnectionState(Enum):
     NEGOTIATING = "negotiating"
     READY = "ready"
     CLOSED = "closed"
+
+
+class ConnectionEvent(Enum):
+    OPEN = "open"
+    VERSION_REFUSED = "version refused"
+    VERSIONS_LEARNED = "versions learned"
+    CLOSE = "close"
+
+
+CONNECTION_STATES = StateTable(
+    "client connection",
+    ConnectionState.FRESH,
+    [
+        (ConnectionState.FRESH, ConnectionEvent.OPEN, ConnectionState.NEGOTIATING),
+        (ConnectionState.NEGOTIATING, ConnectionEvent.VERSION_REFUSED, ConnectionState.NEGOTIATING),
+        (ConnectionState.NEGOTIATING, ConnectionEvent.VERSIONS_LEARNED, ConnectionState.READY),
+        (ConnectionState.FRESH, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
+        (ConnectionState.NEGOTIATING, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
+        (ConnectionState.READY, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
+        (ConnectionState.CLOSED, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
+    ],
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +97,7 @@ class ClientConnection:
         max_in_flight: int = 5,
         max_response_bytes: int = MAX_RESPONSE_BYTES,
     ) -> None:
-        self.state = ConnectionState.FRESH
+        self.state = CONNECTION_STATES.initial
         self._client_id = client_id
         self._software_version = software_version
         self._max_in_flight = max_in_flight
@@ -88,10 +116,8 @@ class ClientConnection:
         return self.state is ConnectionState.READY and len(self._waiting) < self._max_in_flight
 
     def open(self) -> None:
-        """Begin: ApiVersions is put into the output."""
-        if self.state is not ConnectionState.FRESH:
-            raise ProtocolError(f"a connection is opened once; it is {self.state.value}")
-        self.state = ConnectionState.NEGOTIATING
+        """Puts ApiVersions into the output. Once: `IllegalTransitionError` after that."""
+        self._take(ConnectionEvent.OPEN)
         self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
 
     def version(self, api: ApiKey, max_version: int | None = None) -> int:
@@ -149,8 +175,11 @@ class ClientConnection:
         lost = [correlation_id for correlation_id, _, _ in self._waiting]
         self._waiting.clear()
         self._output.clear()
-        self.state = ConnectionState.CLOSED
+        self._take(ConnectionEvent.CLOSE)
         return lost
+
+    def _take(self, event: ConnectionEvent) -> None:
+        self.state = CONNECTION_STATES.next(self.state, event)
 
     def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
         schema = messages.request(api, version)
@@ -198,12 +227,13 @@ class ClientConnection:
     def _negotiated(self, response: Response) -> None:
         code = response.message.error_code
         if code == ErrorCode.unsupported_version and response.version == 0 and self._next_id == 1:
+            self._take(ConnectionEvent.VERSION_REFUSED)
             self._ask_versions(0)
             return
         if code != ErrorCode.none:
             raise ProtocolError(f"the broker refused ApiVersions: {code.name.upper()}")
         self._versions = {item.api_key: (item.min_version, item.max_version) for item in response.message.api_keys}
-        self.state = ConnectionState.READY
+        self._take(ConnectionEvent.VERSIONS_LEARNED)
 
 
 def _is_version_refusal(frame: bytearray) -> bool:

@@ -16,7 +16,7 @@ from uuid import UUID
 from ...config.address import host_port
 from ...errors import ConfigError, ErrorCode
 from ...records.partition import TopicPartition
-from .transport import Address
+from ...transport.interface import Address
 
 NO_LEADER = -1
 

@@ -11,9 +11,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from ...transport.interface import Address, Dial
+from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ClientClosedError
+from .blocking_connection import BlockingConnection
 from .connection import ClientConnection
-from .transport import Address, BlockingConnection, Dial, dial
 
 MAX_IDLE = 4
 """Idle connections kept per broker; those given back beyond it are closed."""
@@ -30,7 +32,7 @@ class ConnectionPool:
         client_id: str,
         software_version: str,
         *,
-        dial: Dial = dial,
+        dial: Dial = dial_plaintext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client_id = client_id

@@ -25,6 +25,8 @@ from ...protocol.messages import Schema
 from ...protocol.software import declare_codecs
 from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
+from ...transport.interface import Address, Dial
+from ...transport.plaintext_stream import dial_plaintext
 from ..errors import (
     STALE_LEADER_ERRORS,
     ClientClosedError,
@@ -45,7 +47,6 @@ from .metadata import (
     read_metadata,
 )
 from .pool import ConnectionPool
-from .transport import Address, Dial, dial
 
 UNKNOWN_TOPIC_GRACE_S = 2.0
 """How long a topic may be unknown before it is an error: other brokers learn of a new one a little later."""
@@ -68,7 +69,7 @@ class Network:
 
     reconnect: Backoff = backoff.RECONNECT
     retry: Backoff = backoff.RETRY
-    dial: Dial = dial
+    dial: Dial = dial_plaintext
     clock: Callable[[], float] = time.monotonic
 
 

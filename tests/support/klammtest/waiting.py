@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -24,3 +25,10 @@ def eventually(condition: Callable[[], object], what: str, limit_s: float | None
     """Returns when the condition is true; `AssertionError`, which says `what` was waited for, when it takes longer."""
     limit_s = PATIENCE_S if limit_s is None else limit_s
     assert within(condition, limit_s), f"not within {limit_s:g} s: {what}"
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """`eventually` on an event loop, which does its work meanwhile; `TimeoutError` when it takes longer."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(_POLL_S)

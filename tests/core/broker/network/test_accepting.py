@@ -16,8 +16,9 @@ from klamm.core.broker.network.acceptor import Acceptor
 from klamm.core.broker.network.connection_quota import CreationRate
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.limits import Limits
-
-PATIENCE_S = 60.0
+from klamm.core.transport.interface import Transport, TransportHandler
+from klamm.core.transport.plaintext_transport import accept_plaintext
+from klammtest.waiting import PATIENCE_S, until
 
 
 class Clock:
@@ -28,24 +29,33 @@ class Clock:
         return self.now
 
 
+class Guest(TransportHandler):
+    """Tells who has been connected, and nothing else."""
+
+    def __init__(self, inside: list[Transport]) -> None:
+        self._inside = inside
+
+    def connected(self, transport: Transport) -> None:
+        self._inside.append(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(bytearray(100))
+
+
 class Door:
     """A listening socket, its acceptor, and who has come in."""
 
     def __init__(self, limits: Limits, clock: Clock, listening: socket.socket | None = None) -> None:
-        self.house = Connections(limits, clock=clock)
+        self.connections = Connections(limits, clock=clock)
         self.listening = listening or socket.create_server(("127.0.0.1", 0), backlog=64)
         self.listening.setblocking(False)
-        self.inside: list[asyncio.BaseTransport] = []
-        self.acceptor = Acceptor(self.listening, self.house, self._guest)
+        self.accepted: list[socket.socket] = []
+        self.inside: list[Transport] = []
+        self.acceptor = Acceptor(self.listening, self.connections, lambda: Guest(self.inside), self._accept)
 
-    def _guest(self) -> asyncio.Protocol:
-        door = self
-
-        class Guest(asyncio.Protocol):
-            def connection_made(self, transport: asyncio.BaseTransport) -> None:
-                door.inside.append(transport)
-
-        return Guest()
+    async def _accept(self, accepted: socket.socket, make_handler: Callable[[], TransportHandler]) -> None:
+        self.accepted.append(accepted)
+        await accept_plaintext(accepted, make_handler)
 
     def knock(self, count: int) -> list[socket.socket]:
         return [socket.create_connection(self.listening.getsockname(), PATIENCE_S) for _ in range(count)]
@@ -54,13 +64,7 @@ class Door:
         self.acceptor.stop()
         self.listening.close()
         for transport in self.inside:
-            transport.abort()  # type: ignore[attr-defined]
-
-
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not what():
-            await asyncio.sleep(0.005)
+            transport.abort()
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -100,8 +104,7 @@ def test_a_burst_comes_in_over_several_turns(caplog: pytest.LogCaptureFixture) -
         assert len(door.acceptor._entering) == 8, "the others have their turn in between"
         door.acceptor.start()
         await until(lambda: len(door.inside) == 20)
-        nodelay = door.inside[0].get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        assert nodelay
+        assert door.accepted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
         door.close()
         for client in clients:
             client.close()
@@ -117,7 +120,7 @@ def test_over_the_rate_connections_wait_outside(caplog: pytest.LogCaptureFixture
         clients = door.knock(5)
         door.acceptor.start()
         await until(lambda: len(door.inside) == 3)
-        await until(lambda: door.house.metrics.connections_throttled > 0)
+        await until(lambda: door.connections.metrics.connections_throttled > 0)
         assert len(door.inside) == 3
         clock.now += 1
         await until(lambda: len(door.inside) == 5)
@@ -150,7 +153,7 @@ def test_without_descriptors_connections_wait_and_it_is_said(caplog: pytest.LogC
         clients = door.knock(2)
         door.acceptor.start()
         await until(lambda: len(door.inside) == 2)
-        assert door.house.metrics.connections_throttled == 1
+        assert door.connections.metrics.connections_throttled == 1
         door.close()
         for client in clients:
             client.close()

@@ -1,58 +1,24 @@
-"""The rules of a connection, with a transport that only takes notes."""
+"""The rules of a connection, over a transport in memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from klamm.core.broker.network.connection import PIPELINED, WRITE_BUFFER_HIGH, Connection
+from klamm.core.broker.network.connection import Connection
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
+from klamm.core.broker.network.request_reader import PIPELINED
+from klamm.core.broker.network.response_writer import WRITE_BUFFER_HIGH
 from klamm.core.errors import ProtocolError
 from klamm.core.protocol.frames import FrameSplitter
-
-
-class Notes(asyncio.Transport):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wire: socket.socket | None = None
-        self.written: list[bytes] = []
-        self.said: list[str] = []
-        self.unread = 0
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return {"peername": ("10.0.0.9", 4711), "socket": self.wire}.get(name, default)
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        self.said.append("limits")
-
-    def writelines(self, list_of_data: Any) -> None:
-        self.written.append(b"".join(list_of_data))
-
-    def pause_reading(self) -> None:
-        self.said.append("pause")
-
-    def resume_reading(self) -> None:
-        self.said.append("resume")
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def is_closing(self) -> bool:
-        return "close" in self.said
-
-    def close(self) -> None:
-        self.said.append("close")
-
-    def abort(self) -> None:
-        self.said.append("abort")
+from klamm.core.transport.fake import FakeTransport
 
 
 class Bench:
@@ -63,13 +29,13 @@ class Bench:
         self.handled: list[bytes] = []
         self.cancelled = False
         self.now = 5.0
-        self.house = Connections(limits or Limits(), clock=lambda: self.now)
-        self.transport = Notes()
+        self.connections = Connections(limits or Limits(), clock=lambda: self.now)
         self.context = ConnectionContext(1, "PLAINTEXT", "?")
         self.connection = Connection(
-            self.context, FrameSplitter(10_000_000, None, self.house.chunk), self.answer, self.house
+            self.context, FrameSplitter(10_000_000, None, self.connections.chunk), self.answer, self.connections
         )
-        self.connection.connection_made(self.transport)
+        self.transport = FakeTransport(self.connection, ("10.0.0.9", 4711))
+        self.transport.connect()
 
     def answer(self, context: ConnectionContext, frame: bytearray) -> Any:
         self.handled.append(bytes(frame))
@@ -93,9 +59,7 @@ class Bench:
 
     def arrive(self, *frames: bytes) -> None:
         data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames)
-        room = self.connection.get_buffer(-1)
-        room[: len(data)] = data
-        self.connection.buffer_updated(len(data))
+        self.transport.feed(data, although_paused=True)
 
 
 async def settle() -> None:
@@ -136,14 +100,13 @@ async def test_requests_that_came_together_are_answered_in_one_write(bench: Benc
 async def test_what_was_answered_goes_out_before_a_bad_request_closes(bench: Bench) -> None:
     bench.arrive(b"one", b"bad", b"two")
     assert bench.transport.written == [b"<one>"]
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
 
 
 def bad_length(bench: Bench, *frames: bytes) -> None:
     """Whole requests and a length that none may have, in one read."""
     data = b"".join(struct.pack(">i", len(frame)) + frame for frame in frames) + struct.pack(">i", -7)
-    bench.connection.get_buffer(-1)[: len(data)] = data
-    bench.connection.buffer_updated(len(data))
+    bench.transport.feed(data)
 
 
 @bench_test
@@ -152,11 +115,11 @@ async def test_what_came_ahead_of_a_bad_length_is_answered_before_it_closes(benc
     bench.arrive(b"wait")
     bad_length(bench, *requests)
     await settle()
-    assert "close" not in bench.transport.said
+    assert "close" not in bench.transport.events
     bench.release.set()
     await settle()
     assert b"".join(bench.transport.written) == b"<wait>" + b"".join(b"<%b>" % each for each in requests)
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
     bench.arrive(b"behind")
     assert b"behind" not in bench.handled
 
@@ -167,8 +130,8 @@ def test_a_bad_length_is_said_once_and_counted_once(caplog: pytest.LogCaptureFix
         bad_length(bench, b"one")
         bench.connection.drain()
         await settle()
-        assert bench.transport.said[-1] == "close"
-        assert bench.house.metrics.connections_closed == {"bad request": 1}
+        assert bench.transport.events[-1] == "close"
+        assert bench.connections.metrics.connections_closed == {"bad request": 1}
 
     asyncio.run(main())
     (record,) = caplog.records
@@ -187,18 +150,18 @@ async def test_a_connection_is_not_busy_once_all_is_answered(bench: Bench) -> No
 @bench_test
 async def test_reading_pauses_while_too_much_waits(bench: Bench) -> None:
     bench.arrive(b"wait", *[b"more"] * PIPELINED)
-    assert bench.transport.said == ["limits"]
+    assert bench.transport.events == []
     bench.arrive(b"more")
-    assert bench.transport.said == ["limits", "pause"]
+    assert bench.transport.events == ["pause"]
     bench.release.set()
     await settle()
-    assert bench.transport.said == ["limits", "pause", "resume"]
+    assert bench.transport.events == ["pause", "resume"]
     assert b"".join(bench.transport.written).count(b"<") == PIPELINED + 2
 
 
 @bench_test
 async def test_nothing_is_handled_while_the_client_does_not_read(bench: Bench) -> None:
-    bench.transport.unread = WRITE_BUFFER_HIGH + 1
+    bench.transport.unsent = WRITE_BUFFER_HIGH + 1
     bench.connection.pause_writing()
     bench.arrive(b"one", b"two")
     await settle()
@@ -223,7 +186,7 @@ async def test_what_a_request_waits_for_is_cancelled_with_its_connection(bench: 
     await settle()
     assert bench.cancelled
     assert bench.handled == [b"wait"]
-    assert len(bench.house) == 0
+    assert len(bench.connections) == 0
 
 
 @pytest.mark.parametrize(
@@ -242,7 +205,7 @@ def test_a_request_that_fails_closes_with_one_line(
         bench.release.set()
         bench.arrive(frame, b"behind")
         await settle()
-        assert bench.transport.said[-1] == "close"
+        assert bench.transport.events[-1] == "close"
         assert bench.transport.written == []
         bench.arrive(b"late")
         assert b"late" not in bench.handled
@@ -258,67 +221,57 @@ def test_a_request_that_fails_closes_with_one_line(
 async def test_draining_answers_what_is_under_way_and_closes(bench: Bench) -> None:
     bench.arrive(b"wait", b"behind")
     bench.connection.drain()
-    assert "close" not in bench.transport.said
+    assert "close" not in bench.transport.events
     bench.release.set()
     bench.arrive(b"too late")
     await settle()
     assert b"".join(bench.transport.written) == b"<wait><behind>"
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
 async def test_draining_takes_what_has_come_and_no_more(bench: Bench) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        bench.transport.wire = ours
-        theirs.send(b"something")
-        bench.connection.drain()
-        assert bench.transport.said == ["limits"], "it reads on"
-        bench.arrive(b"wait", b"one")
-        assert bench.transport.said == ["limits"]
-        ours.recv(100)
-        bench.arrive(b"two")
-        assert bench.transport.said == ["limits", "pause"]
-        bench.arrive(b"too late")
-        bench.release.set()
-        await settle()
-        assert b"".join(bench.transport.written) == b"<wait><one><two>"
-        assert bench.transport.said[-1] == "close"
+    bench.transport.more_input = True
+    bench.connection.drain()
+    assert bench.transport.events == [], "it reads on"
+    bench.arrive(b"wait", b"one")
+    assert bench.transport.events == []
+    bench.transport.more_input = False
+    bench.arrive(b"two")
+    assert bench.transport.events == ["pause"]
+    bench.arrive(b"too late")
+    bench.release.set()
+    await settle()
+    assert b"".join(bench.transport.written) == b"<wait><one><two>"
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
 async def test_draining_ends_with_half_a_request(bench: Bench) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        bench.transport.wire = ours
-        theirs.send(b"something")
-        bench.connection.drain()
-        ours.recv(100)
-        bench.connection.get_buffer(-1)[:3] = b"\0\0\0"
-        bench.connection.buffer_updated(3)
-        await settle()
-        assert bench.transport.said[-1] == "close"
+    bench.transport.more_input = True
+    bench.connection.drain()
+    bench.transport.more_input = False
+    bench.transport.feed(b"\0\0\0")
+    await settle()
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
 async def test_who_never_ends_does_not_keep_a_broker_that_stops(bench: Bench) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        bench.transport.wire = ours
-        theirs.send(b"something")  # never read: there is always more
-        bench.connection.drain()
-        while "pause" not in bench.transport.said:
-            bench.arrive(b"none" + bytes(60_000))
-            assert len(bench.handled) < 30
-        await settle()
-        assert len(bench.handled) > 10
-        assert bench.transport.said[-1] == "close"
+    bench.transport.more_input = True  # always
+    bench.connection.drain()
+    while "pause" not in bench.transport.events:
+        bench.arrive(b"none" + bytes(60_000))
+        assert len(bench.handled) < 30
+    await settle()
+    assert len(bench.handled) > 10
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
 async def test_draining_an_idle_connection_closes_it(bench: Bench) -> None:
     bench.connection.drain()
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
@@ -329,14 +282,14 @@ async def test_a_client_that_says_no_more_is_answered_and_closed(bench: Bench) -
     bench.release.set()
     await settle()
     assert b"".join(bench.transport.written) == b"<wait>" + b"".join(b"<%b>" % each for each in requests)
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
 async def test_a_client_that_says_no_more_and_has_all_answers_is_closed(bench: Bench) -> None:
     bench.arrive(b"one")
     assert not bench.connection.eof_received()
-    assert bench.transport.said[-1] == "close"
+    assert bench.transport.events[-1] == "close"
 
 
 @bench_test
@@ -357,7 +310,7 @@ def test_requests_that_are_never_handled_do_not_keep_a_connection_that_is_not_re
             bench.connection.eof_received()
         else:
             bad_length(bench)
-        limits = bench.house.limits
+        limits = bench.connections.limits
         assert bench.connection.overdue(5.0, limits, tight=False) is None
         assert bench.connection.overdue(5.0 + limits.frame_s - 1, limits, tight=False) is None
         assert bench.connection.overdue(5.0 + limits.frame_s, limits, tight=False) == "unhandled requests"

@@ -16,66 +16,23 @@ from klamm.core.broker.network.context import ConnectionContext
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.memory import LEAST_ROOM
 from klamm.core.protocol.frames import FrameSplitter
+from klamm.core.transport.fake import FakeTransport
 
 KIB = 1024
 LIMITS = Limits(idle_s=100, frame_s=30, send_s=60, request_bytes=300 * KIB, response_bytes=1000 * KIB)
 
 
-class Wire(asyncio.Transport):
-    """Takes notes; `unread` is what its peer has not read."""
-
-    def __init__(self, address: str) -> None:
-        super().__init__()
-        self.address = address
-        self.reading, self.open, self.unread = True, True, 0
-        self.sends, self.written = 1 << 30, 0
-        self.protocol: Connection | None = None
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return (self.address, 1) if name == "peername" else default
-
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
-
-    def get_write_buffer_size(self) -> int:
-        return self.unread
-
-    def writelines(self, list_of_data: Any) -> None:
-        """The system takes `sends` bytes at once, the rest waits."""
-        self.written += 1
-        left = sum(map(len, list_of_data)) - self.sends
-        if left > 0:
-            self.unread += left
-            assert self.protocol is not None
-            self.protocol.pause_writing()
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def is_closing(self) -> bool:
-        return not self.open
-
-    def close(self) -> None:
-        self.open = False
-
-    def abort(self) -> None:
-        self.open = False
-
-
-class House:
+class Bench:
     def __init__(self, limits: Limits = LIMITS) -> None:
         self.now = 0.0
         self.connections = Connections(limits, clock=lambda: self.now)
         self.release: list[asyncio.Future[None]] = []
 
-    def connect(self, address: str = "127.0.0.1") -> tuple[Connection, Wire]:
+    def connect(self, address: str = "127.0.0.1") -> tuple[Connection, FakeTransport]:
         splitter = FrameSplitter(10_000_000, None, self.connections.chunk)
         connection = Connection(ConnectionContext(1, "L", "?"), splitter, self._answer, self.connections)
-        wire = Wire(address)
-        wire.protocol = connection
-        connection.connection_made(wire)
+        wire = FakeTransport(connection, (address, 1))
+        wire.connect()
         return connection, wire
 
     def _answer(self, context: ConnectionContext, frame: bytearray) -> Any:
@@ -106,84 +63,84 @@ def begun(size: int, sent: int) -> bytes:
 
 
 def test_an_idle_connection_goes() -> None:
-    house = House()
-    connection, _ = house.connect()
-    assert house.sweep(connection, 99) is None
+    bench = Bench()
+    connection, _ = bench.connect()
+    assert bench.sweep(connection, 99) is None
     arrive(connection, begun(2, 2))
-    assert house.sweep(connection, 150) is None
-    assert house.sweep(connection, 200) == "idle"
+    assert bench.sweep(connection, 150) is None
+    assert bench.sweep(connection, 200) == "idle"
 
 
 @pytest.mark.parametrize("first", [b"\0", b"\0\0\0\x10", begun(16, 8), begun(1_000_000, 8)])
 def test_a_request_that_does_not_end_closes_its_connection(first: bytes) -> None:
-    house = House()
-    connection, _ = house.connect()
+    bench = Bench()
+    connection, _ = bench.connect()
     arrive(connection, first)
-    assert house.sweep(connection, 10) is None
+    assert bench.sweep(connection, 10) is None
     arrive(connection, b"r")
-    assert house.sweep(connection, 35) is None
-    assert house.sweep(connection, 41) == "unfinished request"
+    assert bench.sweep(connection, 35) is None
+    assert bench.sweep(connection, 41) == "unfinished request"
 
 
 def test_a_large_request_has_the_time_it_needs_while_it_comes() -> None:
-    house = House()
-    connection, _ = house.connect()
+    bench = Bench()
+    connection, _ = bench.connect()
     arrive(connection, begun(1_000_000, 10))
     for period in range(1, 6):
-        assert house.sweep(connection, 31.0 * period) is None
+        assert bench.sweep(connection, 31.0 * period) is None
         arrive(connection, b"r" * 70 * KIB)
-    assert house.sweep(connection, 31.0 * 6) is None
-    assert house.sweep(connection, 31.0 * 7) == "unfinished request"
+    assert bench.sweep(connection, 31.0 * 6) is None
+    assert bench.sweep(connection, 31.0 * 7) == "unfinished request"
 
 
 def test_a_request_after_the_other_is_not_one_slow_one() -> None:
-    house = House()
-    connection, _ = house.connect()
+    bench = Bench()
+    connection, _ = bench.connect()
     for second in range(0, 200, 10):
         arrive(connection, begun(4, 2))
-        assert house.sweep(connection, second) is None
+        assert bench.sweep(connection, second) is None
         arrive(connection, b"rr")
 
 
 def test_a_peer_that_reads_nothing_goes() -> None:
-    house = House()
-    connection, wire = house.connect()
-    wire.unread = 900 * KIB
+    bench = Bench()
+    connection, wire = bench.connect()
+    wire.unsent = 900 * KIB
     connection.pause_writing()
-    assert house.connections.memory.unread == 900 * KIB
-    assert house.sweep(connection, 10) is None
-    wire.unread = 800 * KIB
-    assert house.sweep(connection, 60) is None
-    assert house.sweep(connection, 119) is None
-    assert house.sweep(connection, 121) == "reads nothing"
+    assert bench.connections.memory.unread == 900 * KIB
+    assert bench.sweep(connection, 10) is None
+    wire.unsent = 800 * KIB
+    assert bench.sweep(connection, 60) is None
+    assert bench.sweep(connection, 119) is None
+    assert bench.sweep(connection, 121) == "reads nothing"
     connection.expel("reads nothing")
     connection.connection_lost(None)
-    assert not wire.open
-    assert house.connections.memory.unread == 0
-    assert house.connections.metrics.connections_closed == {"reads nothing": 1}
+    assert wire.is_closing()
+    assert bench.connections.memory.unread == 0
+    assert bench.connections.metrics.connections_closed == {"reads nothing": 1}
 
 
 def test_it_goes_sooner_when_too_much_waits_to_be_read() -> None:
-    house = House()
-    connection, wire = house.connect()
-    wire.unread = 2000 * KIB
+    bench = Bench()
+    connection, wire = bench.connect()
+    wire.unsent = 2000 * KIB
     connection.pause_writing()
-    assert house.connections.memory.tight
-    assert house.connections.metrics.held_up == {"queued.max.response.bytes": 1}
-    assert house.connections.memory.room() == LEAST_ROOM
-    assert house.sweep(connection, 1, tight=True) is None
-    assert house.sweep(connection, 12, tight=True) == "reads nothing"
+    assert bench.connections.memory.tight
+    assert bench.connections.metrics.held_up == {"queued.max.response.bytes": 1}
+    assert bench.connections.memory.room() == LEAST_ROOM
+    assert bench.sweep(connection, 1, tight=True) is None
+    assert bench.sweep(connection, 12, tight=True) == "reads nothing"
 
 
 def test_responses_have_less_room_the_more_waits() -> None:
-    house = House()
-    assert house.connections.memory.room() == 250 * KIB
-    connection, wire = house.connect()
-    wire.unread = 600 * KIB
+    bench = Bench()
+    assert bench.connections.memory.room() == 250 * KIB
+    connection, wire = bench.connect()
+    wire.unsent = 600 * KIB
     connection.pause_writing()
-    assert house.connections.memory.room() == 100 * KIB
+    assert bench.connections.memory.room() == 100 * KIB
     connection.resume_writing()
-    assert house.connections.memory.room() == 250 * KIB
+    assert bench.connections.memory.room() == 250 * KIB
 
 
 def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
@@ -199,75 +156,76 @@ def on_a_loop(test: Callable[[], Awaitable[None]]) -> Callable[[], None]:
 
 @on_a_loop
 async def test_a_write_counts_as_a_whole_until_its_last_byte_is_sent() -> None:
-    house = House()
-    connection, wire = house.connect()
-    wire.sends = 100 * KIB
-    connection._gather([bytes(400 * KIB)])
-    assert house.connections.memory.unread == 400 * KIB, "300 wait, the memory is there for 400"
+    bench = Bench()
+    connection, wire = bench.connect()
+    wire.kernel_room = 100 * KIB
+    connection._writer.add([bytes(400 * KIB)], connection)
+    assert bench.connections.memory.unread == 400 * KIB, "300 wait, the memory is there for 400"
     await asyncio.sleep(0)  # the next round, with a budget of its own
-    wire.unread = 80 * KIB
-    connection._gather([bytes(70 * KIB)])
-    assert house.connections.memory.unread == 470 * KIB, "80 wait, and any of the 400 may be held"
-    assert house.sweep(connection, 10) is None
+    wire.unsent = 80 * KIB
+    connection._writer.add([bytes(70 * KIB)], connection)
+    assert bench.connections.memory.unread == 470 * KIB, "80 wait, and any of the 400 may be held"
+    assert bench.sweep(connection, 10) is None
     connection.resume_writing()
-    assert house.connections.memory.unread == 0
-    assert house.connections.memory.freed == 470 * KIB
+    assert bench.connections.memory.unread == 0
+    assert bench.connections.memory.freed == 470 * KIB
 
 
 @on_a_loop
 async def test_large_answers_take_turns_and_count_while_they_wait() -> None:
-    house = House(Limits())
-    memory = house.connections.memory
-    pairs = [house.connect() for _ in range(4)]
+    bench = Bench(Limits())
+    memory = bench.connections.memory
+    pairs = [bench.connect() for _ in range(4)]
     for connection, _ in pairs:
-        connection._gather([bytes(192 * KIB)])
-    assert [wire.written for _, wire in pairs] == [1, 1, 0, 0]
+        connection._writer.add([bytes(192 * KIB)], connection)
+    assert [len(wire.written) for _, wire in pairs] == [1, 1, 0, 0]
     assert memory.unread == 2 * 192 * KIB
     arrive(pairs[3][0], begun(4, 0) + b"next")
-    pairs[0][0]._gather([b"small"])
-    pairs[0][0]._send()
-    assert pairs[0][1].written == 2, "a small answer does not ask"
+    pairs[0][0]._writer.add([b"small"], pairs[0][0])
+    pairs[0][0]._writer.flush(pairs[0][0])
+    assert len(pairs[0][1].written) == 2, "a small answer does not ask"
     pairs[2][0].connection_lost(None)
     assert memory.unread == 192 * KIB
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert [wire.written for _, wire in pairs] == [2, 1, 0, 2], "the answer that waited, then that to the next request"
+    assert [len(wire.written) for _, wire in pairs] == [2, 1, 0, 2], (
+        "the answer that waited, then that to the next request"
+    )
     assert memory.unread == 0
 
 
 @on_a_loop
 async def test_what_waits_for_its_turn_is_sent_before_its_connection_closes() -> None:
-    house = House(Limits())
-    pairs = [house.connect() for _ in range(3)]
+    bench = Bench(Limits())
+    pairs = [bench.connect() for _ in range(3)]
     for connection, _ in pairs:
-        connection._gather([bytes(192 * KIB)])
+        connection._writer.add([bytes(192 * KIB)], connection)
     pairs[2][0].drain()
-    assert pairs[2][1].written == 1
-    assert not pairs[2][1].open
+    assert len(pairs[2][1].written) == 1
+    assert pairs[2][1].is_closing()
 
 
 @on_a_loop
 async def test_the_system_s_reading_on_does_not_jump_the_queue() -> None:
-    house = House(Limits())
-    pairs = [house.connect() for _ in range(3)]
+    bench = Bench(Limits())
+    pairs = [bench.connect() for _ in range(3)]
     first, wire = pairs[2]
-    wire.sends = 0
-    first._gather([bytes(100 * KIB)])
+    wire.kernel_room = 0
+    first._writer.add([bytes(100 * KIB)], first)
     for connection, _ in pairs[:2]:
-        connection._gather([bytes(96 * KIB)])
-    first._gather([bytes(200 * KIB)])
-    wire.unread = 0
-    first.resume_writing()
-    assert wire.written == 1
-    assert house.connections.memory.unread == 200 * KIB, "what waits for its turn"
+        connection._writer.add([bytes(96 * KIB)], connection)
+    first._writer.add([bytes(200 * KIB)], first)
+    wire.sent()
+    assert len(wire.written) == 1
+    assert bench.connections.memory.unread == 200 * KIB, "what waits for its turn"
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert wire.written == 2
+    assert len(wire.written) == 2
 
 
 def test_room_is_taken_while_a_response_is_made() -> None:
-    house = House()
-    memory = house.connections.memory
+    bench = Bench()
+    memory = bench.connections.memory
     one, other = ConnectionContext(1, "L", "?"), ConnectionContext(2, "L", "?")
     assert memory.take(one) == 250 * KIB
     assert memory.take(other) == 750 * KIB // 4
@@ -280,15 +238,15 @@ def test_room_is_taken_while_a_response_is_made() -> None:
 
 def test_room_is_given_back_with_the_answer_and_with_the_connection() -> None:
     async def main() -> None:
-        house = House()
-        memory = house.connections.memory
+        bench = Bench()
+        memory = bench.connections.memory
         for end in ("answer", "loss"):
-            connection, _ = house.connect()
+            connection, _ = bench.connect()
             arrive(connection, begun(4, 0) + b"wait")
             await asyncio.sleep(0)
             memory.take(connection.context)
             if end == "answer":
-                house.release[-1].set_result(None)
+                bench.release[-1].set_result(None)
             else:
                 connection.connection_lost(None)
             for _ in range(5):
@@ -300,42 +258,42 @@ def test_room_is_given_back_with_the_answer_and_with_the_connection() -> None:
 
 def test_little_is_read_behind_a_waiting_request_when_many_wait() -> None:
     async def main() -> None:
-        house = House(Limits(queued_requests=1))
-        pairs = [house.connect() for _ in range(2)]
+        bench = Bench(Limits(queued_requests=1))
+        pairs = [bench.connect() for _ in range(2)]
         frame = begun(4, 0)
         for connection, _ in pairs:
             arrive(connection, frame + b"wait")
         arrive(pairs[0][0], (frame + b"more") * 2)
         assert len(pairs[1][0].get_buffer(-1)) == 4 * KIB
-        assert len(house.connect()[0].get_buffer(-1)) == 64 * KIB, "who waits for nothing is not held up"
+        assert len(bench.connect()[0].get_buffer(-1)) == 64 * KIB, "who waits for nothing is not held up"
 
     asyncio.run(main())
 
 
 def test_large_requests_wait_for_memory_and_one_always_goes_on() -> None:
-    house = House()
-    first, first_wire = house.connect()
-    second, second_wire = house.connect()
+    bench = Bench()
+    first, first_wire = bench.connect()
+    second, second_wire = bench.connect()
     arrive(first, begun(1_000_000, 90 * KIB))
     assert first_wire.reading
     arrive(second, begun(1_000_000, 90 * KIB))
     assert [first_wire.reading, second_wire.reading] == [True, True], "the first over the limit goes on"
     arrive(first, b"r" * 100)
     assert [first_wire.reading, second_wire.reading] == [False, True], "the other waits for it"
-    assert house.connections.metrics.held_up == {"queued.max.request.bytes": 1}
-    assert house.sweep(first, 1000) is None, "and is not blamed for it"
-    third, third_wire = house.connect()
+    assert bench.connections.metrics.held_up == {"queued.max.request.bytes": 1}
+    assert bench.sweep(first, 1000) is None, "and is not blamed for it"
+    third, third_wire = bench.connect()
     arrive(third, begun(16, 8) + b"r" * 8)
     assert third_wire.reading, "small requests pass"
     arrive(second, b"r" * (1_000_000 - 90 * KIB))
     assert [first_wire.reading, second_wire.reading] == [True, True]
     arrive(first, b"r" * (1_000_000 - 90 * KIB - 100))
-    assert house.connections.memory.held == 0
+    assert bench.connections.memory.held == 0
 
 
 def test_memory_of_a_lost_connection_is_free() -> None:
-    house = House()
-    pairs = [house.connect() for _ in range(3)]
+    bench = Bench()
+    pairs = [bench.connect() for _ in range(3)]
     for connection, _ in pairs:
         arrive(connection, begun(1_000_000, 90 * KIB))
     assert [wire.reading for _, wire in pairs] == [True, True, False]
@@ -343,77 +301,77 @@ def test_memory_of_a_lost_connection_is_free() -> None:
         connection.connection_lost(None)
     assert pairs[2][1].reading
     pairs[2][0].connection_lost(None)
-    assert house.connections.memory.held == 0
+    assert bench.connections.memory.held == 0
 
 
 def test_requests_of_all_connections_together_are_bounded() -> None:
     async def main() -> None:
-        house = House(Limits(queued_requests=5))
-        pairs = [house.connect() for _ in range(4)]
+        bench = Bench(Limits(queued_requests=5))
+        pairs = [bench.connect() for _ in range(4)]
         frame = begun(4, 0)
         for connection, _ in pairs:
             arrive(connection, frame + b"wait" + (frame + b"more") * 2)
-        assert house.connections.memory.queued == 8
+        assert bench.connections.memory.queued == 8
         assert [wire.reading for _, wire in pairs] == [True, True, False, False]
-        assert house.connections.metrics.held_up == {"queued.max.requests": 2}
+        assert bench.connections.metrics.held_up == {"queued.max.requests": 2}
         await asyncio.sleep(0)
-        for held in house.release:
+        for held in bench.release:
             held.set_result(None)
         for _ in range(10):
             await asyncio.sleep(0)
-        assert house.connections.memory.queued == 0
+        assert bench.connections.memory.queued == 0
         assert all(wire.reading for _, wire in pairs)
 
     asyncio.run(main())
 
 
 def test_connections_of_one_address_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
-    house = House(Limits(max_connections=5, per_ip=2, per_ip_overrides={"10.0.0.9": 0}))
-    pairs = [house.connect("10.0.0.1") for _ in range(4)] + [house.connect("10.0.0.9")]
-    assert [wire.open for _, wire in pairs] == [True, True, False, False, False]
+    bench = Bench(Limits(max_connections=5, per_ip=2, per_ip_overrides={"10.0.0.9": 0}))
+    pairs = [bench.connect("10.0.0.1") for _ in range(4)] + [bench.connect("10.0.0.9")]
+    assert [wire.is_closing() for _, wire in pairs] == [False, False, True, True, True]
     assert len(caplog.records) == 1, "said once a second"
     assert "10.0.0.1 has max.connections.per.ip=2 open" in caplog.text
     pairs[0][0].connection_lost(None)
     pairs[2][0].connection_lost(None)
-    assert house.connect("10.0.0.1")[1].open
+    assert not bench.connect("10.0.0.1")[1].is_closing()
     for number in range(5):
-        house.connect(f"10.0.1.{number}")
-    assert len(house.connections) == 5
-    assert house.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
-    assert house.connections.metrics.connections_accepted == 11
+        bench.connect(f"10.0.1.{number}")
+    assert len(bench.connections) == 5
+    assert bench.connections.metrics.connections_rejected == {"max.connections.per.ip": 3, "max.connections": 2}
+    assert bench.connections.metrics.connections_accepted == 11
 
 
 def test_many_closed_for_one_reason_are_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:
-    house = House()
+    bench = Bench()
     for _ in range(3):
-        house.connect()[0].expel("reads nothing")
-    house.connect()[0].expel("unfinished request")
-    house.now = 1.5
-    house.connect()[0].expel("reads nothing")
+        bench.connect()[0].expel("reads nothing")
+    bench.connect()[0].expel("unfinished request")
+    bench.now = 1.5
+    bench.connect()[0].expel("reads nothing")
     lines = [record.getMessage() for record in caplog.records]
     assert len(lines) == 3
     assert lines[2].endswith("socket.send.timeout.ms (3 times since this was last said)")
-    assert house.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
+    assert bench.connections.metrics.connections_closed == {"reads nothing": 4, "unfinished request": 1}
 
 
 def test_other_limits_apply_from_now_on() -> None:
-    house = House(Limits(max_connections=1))
-    house.connect()
-    assert not house.connect()[1].open
-    house.connections.apply(Limits(max_connections=2))
-    assert house.connect()[1].open
+    bench = Bench(Limits(max_connections=1))
+    bench.connect()
+    assert bench.connect()[1].is_closing()
+    bench.connections.apply(Limits(max_connections=2))
+    assert not bench.connect()[1].is_closing()
 
 
 def test_freed_memory_goes_back_once_it_is_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     trimmed: list[int] = []
     monkeypatch.setattr(allocator, "trim", lambda: trimmed.append(memory.freed))
-    house = House()
-    memory = house.connections.memory
+    bench = Bench()
+    memory = bench.connections.memory
 
     async def sweeps(freed: int) -> int:
         memory.unread += freed
         memory.responses_gone(freed)
-        await house.connections._trim()
+        await bench.connections._trim()
         return len(trimmed)
 
     async def main() -> list[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
+from collections.abc import Callable
 
 import pytest
 import uvloop
@@ -12,6 +13,8 @@ import uvloop
 from klamm.core.broker.network.connections import Connections
 from klamm.core.broker.network.limits import Limits
 from klamm.core.broker.network.listener import Listener
+from klamm.core.transport.interface import TransportHandler
+from klamm.core.transport.plaintext_transport import accept_plaintext
 
 LARGE = 8 * 1024 * 1024
 LOCK, SEND_LOCKED = 72, 1
@@ -24,8 +27,8 @@ class Door:
     """A listener that answers every request with `LARGE` bytes, and the sockets that it has taken in."""
 
     def __init__(self, limits: Limits) -> None:
-        self.house = Connections(limits)
-        self.listener = Listener("L", "127.0.0.1", 0, self.house)
+        self.accepted: list[socket.socket] = []
+        self.listener = Listener("L", "127.0.0.1", 0, Connections(limits), self._accept)
         self.listener.bind()
         self.listener.dispatch = lambda _context, _frame: [bytes(LARGE)]
 
@@ -35,8 +38,9 @@ class Door:
         await reader.readexactly(1)
         return reader, writer
 
-    def wires(self) -> list[socket.socket]:
-        return [member._transport.get_extra_info("socket") for member in self.house]  # type: ignore[attr-defined]
+    async def _accept(self, accepted: socket.socket, make_handler: Callable[[], TransportHandler]) -> None:
+        self.accepted.append(accepted)
+        await accept_plaintext(accepted, make_handler)
 
 
 async def _sizes_before_and_after(limits: Limits) -> tuple[int, int, int, int]:
@@ -44,7 +48,7 @@ async def _sizes_before_and_after(limits: Limits) -> tuple[int, int, int, int]:
     door = Door(limits)
     await door.listener.start()
     reader, writer = await door.ask()
-    (wire,) = door.wires()
+    (wire,) = door.accepted
     before = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), wire.getsockopt(socket.SOL_SOCKET, LOCK)
     await reader.readexactly(LARGE - 1)
     writer.write(REQUEST)

@@ -10,6 +10,7 @@ from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ADVERTISED, ApiKey
 from klamm.core.protocol.headers import read_request_header, response_frame, skip_tags
+from klamm.core.state_table import IllegalTransitionError
 
 NO_TIME = datetime.timedelta()
 
@@ -177,5 +178,5 @@ def test_closing_names_what_is_lost() -> None:
 
 def test_it_is_opened_once() -> None:
     connection = ready()
-    with pytest.raises(ProtocolError, match="opened once"):
+    with pytest.raises(IllegalTransitionError, match="a client connection in state 'ready' cannot take event 'open'"):
         connection.open()

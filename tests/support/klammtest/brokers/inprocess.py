@@ -11,6 +11,8 @@ from typing import Any
 
 from klamm.core.broker.server import Broker
 from klamm.core.config.settings import load_settings
+from klamm.core.transport.interface import Accept
+from klamm.core.transport.plaintext_transport import accept_plaintext
 
 START_S = 120.0
 
@@ -24,6 +26,7 @@ def broker_thread(
     offsets: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
     accept_missing_logs: bool = False,
+    accept: Accept = accept_plaintext,
 ) -> Iterator[Broker]:
     """Yields a broker that has joined the cluster, and stops it in order at the end. `broker_keys` override the
     defaults."""
@@ -37,7 +40,7 @@ def broker_thread(
     broker: list[Broker] = []
 
     async def serve() -> None:
-        broker.append(Broker(settings, accept_missing_logs=accept_missing_logs))
+        broker.append(Broker(settings, accept_missing_logs=accept_missing_logs, accept=accept))
         try:
             await broker[0].start()
         except BaseException as error:

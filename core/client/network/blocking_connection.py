@@ -1,4 +1,4 @@
-"""A blocking socket under the connection's state machine: one request out, its answer in, within a time limit.
+"""A blocking byte stream under the connection's state machine: one request out, its answer in, within a time limit.
 
 Foreign errors (OSError) end here: a caller sees `ConnectionFailedError` or `RequestTimeoutError`, which name the
 address. After either the connection is closed, since a late answer would be taken for the next request's.
@@ -7,40 +7,20 @@ address. After either the connection is closed, since a late answer would be tak
 from __future__ import annotations
 
 import contextlib
-import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ...errors import ProtocolError
 from ...protocol.apis import ApiKey
+from ...transport.interface import Address, Dial
+from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ConnectionFailedError, RequestTimeoutError
-from .connection import Build, ClientConnection, ConnectionState
-
-Dial = Callable[[tuple[str, int], float], socket.socket]
-"""Opens a TCP connection to (host, port) within seconds, or raises OSError."""
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-
-def dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
-    """TCP without Nagle's delay: requests are whole when they are written."""
-    opened = socket.create_connection(address, timeout_s)
-    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return opened
+from .connection import Build, ClientConnection, ConnectionState, Response
 
 
 class BlockingConnection:
-    """One socket to one broker, negotiated. Not thread-safe: the pool lends it to one caller at a time."""
+    """One byte stream to one broker, negotiated. Not thread-safe: the pool lends it to one caller at a time."""
 
     def __init__(
         self,
@@ -48,7 +28,7 @@ class BlockingConnection:
         protocol: ClientConnection,
         *,
         timeout_s: float,
-        dial: Dial = dial,
+        dial: Dial = dial_plaintext,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Connects and negotiates within `timeout_s`."""
@@ -56,7 +36,7 @@ class BlockingConnection:
         self._protocol = protocol
         self._clock = clock
         try:
-            self._socket = dial((address.host, address.port), timeout_s)
+            self._stream = dial(address, timeout_s)
         except OSError as error:
             raise ConnectionFailedError(f"cannot connect to {address}: {reason(error)}") from error
         deadline = clock() + timeout_s
@@ -83,25 +63,15 @@ class BlockingConnection:
     @property
     def usable(self) -> bool:
         """False when the broker has hung up since the last call, or sent what nobody asked for."""
-        if self._protocol.state is not ConnectionState.READY:
-            return False
-        try:
-            self._socket.setblocking(False)
-            self._socket.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
-        return False
+        return self._protocol.state is ConnectionState.READY and self._stream.is_quiet()
 
     def close(self) -> None:
+        """Ends a call that waits on another thread, with `ConnectionFailedError`."""
         self._protocol.close()
-        with contextlib.suppress(OSError):  # wakes a caller that is blocked in recv on another thread
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._stream.close()
 
     @contextlib.contextmanager
-    def _closing_on_error(self, what: str) -> Any:
+    def _closing_on_error(self, what: str) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:
@@ -120,21 +90,19 @@ class BlockingConnection:
     def _write(self, deadline: float) -> None:
         output = self._protocol.take_output()
         if output:
-            self._set_timeout(deadline)
-            self._socket.sendall(output)
+            self._stream.write_all(output, self._left_s(deadline))
 
-    def _read(self, deadline: float) -> list[Any]:
-        self._set_timeout(deadline)
-        count = self._socket.recv_into(self._protocol.get_buffer())
+    def _read(self, deadline: float) -> list[Response]:
+        count = self._stream.read_into(self._protocol.get_buffer(), self._left_s(deadline))
         if count == 0:
             raise ConnectionResetError("the broker closed it")
-        return list(self._protocol.received(count))
+        return self._protocol.received(count)
 
-    def _set_timeout(self, deadline: float) -> None:
+    def _left_s(self, deadline: float) -> float:
         left = deadline - self._clock()
         if left <= 0:
             raise TimeoutError
-        self._socket.settimeout(left)
+        return left
 
 
 def reason(error: OSError) -> str:

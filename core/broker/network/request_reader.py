@@ -1,0 +1,161 @@
+"""The receiving half of a broker's connection: the requests that have arrived and are not handled yet.
+
+Rules: at most `PIPELINED` requests wait behind the one being handled, fewer while all connections together hold too
+much; then reading pauses. It resumes at half as many. A request larger than one network read may have to wait for
+memory (`memory.py`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from ...protocol.frames import FrameLengthError, FrameSplitter
+from ...transport.interface import Transport
+from .connections import Connections
+
+PIPELINED: Final = 64
+"""Requests of one connection that wait behind the one being handled."""
+
+_LEAST_PROGRESS: Final = 64 * 1024  # bytes of an unfinished request in one period
+
+
+class RequestReader:
+    """Belongs to the event loop. Owns what was received, and whether the transport reads; `requests`, oldest first, is
+    emptied by the connection."""
+
+    __slots__ = (
+        "_connections",
+        "_ended",
+        "_held",
+        "_memory",
+        "_queued",
+        "_splitter",
+        "_transport",
+        "_unfinished",
+        "get_buffer",
+        "handling",
+        "paused",
+        "remaining",
+        "requests",
+    )
+
+    def __init__(self, splitter: FrameSplitter, connections: Connections) -> None:
+        self._splitter = splitter
+        self._connections = connections
+        self._memory = connections.memory
+        self._transport: Transport | None = None
+        self.get_buffer = splitter.get_buffer
+        self.requests: deque[bytearray] = deque()
+        self.handling = 0
+        """Bytes of the request that a task is handling."""
+        self.paused = False
+        self.remaining = 0
+        """Bytes that are still taken, once `drain` was called."""
+        self._ended = False
+        self._held = 0  # bytes of requests that `Memory` counts for this connection
+        self._queued = 0  # requests that it counts as waiting
+        self._unfinished: tuple[float, int] | None = None  # since when a request is unfinished, and its bytes then
+
+    def start(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def received(self, count: int) -> bool:
+        """Takes `count` bytes that were written into `get_buffer()`; returns whether they completed a request.
+
+        Raises `FrameLengthError` if what follows is no request; those ahead of it are in `requests`.
+        """
+        try:
+            frames = self._splitter.received(count)
+        except FrameLengthError as error:
+            self.requests += error.ahead
+            self._memory.done(self)
+            raise
+        if not frames:
+            return False
+        self._unfinished = None
+        if self._held:
+            self._memory.done(self)
+        self.requests += frames
+        return True
+
+    def drain(self, most: int) -> None:
+        """At most so many bytes are taken from now on; see `take_last`."""
+        self.remaining = most
+
+    def take_last(self, count: int) -> int:
+        """Returns how many of `count` received bytes are still taken."""
+        taken = min(count, self.remaining)
+        self.remaining -= taken
+        return taken
+
+    def end(self) -> None:
+        """Nothing more is read."""
+        self._ended = True
+        self._pause()
+
+    def lost(self) -> None:
+        """The connection is gone, and with it everything that it held."""
+        self._transport = None
+        self.requests.clear()
+        self._memory.held -= self._held
+        self._memory.queued -= self._queued
+        self._held = self._queued = 0
+        self._memory.done(self)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Part of a request has arrived, and its rest may arrive."""
+        return self._splitter.begun > 0 and not self.paused
+
+    def is_too_slow(self, now: float, period_s: float) -> bool:
+        """Whether the unfinished request brought less than 64 KiB in the last period. Asked at least twice in each."""
+        since, bytes_then = self._unfinished or (now, 0)
+        self._unfinished = (since, bytes_then)
+        if now - since < period_s:
+            return False
+        if self._splitter.begun - bytes_then < _LEAST_PROGRESS:
+            return True
+        self._unfinished = (now, self._splitter.begun)
+        return False
+
+    # -- flow control
+
+    def update(self) -> None:
+        """Counts what is held, and pauses or resumes reading; after each change of `requests`."""
+        if self.requests or self._held or self._queued or self.paused or self._splitter.held:
+            self._count()
+            self.review_reading()
+
+    def review_reading(self) -> None:
+        """Pauses or resumes reading, by what waits here and on all connections. `Memory` calls it too."""
+        waiting = len(self.requests)
+        most = 0 if self._memory.many_queued else PIPELINED // 2 if self.paused else PIPELINED
+        full = self._splitter.held > 0 and not self._memory.may_grow(self)
+        if waiting > most or full:
+            if not self.paused and (full or not most):
+                self._connections.held_up("queued.max.request.bytes" if full else "queued.max.requests")
+            self._pause()
+        elif self.paused and not self._ended:
+            self._resume()
+
+    def _count(self) -> None:
+        memory = self._memory
+        held = self._splitter.held + self.handling + sum(map(len, self.requests))
+        shrunk = held < self._held
+        memory.held += held - self._held
+        memory.queued += len(self.requests) - self._queued
+        self._held, self._queued = held, len(self.requests)
+        if shrunk:
+            memory.wake()
+
+    def _pause(self) -> None:
+        if self._transport is not None and not self.paused:
+            self.paused = True
+            self._unfinished = None
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+        self.paused = False

@@ -1,0 +1,211 @@
+"""The sending half of a broker's connection: responses that are not sent yet, in the order of their requests.
+
+Rules: responses to requests that arrived together leave in one write, which costs as much as handling a small request.
+A large write waits for its turn (`write_scheduler.py`). While more than `WRITE_BUFFER_HIGH` bytes are unread, or all
+connections together have too many (`queued.max.response.bytes`), `paused` is set and the connection handles nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...protocol.messages import Buffer
+from ...transport.interface import Transport
+from .connections import Connections
+from .memory import Memory
+from .stall_timer import StallTimer
+from .write_scheduler import Sender
+
+WRITE_BUFFER_HIGH: Final = 4 * 1024 * 1024
+"""Bytes waiting to be read by the client, over which nothing more is handled for it."""
+
+_COUNTED: Final = 64 * 1024  # bytes waiting to be read from which on they are counted
+_SMALL: Final = 16 * 1024  # bytes of responses that do not wait for their turn
+_GATHERED: Final = 64 * 1024  # bytes of responses that may wait for the next one
+
+
+class UnreadResponses:
+    """The memory that one connection's responses hold until the kernel has them; counted in `Memory.unread`.
+
+    The event loop holds a write as a whole until its last byte is sent, so a write counts as a whole until then.
+    """
+
+    __slots__ = ("_largest", "_memory", "_timer", "_written", "bytes")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self.bytes = 0
+        """As `Memory` counts them."""
+        self._written = self._largest = 0  # in all, and the largest write, since everything was sent
+        self._timer = StallTimer()
+
+    def wrote(self, size: int, behind_others: bool) -> None:
+        """A write begins; `behind_others`: earlier ones are not sent yet."""
+        if behind_others:
+            self._written += size
+            self._largest = max(self._largest, size)
+        else:
+            self._written = self._largest = size
+
+    def count(self, left: int) -> None:
+        """`left` bytes are not sent, or not written yet."""
+        held = max(left, min(self._written, left + self._largest))
+        self._memory.unread += held - self.bytes
+        self.bytes = held
+
+    def release(self) -> None:
+        """Everything is sent, or the connection is lost."""
+        self._memory.responses_gone(self.bytes)
+        self.bytes = self._written = self._largest = 0
+        self._timer.reset()
+
+    def stalled_s(self, now: float, left: int) -> float:
+        """Returns the seconds for which the peer has read nothing."""
+        return self._timer.stalled_s(now, left)
+
+
+class ResponseWriter:
+    """Belongs to the event loop. Owns the responses that are not written yet, the connection's turn, and what counts as
+    unread. Methods that may have to wait for a turn take the connection as `sender`."""
+
+    __slots__ = (
+        "_blocked",
+        "_connections",
+        "_in_turn",
+        "_memory",
+        "_peer_reads",
+        "_pieces",
+        "_scheduler",
+        "_size",
+        "_transport",
+        "_turn_bytes",
+        "_unread",
+        "awaits_turn",
+        "paused",
+    )
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._memory = connections.memory
+        self._scheduler = connections.write_scheduler
+        self._transport: Transport | None = None
+        self._pieces: list[Buffer] = []
+        self._size = 0  # bytes of the pieces
+        self.paused = False
+        """Too much is unread."""
+        self.awaits_turn = False
+        self._in_turn = False
+        self._turn_bytes = 0
+        self._blocked = False  # the kernel takes no more
+        self._peer_reads = False  # it has read everything once, after the kernel had taken no more
+        self._unread = UnreadResponses(self._memory)
+
+    def start(self, transport: Transport) -> None:
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_COUNTED, low=0)
+
+    def add(self, response: list[Buffer], sender: Sender) -> None:
+        """Adds a response; it is written by `flush` at the latest."""
+        self._pieces += response
+        self._size += sum(map(len, response))
+        if self._size >= _GATHERED:
+            self.flush(sender)
+
+    def flush(self, sender: Sender) -> None:
+        """Writes what was added, if it is small or it is the sender's turn. May end in `pause_writing`."""
+        if not self._pieces or self.awaits_turn:
+            return
+        size = self._size
+        if size < _SMALL or (self._in_turn and not self._turn_bytes) or self._scheduler.take(sender, size):
+            self.write()
+        else:
+            self.awaits_turn = True
+            self.count()
+
+    def write(self) -> None:
+        """Writes what was added, at once."""
+        pieces, size = self._pieces, self._size
+        self._pieces, self._size = [], 0
+        self._turn_bytes += size
+        if pieces and self._transport is not None:
+            self._unread.wrote(size, self._blocked)
+            self._transport.writelines(pieces)
+            if self._unread.bytes:
+                self.count()
+
+    # -- turns
+
+    @property
+    def may_fetch(self) -> bool:
+        """It is the connection's turn, and it has sent nothing in it."""
+        return self._in_turn and not self._turn_bytes and not self._size
+
+    def wait_for_turn(self, sender: Sender) -> None:
+        self.awaits_turn = True
+        self._scheduler.wait(sender)
+
+    def begin_turn(self) -> bool:
+        """Writes what waited; returns whether the connection may go on."""
+        self.awaits_turn, self._turn_bytes = False, 0
+        if self._transport is None:
+            return False
+        self._in_turn = True
+        self.write()
+        if not self._blocked:
+            self._all_sent()
+        return True
+
+    def end_turn(self) -> int:
+        """Returns how many bytes were written in it."""
+        self._in_turn = False
+        return self._turn_bytes
+
+    # -- what the peer has not read
+
+    @property
+    def unread_bytes(self) -> int:
+        return self._unread.bytes
+
+    def block(self) -> None:
+        """The kernel takes no more."""
+        self._blocked = True
+        self.count()
+
+    def unblock(self) -> None:
+        """The kernel has taken everything."""
+        self._blocked = False
+        if not self._peer_reads and self._transport is not None and self._connections.limits.send_buffer < 0:
+            self._transport.grow_send_buffer()
+        self._peer_reads = True
+        self._all_sent()
+
+    def count(self) -> None:
+        """Counts what is unread, and pauses if that is too much."""
+        if self._transport is not None:
+            self._unread.count(self._left)
+            if self._memory.tight and not self.paused:
+                self._connections.held_up("queued.max.response.bytes")
+            self.paused = self._unread.bytes > WRITE_BUFFER_HIGH or self._memory.tight
+
+    def stalled_s(self, now: float) -> float:
+        """Returns the seconds for which the peer has read nothing, as seen by these calls."""
+        self.count()
+        return self._unread.stalled_s(now, self._left)
+
+    def lost(self) -> None:
+        """The connection is gone, and with it everything that was not sent."""
+        self._transport = None
+        self._pieces, self._size = [], 0
+        self._unread.release()
+
+    @property
+    def _left(self) -> int:
+        """Bytes that the kernel does not have yet."""
+        assert self._transport is not None
+        return self._transport.get_write_buffer_size() + self._size
+
+    def _all_sent(self) -> None:
+        self._unread.release()
+        self.paused = False
+        if self.awaits_turn:
+            self.count()

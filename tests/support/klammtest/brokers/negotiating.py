@@ -1,0 +1,34 @@
+"""The least that a broker answers, as a function: for connections over byte streams in memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from klamm.core.errors import ErrorCode
+from klamm.core.protocol import messages
+from klamm.core.protocol.apis import ADVERTISED, ApiKey
+from klamm.core.protocol.headers import read_request_header, response_frame
+from klamm.core.protocol.messages import Buffer
+
+
+def answer(request: bytes | bytearray) -> list[Buffer]:
+    """The response frame to one request, without its length; none to what is neither ApiVersions nor Metadata."""
+    header = read_request_header(request)
+    api, version = ApiKey(header.api_key), header.api_version
+    schema = messages.response(api, version)
+    if api is ApiKey.API_VERSIONS:
+        keys = tuple(
+            schema.part("ApiVersion", api_key=served, min_version=low, max_version=high)
+            for served, (low, high) in ADVERTISED.items()
+        )
+        message = schema.build(error_code=ErrorCode.none, api_keys=keys, throttle_time=timedelta())
+    elif api is ApiKey.METADATA:
+        message = schema.build(throttle_time=timedelta(), brokers=(), cluster_id="c", controller_id=1, topics=())
+    else:
+        return []
+    return response_frame(api, version, header.correlation_id, [schema.encode(message)])
+
+
+def answer_frame(data: bytes) -> bytes:
+    """The same for one request with its length before it, as `FakeByteStream` hands it over."""
+    return b"".join(answer(data[4:]))
