@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # annotations only: `klamm --help` loads the hooks, and need 
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
     from .interfaces.serde import Serde, SerdeContext
+    from .interfaces.service import BrokerContext, Service
     from .interfaces.sink import Sink
     from .interfaces.validator import TopicValidator
 
@@ -81,6 +82,11 @@ def klamm_consumer_interceptors() -> Iterable[Provider[[], ConsumerInterceptor]]
 @hookspec
 def klamm_topic_validators() -> Iterable[Provider[[], TopicValidator]]:  # type: ignore[empty-body]
     """Topic validators on the broker; `create(config)`. One that raises refuses the batch (INVALID_RECORD)."""
+
+
+@hookspec
+def klamm_services() -> Iterable[Provider[[BrokerContext], Service]]:  # type: ignore[empty-body]
+    """Services beside a broker; `create(config, context)`. One that raises at start stops the broker."""
 
 
 @hookspec

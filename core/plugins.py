@@ -32,6 +32,7 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
     from .interfaces.serde import Serde, SerdeContext
+    from .interfaces.service import BrokerContext, Service
     from .interfaces.sink import Sink
     from .interfaces.validator import TopicValidator
 
@@ -155,6 +156,10 @@ class PluginHost:
     @cached_property
     def topic_validators(self) -> Providers[[], TopicValidator]:
         return self._collect("topic validator", "klamm_topic_validators")
+
+    @cached_property
+    def services(self) -> Providers[[BrokerContext], Service]:
+        return self._collect("service", "klamm_services")
 
     @cached_property
     def authenticators(self) -> Providers[[], Authenticator]:

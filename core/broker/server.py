@@ -28,7 +28,6 @@ from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
 from ..errors import KlammError
-from ..interfaces.audit import BrokerAudit
 from ..interfaces.coordination import Coordination, SessionEvent
 from ..interfaces.offsets import OffsetStore
 from ..log.cleanup.cleaner import Cleaner, CleanerConfig
@@ -42,7 +41,7 @@ from ..records.partition import TopicPartition
 from ..transport.interface import Accept
 from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
-from .audit_logs import LocalLogs
+from .background_services import BackgroundServices
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
 from .handlers.table import HANDLERS
@@ -59,6 +58,7 @@ from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
 from .reload import Reloader, ReloadOutcome
+from .service_context import LocalBrokerContext
 from .services import Services
 from .validation import Validation
 from .workers import Workers
@@ -132,7 +132,6 @@ class Broker:
         self._stack = AsyncExitStack()
         self._membership = AsyncExitStack()
         self._listeners: list[Listener] = []
-        self._audit_tier: BrokerAudit | None = None
         self.metrics = BrokerMetrics()
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
@@ -179,7 +178,8 @@ class Broker:
         self._watch_session(coordination, services)
         self._watch_config(services)
         self._maintain(services, logs)
-        await self._serve_metrics(services, logs)
+        background = BackgroundServices(workers)
+        await self._serve_metrics(services, logs, background)
         dispatcher = Dispatcher(services, HANDLERS)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
@@ -189,7 +189,7 @@ class Broker:
             await listener.start()
         services.deletions.start()
         self._stack.push_async_callback(services.deletions.stop)
-        await self._start_audit(services, offsets)
+        await self._start_background(background, services, offsets)
         log.info("broker %d serves %s", self._config.broker_id, ", ".join(map(str, self.advertised)))
 
     # -- the parts, in order
@@ -427,7 +427,7 @@ class Broker:
         )
         self._stack.push_async_callback(maintenance.stop)
 
-    async def _serve_metrics(self, services: Services, logs: LogManager) -> None:
+    async def _serve_metrics(self, services: Services, logs: LogManager, background: BackgroundServices) -> None:
         """prometheus-client is imported only where it is wanted."""
         if self._config.metrics_port < 0:
             return
@@ -441,7 +441,7 @@ class Broker:
             logs,
             services.cluster,
             services.groups,
-            lambda: {} if self._audit_tier is None else self._audit_tier.watermarks_ms(),
+            background,
         )
         endpoint = MetricsEndpoint(self._config.metrics_host, self._config.metrics_port, registry(watched))
         endpoint.start()
@@ -449,15 +449,16 @@ class Broker:
         sampler = asyncio.get_running_loop().create_task(sample_loop_lag(self.metrics))
         self._stack.callback(sampler.cancel)
 
-    async def _start_audit(self, services: Services, offsets: OffsetStore) -> None:
-        audit = self._settings.make_audit()
-        if audit is None:
-            return
+    async def _start_background(self, background: BackgroundServices, services: Services, offsets: OffsetStore) -> None:
+        """The audit's follower is the first service, so that those of plugins are stopped before it counts last."""
         own = self.advertised[0]
-        tier = audit.broker(LocalLogs(services, offsets, (own.host, own.port)))
-        await services.workers.coordination(tier.start)
-        self._audit_tier = tier
-        self._stack.push_async_callback(services.workers.coordination, tier.stop)
+        context = LocalBrokerContext(services, offsets, (own.host, own.port))
+        self._stack.push_async_callback(background.stop)
+        audit = self._settings.make_audit()
+        if audit is not None:
+            await background.start("audit", audit.broker(context))
+        for name, service in self._settings.make_services(context):
+            await background.start(name, service)
 
     async def _drain(self, services: Services) -> None:
         """Accept no more, answer what is parked, finish what is under way, close every connection."""

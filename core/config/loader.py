@@ -167,28 +167,32 @@ class SettingsLoader:
         return self._plugin(path, providers, said.pop(PLUGIN, ""), said)
 
     def _broker(self, host: PluginHost) -> BrokerConfig | None:
+        lists: dict[str, Providers[..., object]] = {
+            "topic.validators": host.topic_validators,
+            "services": host.services,
+        }
         one: dict[str, Providers[..., object]] = {"authenticator": host.authenticators, "authorizer": host.authorizers}
-        return self._with_plugins(BrokerConfig, "broker", "topic.validators", host.topic_validators, host, one)
+        return self._with_plugins(BrokerConfig, "broker", host, lists, one)
 
     def _producer(self, host: PluginHost) -> ProducerConfig | None:
-        return self._with_plugins(ProducerConfig, "producer", "interceptors", host.producer_interceptors, host)
+        return self._with_plugins(ProducerConfig, "producer", host, {"interceptors": host.producer_interceptors})
 
     def _with_plugins(
         self,
         model: type[M],
         name: str,
-        plugin_key: str,
-        providers: Providers[..., object],
         host: PluginHost,
+        lists: Mapping[str, Providers[..., object]],
         one: Mapping[str, Providers[..., object]] | None = None,
     ) -> M | None:
-        """`plugin_key` holds a list of plugins, each key in `one` a single one."""
+        """Each key in `lists` holds a list of plugins, each key in `one` a single one."""
         section = self._section((name,))
         for single, offered in (one or {}).items():
             if section.get(single) is not None:
                 section[single] = self._chosen((name, single), offered, section[single])
-        if section.get(plugin_key) is not None:
-            section[plugin_key] = self._choices((name, plugin_key), providers, section[plugin_key])
+        for several, offered in lists.items():
+            if section.get(several) is not None:
+                section[several] = self._choices((name, several), offered, section[several])
         self._codec((name, "compression.type"), section.get("compression.type"), host)
         return self._model(model, section, (name,))
 
@@ -200,7 +204,7 @@ class SettingsLoader:
             self._found(path, f"unknown codec {name!r}{hint} (there are: {', '.join(host.codecs.names())})")
 
     def _consumer(self, host: PluginHost) -> ConsumerConfig | None:
-        config = self._with_plugins(ConsumerConfig, "consumer", "interceptors", host.consumer_interceptors, host)
+        config = self._with_plugins(ConsumerConfig, "consumer", host, {"interceptors": host.consumer_interceptors})
         if config is None or config.group_protocol is not None:
             return config
         # registry is the default where the file names a coordination of ours (design D6); without one there is no

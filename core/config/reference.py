@@ -68,6 +68,7 @@ def _seams(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
         ("authenticator", host.authenticators),
         ("authorizer", host.authorizers),
         ("topic validator", host.topic_validators),
+        ("service", host.services),
         ("producer interceptor", host.producer_interceptors),
         ("consumer interceptor", host.consumer_interceptors),
     ):

@@ -16,6 +16,7 @@ from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
 from ..interfaces.offsets import OffsetStore
 from ..interfaces.serde import Serde, SerdeContext, TopicFormat
+from ..interfaces.service import BrokerContext, Service
 from ..interfaces.sink import CheckedSink, QuarantineSink, Sink
 from ..interfaces.validator import TopicValidator
 from ..plugins import PluginHost, plugin_host
@@ -115,6 +116,11 @@ class Settings:
         """None where `broker.authorizer` is not set."""
         chosen = self.broker.authorizer
         return None if chosen is None else self.host().authorizers.create(chosen.plugin, chosen.config)
+
+    def make_services(self, context: BrokerContext) -> list[tuple[str, Service]]:
+        """The services of `broker.services` with their plugins' names, in that order; not started."""
+        services = self.host().services
+        return [(c.plugin, services.create(c.plugin, c.config, context)) for c in self.broker.services]
 
     def make_producer_interceptors(self) -> list[ProducerInterceptor]:
         interceptors = self.host().producer_interceptors

@@ -13,7 +13,7 @@ How the tiers call it:
   what it hands out, and around each commit `publish(offsets)`, then the commit, then `committed(offsets)` when that
   succeeded; `stop` for what is taken away.
 - A load, which has Spark count, calls `publish_ranges` after it has published its data; that is all.
-- The broker starts the service that `Audit.broker` makes; it follows the partitions that the broker leads.
+- The broker runs the service that `Audit.broker` makes; it follows the partitions that the broker leads.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
 from ..records.record import Headers
-from .offsets import OffsetStore
+from .service import BrokerContext, Service
 
 Publish = Callable[[bytes, bytes], "Future[None]"]
 """Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
@@ -155,74 +154,6 @@ class RangeAudit(Protocol):
     def close(self) -> None: ...
 
 
-class AuditRead(NamedTuple):
-    """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
-    are those of the log that was read."""
-
-    data: bytes
-    high_watermark: int
-    log_start_offset: int
-    topic_id: UUID | None = None
-    leader_epoch: int = -1
-
-
-class BrokerLogs(Protocol):
-    """What a broker lets its audit tier reach. Blocking, thread-safe."""
-
-    @property
-    def host(self) -> str: ...
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """The broker's own listener, once it serves: events are sent to the cluster by Produce, like anyone's."""
-        ...
-
-    @property
-    def codecs(self) -> CodecTable: ...
-
-    @property
-    def offsets(self) -> OffsetStore:
-        """Where the tier keeps how far it has counted, under a reserved group."""
-        ...
-
-    def partitions(self) -> Mapping[TopicPartition, UUID | None]:
-        """Those that this broker leads now, and the ids of their topics."""
-        ...
-
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
-        """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
-        outside of the log. A `KlammError` when the partition is not led here any more."""
-        ...
-
-    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
-        """Where the log's batches of this leader epoch, or of the last one before it, end; -1 when that is unknown. A
-        position of that epoch beyond it is one of another history: the log was cut, or restored from a backup."""
-        ...
-
-    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-        """Create the topic unless it is there."""
-        ...
-
-
-class BackgroundService(Protocol):
-    """Something that runs beside the broker, on its own thread. Both methods block; call them off the event loop."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> None:
-        """Finish what is at hand, within seconds, and end. The broker still serves while this runs."""
-        ...
-
-
-class BrokerAudit(BackgroundService, Protocol):
-    """The broker tier of one broker."""
-
-    def watermarks_ms(self) -> Mapping[str, int]:
-        """The completeness watermarks that this broker tells its metrics, by topic, in ms since the epoch; empty where
-        it computes none. Answers at once, on any thread."""
-        ...
-
-
 class Audit(Protocol):
     """One audit system, as configured."""
 
@@ -248,6 +179,6 @@ class Audit(Protocol):
 
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit: ...
 
-    def broker(self, logs: BrokerLogs) -> BrokerAudit:
+    def broker(self, context: BrokerContext) -> Service:
         """The broker tier of one broker, not started."""
         ...

@@ -34,8 +34,9 @@ from uuid import UUID
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.errors import CoordinationError, CorruptRecordError, KlammError
-from klamm.core.interfaces.audit import AuditIdentity, AuditRead, BrokerLogs, Publish
+from klamm.core.interfaces.audit import AuditIdentity, Publish
 from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.interfaces.service import BrokerContext, LogRead
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.fallback import WindowCounts
@@ -61,19 +62,19 @@ MAX_MARKS: Final = 1000
 MAX_CELLS: Final = 20_000
 """Counts of one range, by window and producer: some 600 kB in its event."""
 
-Connect = Callable[[BrokerLogs], AbstractContextManager[Publish]]
+Connect = Callable[[BrokerContext], AbstractContextManager[Publish]]
 """Opens a publisher of events."""
 
 
 class BrokerTier:
-    """`klamm.core.interfaces.audit.BackgroundService`; see the module's rules."""
+    """The follower's thread; see the module's rules. `problem`: why the last pass failed, None when it did not."""
 
     def __init__(
         self,
         audits: Callable[[str], bool],
         window_ms: int,
         config: AuditConfig,
-        logs: BrokerLogs,
+        logs: BrokerContext,
         connect: Connect,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -84,6 +85,7 @@ class BrokerTier:
         self._identity = AuditIdentity(BROKER, GROUP, logs.host, "broker")
         self._window_ms = window_ms
         self._clock_ms = clock_ms
+        self.problem: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-broker-audit", daemon=True)
 
@@ -113,11 +115,14 @@ class BrokerTier:
                     while follower.advance() and follower.behind and not self._stopping.is_set():
                         pass
                     pause = interval
+                    self.problem = None
                 except KlammError as error:
                     pause = min(MAX_BACKOFF_S, max(pause * 2, interval))
+                    self.problem = str(error)
                     log.warning("broker audit: %s; trying again in %.1f s", error, pause)
-                except Exception:  # an auditor that raises does not stop the broker
+                except Exception as error:  # an auditor that raises does not stop the broker
                     pause = MAX_BACKOFF_S
+                    self.problem = repr(error)
                     log.exception("broker audit: a pass failed; trying again in %.1f s", pause)
 
 
@@ -137,7 +142,7 @@ class _Followed:
 class Follower:
     """Keeps the tier's position in each partition. Called from one thread."""
 
-    def __init__(self, ranges: KlammRangeAudit, logs: BrokerLogs, audits: Callable[[str], bool]) -> None:
+    def __init__(self, ranges: KlammRangeAudit, logs: BrokerContext, audits: Callable[[str], bool]) -> None:
         self._ranges = ranges
         self._logs = logs
         self._audits = audits
@@ -213,7 +218,7 @@ class Follower:
             followed.position = self._uncommitted[partition] = position
             followed.known = True
 
-    def _begin(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
+    def _begin(self, partition: TopicPartition, followed: _Followed, read: LogRead) -> None:
         """The first read, or the first under another leader epoch. Records that were deleted before this tier saw the
         partition are not counted. A cut is published at once, because perhaps nothing is ever written after it."""
         cut = False
@@ -234,7 +239,7 @@ class Follower:
         if cut:
             self._ranges.cut(partition)
 
-    def _jump(self, partition: TopicPartition, followed: _Followed, read: AuditRead) -> None:
+    def _jump(self, partition: TopicPartition, followed: _Followed, read: LogRead) -> None:
         """Retention was faster: the range that was not counted becomes lossy. Or the log ends before the counted
         position (it was truncated, or restored): the ranges overlap, and the comparison reports it."""
         start = read.log_start_offset
@@ -346,7 +351,7 @@ def connect_to_self(topic: str) -> Connect:
     """A client of this broker: events are sent by Produce, as by any client."""
 
     @contextmanager
-    def connect(logs: BrokerLogs) -> Iterator[Publish]:
+    def connect(logs: BrokerContext) -> Iterator[Publish]:
         with ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit") as client:
             yield EventPublisher(client, topic, clock_ms)
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
-from klamm.core.interfaces.audit import (
-    AuditIdentity,
-    BrokerAudit,
-    BrokerLogs,
-    Counted,
-    ProducerAudit,
-    Publish,
-    RangeAudit,
-)
+from klamm.core.interfaces.audit import AuditIdentity, Counted, ProducerAudit, Publish, RangeAudit
+from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
 
@@ -21,7 +14,7 @@ from .config import AuditConfig
 from .origins import mark
 from .producer import KlammProducerAudit
 from .ranges import KlammRangeAudit
-from .watermarks import WatermarkWatch, client_of_self
+from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
 from .windows import clock_ms
 
 
@@ -52,14 +45,14 @@ class KlammAudit:
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit:
         return KlammRangeAudit(identity, publish, window_ms=self.window_ms, clock_ms=clock_ms)
 
-    def broker(self, logs: BrokerLogs) -> BrokerAudit:
+    def broker(self, context: BrokerContext) -> Service:
         connect = connect_to_self(self._config.topic)
-        tier = BrokerTier(self.audits, self.window_ms, self._config, logs, connect, clock_ms)
-        return _BrokerAudit(tier, WatermarkWatch(self._config, logs, client_of_self))
+        tier = BrokerTier(self.audits, self.window_ms, self._config, context, connect, clock_ms)
+        return _BrokerService(tier, WatermarkWatch(self._config, context, client_of_self))
 
 
-class _BrokerAudit:
-    """`klamm.core.interfaces.audit.BrokerAudit`: the services that count and that compute the watermarks."""
+class _BrokerService:
+    """`klamm.core.interfaces.service.Service`: counts what the broker stored, and computes the watermarks."""
 
     def __init__(self, tier: BrokerTier, watch: WatermarkWatch) -> None:
         self._tier = tier
@@ -73,5 +66,11 @@ class _BrokerAudit:
         self._watch.stop()
         self._tier.stop()
 
-    def watermarks_ms(self) -> Mapping[str, int]:
-        return self._watch.watermarks_ms()
+    def health(self) -> str | None:
+        return self._tier.problem or self._watch.problem
+
+    def metrics(self) -> Iterable[ServiceMetric]:
+        return [
+            ServiceMetric(WATERMARK, WATERMARK_DOC, mark_ms / 1000, {"topic": topic})
+            for topic, mark_ms in self._watch.watermarks_ms().items()
+        ]

@@ -16,7 +16,7 @@ from typing import Final
 
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.errors import KlammError
-from klamm.core.interfaces.audit import BrokerLogs
+from klamm.core.interfaces.service import BrokerContext
 from klamm.core.records.partition import TopicPartition
 
 from .config import AuditConfig
@@ -25,21 +25,30 @@ from .query import AuditQuestions, Question
 log = logging.getLogger(__name__)
 
 STOP_S: Final = 10.0
+WATERMARK: Final = "audit_topicmetrics_completenesswatermark_seconds"
+"""The metric's name, without the prefix of the endpoint."""
+
+WATERMARK_DOC: Final = (
+    "Up to where each window of the topic is complete at every tier of the audit, in seconds since the epoch; no "
+    "series where nothing is."
+)
 
 
 class WatermarkWatch:
-    """`klamm.core.interfaces.audit.BackgroundService`; `watermarks_ms` may be read from any thread."""
+    """The thread that computes them. `watermarks_ms` and `problem` (why the last time failed, else None) may be read
+    from any thread."""
 
     def __init__(
         self,
         config: AuditConfig,
-        logs: BrokerLogs,
-        connect: Callable[[BrokerLogs], AbstractContextManager[ClusterClient]],
+        logs: BrokerContext,
+        connect: Callable[[BrokerContext], AbstractContextManager[ClusterClient]],
     ) -> None:
         self._config = config
         self._logs = logs
         self._connect = connect
         self._found: Mapping[str, int] = {}
+        self.problem: str | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="klamm-audit-watermarks", daemon=True)
 
@@ -62,7 +71,8 @@ class WatermarkWatch:
                 try:
                     with self._connect(self._logs) as client:
                         self._follow(client)
-                except Exception:  # the metrics lack a number; the broker continues
+                except Exception as error:  # the metrics lack a number; the broker continues
+                    self.problem = repr(error)
                     log.exception("audit watermarks: begun again in %d ms", self._config.watermark_interval_ms)
             self._found = {}
             self._stopping.wait(self._config.watermark_interval_ms / 1000)
@@ -74,7 +84,9 @@ class WatermarkWatch:
             try:
                 audits = questions.ask(Question()).audits
                 self._found = {a.topic: a.watermark_ms for a in audits if a.watermark_ms is not None}
+                self.problem = None
             except KlammError as error:
+                self.problem = str(error)
                 log.warning("audit watermarks: %s; trying again", error)
             self._stopping.wait(self._config.watermark_interval_ms / 1000)
 
@@ -82,6 +94,6 @@ class WatermarkWatch:
         return TopicPartition(self._config.topic, 0) in self._logs.partitions()
 
 
-def client_of_self(logs: BrokerLogs) -> ClusterClient:
-    """A client of this broker, like any other."""
+def client_of_self(logs: BrokerContext) -> ClusterClient:
+    """A client of the broker itself, like anyone's."""
     return ClusterClient(logs.bootstrap_servers, codecs=logs.codecs, client_id="klamm-audit")

@@ -23,10 +23,6 @@ from klamm.core.interfaces.audit import (
     NO_WINDOW,
     Audit,
     AuditIdentity,
-    AuditRead,
-    BackgroundService,
-    BrokerAudit,
-    BrokerLogs,
     Counted,
     ProducerAudit,
     Publish,
@@ -70,6 +66,7 @@ from klamm.core.interfaces.offsets import (
 )
 from klamm.core.interfaces.provider import Provider
 from klamm.core.interfaces.serde import Deserializer, Serde, SerdeContext, Serializer, TopicFormat
+from klamm.core.interfaces.service import BrokerContext, LogRead, Service, ServiceMetric
 from klamm.core.interfaces.sink import BadRecords, CheckedSink, HistorySink, LogCut, QuarantineSink, Sink, TopicIdSink
 from klamm.core.interfaces.validator import TopicValidator
 from klamm.core.plugins import PluginHost, plugin_host
@@ -84,16 +81,13 @@ __all__ = [
     "AclOperation",
     "Audit",
     "AuditIdentity",
-    "AuditRead",
     "AuthenticationContext",
     "Authenticator",
     "AuthorizableRequestContext",
     "Authorizer",
-    "BackgroundService",
     "BadRecords",
     "BadVersionError",
-    "BrokerAudit",
-    "BrokerLogs",
+    "BrokerContext",
     "Buffer",
     "Check",
     "CheckedSink",
@@ -122,6 +116,7 @@ __all__ = [
     "Int",
     "KlammError",
     "LogCut",
+    "LogRead",
     "Long",
     "Names",
     "NoConfig",
@@ -150,6 +145,8 @@ __all__ = [
     "Serde",
     "SerdeContext",
     "Serializer",
+    "Service",
+    "ServiceMetric",
     "SessionEvent",
     "SessionExpiredError",
     "Set",

@@ -93,4 +93,6 @@ def test_counts_made_elsewhere(make: Make) -> None:
 
 
 def test_a_broker_tells_no_watermark_that_was_not_computed(make: Make) -> None:
-    assert make().broker(MemoryLogs()).watermarks_ms() == {}
+    service = make().broker(MemoryLogs())
+    assert service.health() is None
+    assert list(service.metrics()) == []

@@ -72,6 +72,16 @@ def use_consumer_interceptors(module: str) -> None:
     check_list(module, "consumer", "interceptors", lambda s: s.make_consumer_interceptors())
 
 
+def use_services(module: str) -> None:
+    context: Any = object()
+    named = settings(module, broker={"services": ["everything", CHOICE]}).make_services(context)
+    made: list[Any] = [service for _, service in named]
+    assert [(name, thing.answer, thing.more) for (name, _), thing in zip(named, made, strict=True)] == [
+        ("everything", 0, (context,)),
+        ("everything", 42, (context,)),
+    ]
+
+
 def use_topic_validators(module: str) -> None:
     check_list(module, "broker", "topic.validators", lambda s: s.make_topic_validators())
 

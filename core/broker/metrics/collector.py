@@ -6,7 +6,7 @@ meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -22,7 +22,9 @@ from prometheus_client.registry import Collector
 import klamm
 
 from ...cluster.cluster import Cluster
+from ...interfaces.service import ServiceMetric
 from ...log.manager import LogManager
+from ..background_services import BackgroundServices
 from ..coordinator.group_service import GroupService
 from ..network.connections import Connections
 from ..partitions import Partitions
@@ -45,12 +47,11 @@ class Watched:
     logs: LogManager
     cluster: Cluster
     groups: GroupService
-    watermarks_ms: Callable[[], Mapping[str, int]]
-    """The audit's, by topic."""
+    background: BackgroundServices
 
 
 class BrokerCollector(Collector):
-    """Yields every metric of `DEFINITIONS`, in its order, those without a sample included."""
+    """Yields every metric of `DEFINITIONS`, in its order, those without a sample included; then those of services."""
 
     def __init__(self, watched: Watched) -> None:
         metrics = watched.connections.metrics
@@ -71,6 +72,7 @@ class BrokerCollector(Collector):
                 yield self._info(definition)
             else:
                 yield _family(definition, self._samples[definition.name]())
+        yield from of_services(self._watched.background.metrics())
 
     def _info(self, definition: Definition) -> Metric:
         family = InfoMetricFamily(f"klamm_{definition.name}", definition.doc)
@@ -95,11 +97,30 @@ class BrokerCollector(Collector):
 
 
 def _family(definition: Definition, samples: Iterable[Sample]) -> Metric:
-    kind = CounterMetricFamily if definition.kind is Kind.COUNTER else GaugeMetricFamily
-    family = kind(f"klamm_{definition.name}", definition.doc, labels=definition.labels)
+    family = _empty_family(definition.name, definition.doc, definition.labels, definition.kind is Kind.COUNTER)
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
+
+
+def _empty_family(
+    name: str, doc: str, labels: tuple[str, ...], is_counter: bool
+) -> CounterMetricFamily | GaugeMetricFamily:
+    if is_counter:
+        return CounterMetricFamily(f"klamm_{name}", doc, labels=labels)
+    return GaugeMetricFamily(f"klamm_{name}", doc, labels=labels)
+
+
+def of_services(samples: Iterable[ServiceMetric]) -> Iterable[Metric]:
+    """A family for each name; the labels of its first sample name those of all."""
+    families: dict[str, tuple[CounterMetricFamily | GaugeMetricFamily, tuple[str, ...]]] = {}
+    for sample in samples:
+        if sample.name not in families:
+            labels = tuple(sample.labels)
+            families[sample.name] = _empty_family(sample.name, sample.doc, labels, sample.is_counter), labels
+        family, labels = families[sample.name]
+        family.add_metric([sample.labels.get(label, "") for label in labels], sample.value)
+    return [family for family, _ in families.values()]
 
 
 def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
@@ -159,8 +180,8 @@ def _samples(watched: Watched) -> dict[str, Callable[[], Iterable[Sample]]]:
         "network_requestchannel_inflight": one(lambda: sum(member.busy for member in watched.connections)),
         "network_requestchannel_requestbytes": one(lambda: memory.held),
         "network_requestchannel_unreadresponsebytes": one(lambda: memory.unread),
-        "audit_topicmetrics_completenesswatermark_seconds": lambda: [
-            ((name,), mark_ms / 1000) for name, mark_ms in watched.watermarks_ms().items()
+        "server_service_healthy": lambda: [
+            ((name,), problem is None) for name, problem in watched.background.health().items()
         ],
         "broker_eventloop_lag_seconds": one(lambda: metrics.loop_lag_s),
         "broker_eventloop_lag_max_seconds": one(lambda: metrics.loop_lag_max_s),

@@ -135,10 +135,8 @@ DEFINITIONS = (
                "kafka.server:type=SessionExpireListener,name=ZooKeeperExpiresPerSec"),
     Definition("server_sessionexpirelistener_zookeeperdisconnects", _C, (), "Times that the coordination went away.",
                "kafka.server:type=SessionExpireListener,name=ZooKeeperDisconnectsPerSec"),
-    Definition("audit_topicmetrics_completenesswatermark_seconds", _G, _TOPIC,
-               "Up to where each window of the topic is complete at every tier of the audit, in seconds since the "
-               "epoch; no series where nothing is. From the broker that leads partition 0 of the audit topic, where "
-               "its `watermark.interval.ms` is set."),
+    Definition("server_service_healthy", _G, ("service",),
+               "1 while the service beside the broker (`audit`, or a plugin of `broker.services`) does its work."),
     Definition("broker_eventloop_lag_seconds", _G, (), "How much later than asked the event loop last woke up."),
     Definition("broker_eventloop_lag_max_seconds", _G, (), "The worst of the last minute."),
 )  # fmt: skip

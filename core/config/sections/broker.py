@@ -107,6 +107,7 @@ class BrokerConfig(Section):
     authenticator: OptionalPlugin = key(None, "Says who a client is; without one everybody is User:ANONYMOUS.")
     authorizer: OptionalPlugin = key(None, "Says what a principal may do; without one everybody may do everything.")
     topic_validators: PluginChoices = key((), "Topic validators, in the order in which they are asked.")
+    services: PluginChoices = key((), "Services that run beside the broker, in the order in which they are started.")
 
     group_min_session_timeout_ms: Int = key(6_000, "The shortest session time-out of a group member.", ge=0)
     group_max_session_timeout_ms: Int = key(1_800_000, "The longest session time-out of a group member.", ge=0)

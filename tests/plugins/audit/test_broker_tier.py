@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import pytest
 
 from klamm.core.errors import CoordinationError, DeliveryError
-from klamm.core.interfaces.audit import BrokerLogs, Publish
+from klamm.core.interfaces.audit import Publish
 from klamm.core.interfaces.offsets import CommittedOffset
+from klamm.core.interfaces.service import BrokerContext
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
 from klamm.core.records.encode import encode_batch, encode_headers, encode_record
@@ -239,7 +240,7 @@ def test_the_service_counts_until_it_is_stopped() -> None:
     stored = threading.Semaphore(0)
 
     @contextmanager
-    def connect(_: BrokerLogs) -> Iterator[Publish]:
+    def connect(_: BrokerContext) -> Iterator[Publish]:
         def publish(key: bytes, value: bytes) -> Future[None]:
             future = topic(key, value)
             stored.release()

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from klamm.core.broker.audit_logs import LocalLogs
+from klamm.core.broker.service_context import LocalBrokerContext
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.interfaces.audit import AuditRead
+from klamm.core.interfaces.service import LogRead
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
@@ -108,13 +108,13 @@ def truth_cluster(folder: Path) -> Iterator[TruthCluster]:
 @contextmanager
 def _gated(gate: Gate) -> Iterator[None]:
     """While the gate is shut for a topic, reading its log returns no records and the tier's own position as the end."""
-    read = LocalLogs.read
+    read = LocalBrokerContext.read
 
-    def gated(self: LocalLogs, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+    def gated(self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
         found = read(self, partition, offset, max_bytes)
         if gate.passes(partition.topic):
             return found
         return found._replace(data=b"", high_watermark=offset, log_start_offset=offset)
 
-    with mock.patch.object(LocalLogs, "read", gated):
+    with mock.patch.object(LocalBrokerContext, "read", gated):
         yield

@@ -100,5 +100,10 @@ def klamm_authorizers() -> Iterable[Provider[..., Any]]:
 
 
 @hookimpl
+def klamm_services() -> Iterable[Provider[..., Any]]:
+    return provider()
+
+
+@hookimpl
 def klamm_commands() -> Iterable[Command]:
     return [Command("hello", "klammtest.plugins.everything:hello", "Say hello.")]

@@ -1,4 +1,4 @@
-"""What the broker's audit tier may reach: the logs that this broker leads, the offset store, the cluster's topics."""
+"""What a service beside the broker may reach: the logs that it leads, the offset store, the cluster's topics."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from ..errors import BrokerError, ErrorCode
-from ..interfaces.audit import AuditRead
 from ..interfaces.offsets import OffsetStore
+from ..interfaces.service import LogRead
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import ReadIsolation
 from ..records.codecs import CodecTable
@@ -20,8 +20,8 @@ from .services import Services
 T = TypeVar("T")
 
 
-class LocalLogs:
-    """`klamm.core.interfaces.audit.BrokerLogs`. Blocking; for any thread but the event loop's."""
+class LocalBrokerContext:
+    """`klamm.core.interfaces.service.BrokerContext`. Blocking; for any thread but the event loop's."""
 
     def __init__(self, services: Services, offsets: OffsetStore, address: tuple[str, int]) -> None:
         self._services = services
@@ -37,7 +37,7 @@ class LocalLogs:
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         return {led.name: led.log.topic_id for led in list(self._services.partitions)}
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> AuditRead:
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
         led = self._services.led(partition.topic, partition.partition)
         if not isinstance(led, LedPartition):
             raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
@@ -45,8 +45,8 @@ class LocalLogs:
             found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
         except OffsetOutOfRangeError:
             log = led.log
-            return AuditRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
-        return AuditRead(
+            return LogRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
+        return LogRead(
             found.data, found.high_watermark, found.log_start_offset, led.log.topic_id, max(led.leader_epoch, 0)
         )
 

@@ -1,0 +1,101 @@
+"""The service interface: what runs beside a broker, in its process: the audit's follower, a schema registry, pages.
+
+The broker starts its services in the order of `broker.services` once it serves, and stops them in the opposite order
+while it still serves. All methods may be called from any thread but the event loop's. A service that raises in `start`
+stops the broker; one that fails later says so in `health`, and the broker goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+from uuid import UUID
+
+from ..records.codecs import CodecTable
+from ..records.partition import TopicPartition
+from .offsets import OffsetStore
+
+__all__ = ["BrokerContext", "LogRead", "Service", "ServiceMetric"]
+
+
+class LogRead(NamedTuple):
+    """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
+    are those of the log that was read."""
+
+    data: bytes
+    high_watermark: int
+    log_start_offset: int
+    topic_id: UUID | None = None
+    leader_epoch: int = -1
+
+
+class BrokerContext(Protocol):
+    """What a broker lets its services reach. Blocking, thread-safe."""
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The broker's own listener: a service that produces or consumes does so as any client."""
+        ...
+
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    @property
+    def offsets(self) -> OffsetStore:
+        """Where a service keeps its positions, under a group id of its own."""
+        ...
+
+    def partitions(self) -> Mapping[TopicPartition, UUID | None]:
+        """Those that this broker leads now, and the ids of their topics."""
+        ...
+
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
+        """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
+        outside of the log. A `KlammError` when the partition is not led here any more."""
+        ...
+
+    def epoch_end(self, partition: TopicPartition, leader_epoch: int) -> int:
+        """Where the log's batches of this leader epoch, or of the last one before it, end; -1 when that is unknown. A
+        position of that epoch beyond it is one of another history: the log was cut, or restored from a backup."""
+        ...
+
+    def ensure_topic(self, name: str, partitions: int, configs: Mapping[str, str]) -> None:
+        """Creates the topic unless it is there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceMetric:
+    """One sample for the broker's Prometheus endpoint, printed as `klamm_NAME`. Samples of one name have the same `doc`
+    and the same label names. `is_counter`: it only grows, and is printed as `klamm_NAME_total`."""
+
+    name: str
+    doc: str
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_counter: bool = False
+
+
+class Service(Protocol):
+    """One service of one broker."""
+
+    def start(self) -> None:
+        """Starts its threads and returns. `KlammError` in one line where it cannot start."""
+        ...
+
+    def stop(self) -> None:
+        """Finishes what is under way, within seconds, and ends its threads. The broker still serves while this
+        runs. Called once, also where `start` has raised."""
+        ...
+
+    def health(self) -> str | None:
+        """None while the service does its work, else one line that says what is wrong. Answers at once."""
+        ...
+
+    def metrics(self) -> Iterable[ServiceMetric]:
+        """The samples of now. Answers at once; called at each scrape."""
+        ...
