@@ -36,7 +36,7 @@ from report import Row, write_report
 
 AT_A_TIME = 2
 LIMIT_S = 3_600.0
-"""Seconds for one campaign; each has limits of its own below it."""
+"""Limit for one campaign, in seconds; each has shorter limits of its own."""
 _POLL_S = 0.1
 LONGEST_FIRST = ("fuzz-decoder", "fuzz-captures", "kill9-klamm", "kill9-confluent-kafka", "kill-at-fault-point")
 WAITING = (
@@ -51,13 +51,12 @@ WAITING = (
     "restored-log",
     "two-brokers",
 )
-"""They wait for brokers to start, for retention to look, for timeouts; the longest first."""
+"""Campaigns that mostly wait (for brokers, retention, time-outs); the longest first."""
 ALONE = ("connections",)
 
 
 def in_this_process(campaign: Campaign, run: Run) -> Result:
-    """A campaign that cannot go on has failed; what it leaves is not for the next one. Of a replay one injection is
-    wanted."""
+    """Runs one campaign. One that raises has failed, and what it kept is closed. A replay wants one injection only."""
     try:
         result = campaign.run(run)
     except Exception:
@@ -70,14 +69,14 @@ def in_this_process(campaign: Campaign, run: Run) -> Result:
 
 
 def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
-    """The result of a campaign in a process of its own, and how long it took in seconds."""
+    """Runs a campaign in its own process; returns its result and its duration in seconds."""
     ((_, result, seconds),) = in_one_process([name], options)
     return result, seconds
 
 
 def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
-    """Name, result and seconds of each, as they are done: one after another in one process, and in a new one after a
-    campaign with which it died."""
+    """Yields name, result and seconds of each campaign as they end: one after another in one process, and in a new
+    process after a campaign that ended the process."""
     left = list(names)
     while left:
         command = [sys.executable, __file__, *left, "--child", "--seed", str(options.seed)]
@@ -86,7 +85,7 @@ def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterato
         command += [] if options.at is None else ["--at", str(options.at)]
         with tempfile.NamedTemporaryFile() as said, tempfile.TemporaryFile("w+") as err:
             process = subprocess.Popen(command, stdout=said, stderr=err)
-            with Path(said.name).open() as out:  # of its own: where it reads is not where the process writes
+            with Path(said.name).open() as out:  # a second file object: its position is not that of the writing process
                 for result, seconds in _results_of(process, out):
                     yield left.pop(0), result, seconds
             if left:
@@ -97,7 +96,7 @@ def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterato
 
 
 def _results_of(process: subprocess.Popen[bytes], out: TextIO) -> Iterator[tuple[Result, float]]:
-    """What a child says of its campaigns, until it has ended, or is ended as one of them takes too long."""
+    """Yields the results that a child prints, until it ends, or is killed because a campaign takes too long."""
     began, unread = time.monotonic(), ""
     while True:
         ended = process.poll() is not None
@@ -114,7 +113,7 @@ def _results_of(process: subprocess.Popen[bytes], out: TextIO) -> Iterator[tuple
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that it has started: its brokers, too."""
+    """Kills a process and all that it has started, brokers included."""
     started = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.wait()
@@ -141,7 +140,7 @@ def child(names: Sequence[str], options: argparse.Namespace) -> int:
 
 
 def say(name: str, result: Result, seconds: float, options: argparse.Namespace) -> None:
-    """Print the campaign's line and what follows from it."""
+    """Prints the campaign's line, its figures and problems, and the command that replays it."""
     further = "".join(f"{figure} {n} " for figure, n in result.figures.items())
     print(f"{result.line(name)}\n  {further}seconds {seconds:.0f}", flush=True)
     if options.plant:
@@ -171,7 +170,7 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
     for name, result, seconds in _results(names, options):
         say(name, result, seconds, options)
         rows.append(Row(name, result, seconds))
-        if options.report:  # after each: a run that is ended early has its figures, too
+        if options.report:  # after each campaign, so that an interrupted run has its figures too
             known = all_campaigns(_package(options))
             write_report(options.report, _target(options), known, rows, options, time.monotonic() - began)
     seconds = time.monotonic() - began
@@ -187,7 +186,7 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
 
 
 def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
-    """As they are done; the longest are begun first, those that want the machine for themselves last."""
+    """Yields results as campaigns end; the longest start first, those that need the machine for themselves last."""
     if options.loads:
         yield from in_one_process(names, options)
         return
@@ -224,7 +223,7 @@ def main() -> int:
     parser.add_argument("--tools", action="store_true", help="name the system commands that they need, and end")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    options.quick |= options.plant  # what is planted is among the first injections
+    options.quick |= options.plant  # the plant is among the first injections
     for name in options.names:
         if name not in known:
             parser.error(f"no campaign {name!r}: there are {', '.join(known)}")

@@ -1,4 +1,4 @@
-"""The wall clock of a process that is started with libfaketime, moved while it runs; its monotonic clock goes on."""
+"""Moves the wall clock of a running process that was started with libfaketime; its monotonic clock is not affected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TOOLS = ("faketime=faketime",)
 
 
 def faketime_environment(clock: Path) -> dict[str, str]:
-    """Of the process; `clock` is the file that `set_clock` writes."""
+    """Returns the environment of the process; `clock` is the file that `set_clock` writes."""
     library = next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
     if library is None:
         raise RuntimeError("libfaketime is not there; it is in the Debian package libfaketime, which faketime brings")
@@ -19,7 +19,8 @@ def faketime_environment(clock: Path) -> dict[str, str]:
 
 
 def set_clock(clock: Path, jump: str) -> None:
-    """`+1d`, `-1d`, `+0`; all at once: the process reads the file whenever it asks for the time."""
+    """Sets the clock: `+1d`, `-1d`, `+0`. It takes effect at once: the process reads the file whenever it asks for the
+    time."""
     other = clock.with_suffix(".new")
     other.write_text(f"{jump}\n")
     other.replace(clock)

@@ -1,6 +1,7 @@
-"""What a campaign is, and what it is given. A new one: a file below `campaigns/` with a `CAMPAIGNS` list; no more.
+"""The interface of a campaign, and what it is given. A new campaign is a file below `campaigns/` with a `CAMPAIGNS`
+list.
 
-Everything random in a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
+All randomness of a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ PROBLEMS_KEPT = 20
 
 
 class Kept:
-    """What the campaigns of one process use one after another: made once, below `folder`, as it is slow to start."""
+    """Objects that are slow to start, made once below `folder` and shared by the campaigns of a process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -28,7 +29,7 @@ class Kept:
         self._made: dict[str, Any] = {}
 
     def of(self, what: str, make: Callable[[Path], AbstractContextManager[T]]) -> T:
-        """The one that is there, else a new one in a folder of its own, which is empty."""
+        """Returns the object of that name, or makes it in an empty folder."""
         if what not in self._made:
             self._folder.mkdir(exist_ok=True)
             folder = Path(tempfile.mkdtemp(prefix=f"{what}-", dir=self._folder))
@@ -37,14 +38,14 @@ class Kept:
         return found
 
     def close(self) -> None:
-        """Ends all of it; what is asked for afterwards is made again."""
+        """Closes all objects; `of` makes them again."""
         self._made.clear()
         self._stack.close()
 
 
 @dataclass(frozen=True)
 class Run:
-    """`folder` is empty and the campaign's own; `kept` may hold what another campaign has made. `only` is the one
+    """`folder` is empty and for this campaign only; `kept` may hold objects of another campaign. `only` is the one
     injection to replay; None for all."""
 
     name: str
@@ -56,19 +57,19 @@ class Run:
     only: int | None = None
 
     def chance(self, injection: object) -> random.Random:
-        """The randomness of one injection: the same whatever ran before it."""
+        """Returns the randomness of one injection, which does not depend on those before it."""
         return random.Random(f"{self.seed} {self.name} {injection}")
 
     def injections(self, quick: int, full: int) -> Iterator[tuple[int, random.Random]]:
-        """Number and randomness of each: `quick` or `full` of them, or the one to replay."""
+        """Yields number and randomness of each injection: `quick` or `full` of them, or the one to replay."""
         for i in range(quick if self.quick else full) if self.only is None else (self.only,):
             yield i, self.chance(i)
 
 
 @dataclass
 class Result:
-    """What a campaign counted. It passes when nothing was lost, served corrupt or otherwise wrong, and when at least
-    `wanted` faults were injected."""
+    """The counts of a campaign. It passes if nothing was lost, served corrupt or otherwise wrong, and at least `wanted`
+    faults were injected."""
 
     wanted: int = 0
     injected: int = 0
@@ -81,11 +82,11 @@ class Result:
     broke_off: bool = False
 
     def count(self, figure: str, by: int = 1) -> None:
-        """One of the further figures at the end of the line."""
+        """Adds to one of the further figures at the end of the line."""
         self.figures[figure] = self.figures.get(figure, 0) + by
 
     def wrong(self, injection: object, what: str) -> None:
-        """Something must not be; `injection` is what replays it. The first ones are shown."""
+        """Records something that must not be; `injection` replays it. The first ones are printed."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_KEPT:
             self.problems.append(f"at {injection}: {what}")
@@ -99,13 +100,14 @@ class Result:
         self.wrong(injection, what)
 
     def break_off(self, why: str) -> None:
-        """The campaign cannot go on: it has failed, and has found nothing."""
+        """Records that the campaign cannot continue: it has failed, and has found nothing."""
         self.broke_off = True
         self.wrong("all", why)
 
     @property
     def found(self) -> bool:
-        """Whether the campaign noticed anything; too few faults, or a campaign that broke off, find no plant."""
+        """Whether the campaign noticed something wrong; too few faults, or a campaign that broke off, do not count as
+        finding the plant."""
         return not self.broke_off and self._wrong
 
     @property
@@ -142,12 +144,13 @@ class Campaign(Protocol):
     def tools(self) -> tuple[str, ...]: ...
 
     def run(self, run: Run) -> Result:
-        """With `run.plant` do one wrong thing of the campaign's own kind: the result must then not pass."""
+        """Runs the campaign. With `run.plant` it does one wrong thing of its own kind: the result must then not
+        pass."""
         ...
 
 
 def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
-    """By name, from every file below `campaigns/`, or below the folder of another package."""
+    """Returns campaigns by name, from every file below `campaigns/` or below the folder of another package."""
     found: dict[str, Campaign] = {}
     here = Path(__file__).parent
     for file in sorted(here.joinpath(*package.split(".")).rglob("*.py")):
@@ -159,7 +162,7 @@ def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
 
 @contextmanager
 def heard(name: str = "klamm") -> Iterator[list[str]]:
-    """The warnings and errors that are logged meanwhile; they are not printed."""
+    """Yields a list of the warnings and errors that are logged meanwhile; they are not printed."""
     said: list[str] = []
 
     class Ears(logging.Handler):

@@ -1,4 +1,4 @@
-"""A small file system of the process's own: it goes, with its mount, when the process and its children have ended."""
+"""A small file system in the process's own mount namespace: it is gone when the process and its children have ended."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
-    """A tmpfs of that size on `folder`, seen by this process and those that it starts. Root, or a kernel that lets
-    users have namespaces; else `OSError`."""
+    """Mounts a tmpfs of that size on `folder`, visible to this process and its children. Needs root, or a kernel that
+    gives users namespaces; else `OSError`."""
     flags, uid, gid = _CLONE_NEWNS, os.getuid(), os.getgid()
     if uid:
         flags |= _CLONE_NEWUSER

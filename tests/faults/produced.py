@@ -1,4 +1,4 @@
-"""Numbers sent to a real broker one by one, each waited for, and read back: by confluent-kafka."""
+"""Numbers sent to a real broker one by one and read back, with confluent-kafka."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Became = dict[int, str]
 def send(
     bootstrap: str, topic: str, values: Iterable[int], *, size: int = 20, timeout_ms: int = 60_000
 ) -> dict[int, str]:
-    """What became of each value: "" where it was acknowledged, else the error's name."""
+    """Sends values; returns for each "" if it was acknowledged, else the error's name."""
     became: Became = {}
     producer = Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": False, "retries": 0, "linger.ms": 0,
@@ -34,7 +34,7 @@ def send(
 def append_values(
     bootstrap: str, topic: str, values: Iterable[int], result: Result, at: object, *, size: int = 20
 ) -> int:
-    """Send them; how many were acknowledged. A refused one is wrong."""
+    """Sends values; returns how many were acknowledged. A refused one is wrong."""
     became = send(bootstrap, topic, values, size=size)
     refused = {error for error in became.values() if error}
     if refused:
@@ -43,12 +43,12 @@ def append_values(
 
 
 def values_in(bootstrap: str, topic: str) -> list[int]:
-    """All of partition 0, in order."""
+    """Returns the values of partition 0, in order."""
     return [value for value, _ in _read(bootstrap, topic)]
 
 
 def stamped_values(bootstrap: str, topic: str) -> dict[int, int]:
-    """All of partition 0, with their timestamps in ms."""
+    """Returns the values of partition 0 with their timestamps in milliseconds."""
     return dict(_read(bootstrap, topic))
 
 

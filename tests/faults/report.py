@@ -1,4 +1,4 @@
-"""The figures of a run, written into a page of the docs between its two markers."""
+"""Writes the figures of a run into a page of the docs, between its two markers."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def write_report(
     options: argparse.Namespace,
     seconds: float,
 ) -> None:
-    """Between the page's markers of that make target: what failed and what was left out first, then all figures, then
-    what each does."""
+    """Writes between the page's markers of that make target: what failed and what was left out first, then all figures,
+    then what each campaign does."""
     write_between_markers(page, target, figures(campaigns, rows, options, seconds))
 
 

@@ -1,4 +1,4 @@
-"""The campaigns of `make faults`, short: no anomaly as it is, and what each plants is found."""
+"""Short runs of the campaigns of `make faults`: Klamm passes them, and each plant is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The campaign `connections`, short: no time is judged; bounds, release and what the client wrote are."""
+"""A short run of the campaign `connections`: it judges limits, release and the client's records, but no time."""
 
 from __future__ import annotations
 

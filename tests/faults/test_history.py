@@ -1,4 +1,4 @@
-"""The checker finds each kind of anomaly when it is planted, and none in a history that is right."""
+"""The history checker finds each kind of planted anomaly, and none in a right history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The campaigns of `make faults-load`, short: the faults that no test of `tests/hadoop` does, and a planted anomaly."""
+"""Short runs of the campaigns of `make faults-load`: faults that no test of `tests/hadoop` has, and a planted
+anomaly."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ pytestmark = [
 
 
 def test_loads_survive_what_is_killed_around_them() -> None:
-    """NameNode, DataNode, Python worker, broker and ZooKeeper in turn, and a rename that is refused."""
+    """The NameNode, the DataNode, a Python worker, the broker and ZooKeeper are killed in turn, and a rename is
+    refused."""
     done = run_campaign("--loads", "load-mixed", seed=5, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     line = r"^campaign load-mixed injected 6 acknowledged [1-9]\d* lost 0 corrupt-served 0$"

@@ -30,7 +30,7 @@ from loads import plants
 
 
 class Driver:
-    """`out` is the campaign's end of the talk; what Spark and its JVM print goes elsewhere."""
+    """`out` leads to the campaign; the output of Spark and its JVM goes elsewhere."""
 
     def __init__(self, out: int) -> None:
         self._out = os.fdopen(out, "w")

@@ -1,4 +1,4 @@
-"""What a campaign plants in a driver: a mechanism of the load undone, so that the fault does its harm."""
+"""Plants for a driver: each disables a mechanism of the load, so that a fault does harm."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from klamm.hadoop.publishing.interface import LakeReader, Publisher
 
 
 def plant(what: str) -> None:
-    """`what` is a name of `PLANTS`."""
+    """Plants `what`, a name of `PLANTS`."""
     PLANTS[what]()
 
 
 def unplant() -> None:
-    """All is as it was."""
+    """Removes what was planted."""
     patch.stopall()
 
 
@@ -29,12 +29,12 @@ def _replace(owner: object, name: str, by: object) -> None:
 
 
 def _offsets_apart() -> None:
-    """The offsets are stored after the data, by a run that lives to do so: a second store, as a group's commit."""
+    """The offsets are stored after the data, in a second step, as a group's commit would be."""
     stored: dict[str, Manifest] = {}
     last = job.last_manifest
 
     def forgetful(reader: LakeReader, layout: TopicLayout) -> Manifest | None:
-        """The offsets of the load before the newest, and the newest one's number."""
+        """Returns the offsets of the load before the newest, with the number of the newest."""
         newest = last(reader, layout)
         numbers = load_numbers(reader, layout)
         if newest is None or len(numbers) < 2 or stored:
@@ -48,7 +48,7 @@ def _offsets_apart() -> None:
 
 
 def _in_sight() -> None:
-    """The job writes where readers look."""
+    """The job writes where readers see it."""
     path = TopicLayout.load
 
     def staged(layout: TopicLayout, job_id: str) -> str:
@@ -59,7 +59,7 @@ def _in_sight() -> None:
 
 
 def _not_read_back() -> None:
-    """An error of the rename is believed."""
+    """The job takes an error of the rename for a failure, without reading the target."""
 
     def publish(self: Any, what: str, target: str, owner: Callable[[], str | None]) -> None:
         self._publisher.publish(self.path, target)
@@ -89,7 +89,7 @@ def _own_clock() -> None:
 
 
 def _blind() -> None:
-    """A manifest that cannot be read is passed over: the load begins at 0."""
+    """A manifest that cannot be read is ignored: the load begins at 0."""
     last = job.last_manifest
 
     def careless(reader: Publisher, layout: TopicLayout) -> Manifest | None:

@@ -1,8 +1,8 @@
 """What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
 
-HDFS, the broker and the drivers serve one campaign after another, and a driver lives until a fault takes it. A `Scene`
-is one campaign's: a topic and a lake of its own. `Scene.check` holds the lake against what was produced: the proof of
-`klamm lake verify`, and each row by partition, offset and bytes.
+HDFS, the broker and the drivers serve one campaign after another; a driver lives until a fault ends it. A `Scene`
+belongs to one campaign: it has its own topic and lake. `Scene.check` compares the lake with what was produced: the
+proof of `klamm lake verify`, and each row by partition, offset and bytes.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ from klammtest.waiting import within
 
 SINK, PARTITIONS = "lake", 3
 RECORDS = 90
-"""About so many are produced for each load."""
+"""About the number of records that are produced for each load."""
 POINTS = ("load.planned", "load.written", "load.staged", "load.published")
 FULL, QUICK = 20, 2
 LOST, DOUBLED = "lost", "doubled"
-"""Plants: a data file of the newest load is deleted, or is there twice."""
+"""Plants: a data file of the newest load is deleted, or copied."""
 USER = "loader"
-"""Who loads, and whose the lake is: not HDFS's superuser, to whom nothing is refused."""
+"""The user who loads and owns the lake. It is not HDFS's superuser, to whom nothing is refused."""
 ANSWER_S = 900.0
-"""A bound on what a driver does between two lines: it starts Spark, and waits for servers that are away."""
+"""Limit for what a driver does between two lines: it starts Spark, and waits for servers that are down."""
 UP_S = 400.0
-"""A bound on what a server takes to be there, on a busy machine."""
-# A killed process loses nothing that it gave to the kernel.
+"""Limit for the start of a server, on a busy machine."""
+# A killed process loses nothing that it wrote to the kernel.
 _HDFS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
 _SPARK = {
     "spark.sql.shuffle.partitions": "2",
-    # A server that is away is away for seconds: it is given up before ten of them, the default.
+    # A server is down for seconds: it is given up before ten of them, the default.
     "spark.hadoop.ipc.client.connect.max.retries": "3",
     "spark.hadoop.ipc.client.connect.retry.interval": "500",
 }
@@ -67,11 +67,11 @@ _FAULTS = Path(__file__).parents[1]
 
 
 class DriverDiedError(Exception):
-    """The driver's process ended where it was to say something."""
+    """The driver's process ended instead of answering."""
 
 
 class Driver:
-    """A process of `driver.py`. Of one thread. `scene` is who uses it now."""
+    """A process of `driver.py`, for one thread. `scene` is the scene that uses it now."""
 
     def __init__(self, log: Path, environment: Mapping[str, str]) -> None:
         path = os.pathsep.join((str(_FAULTS), ENVIRONMENT["PYTHONPATH"]))
@@ -93,16 +93,16 @@ class Driver:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it has said nothing that was not heard."""
+        """Whether all that it printed was read."""
         return self._lines.empty()
 
     def load_by(self, config: Path) -> None:
-        """From now on its runs are those of that configuration's sink, with nothing planted; Spark stays."""
+        """Sets the configuration of later runs and removes what was planted; Spark stays."""
         self._tell({"do": "load_by", "config": str(config), "sink": SINK})
         self.hear("ok")
 
     def run(self, *stop_at: str, rules: str = "") -> None:
-        """Begins a run; `hear` what becomes of it."""
+        """Begins a run; `hear` returns its events."""
         self._tell({"do": "run", "stop_at": stop_at, "rules": rules})
 
     def go(self) -> None:
@@ -113,12 +113,12 @@ class Driver:
         self.hear("ok")
 
     def safe_mode(self, user: str, *, on: bool) -> None:
-        """Of the NameNode, entered or left as that user."""
+        """Enters or leaves the NameNode's safe mode as that user."""
         self._tell({"do": "safe_mode", "user": user, "on": on})
         self.hear("ok")
 
     def hear(self, what: str) -> Any:
-        """What it says under that name; `DriverDiedError` when it ends instead."""
+        """Returns the next line's value of that name; `DriverDiedError` if the process ends instead."""
         try:
             said = self._lines.get(timeout=ANSWER_S)
         except queue.Empty:
@@ -130,7 +130,7 @@ class Driver:
         return said[what]
 
     def outcome(self) -> Outcome:
-        """Of the run that is under way."""
+        """Waits for the end of the current run and returns its outcome."""
         return Outcome.of(self.hear("done"))
 
     def run_to_end(self) -> Outcome:
@@ -138,13 +138,13 @@ class Driver:
         return self.outcome()
 
     def spark_processes(self) -> list[psutil.Process]:
-        """The JVM, the daemon of the Python workers and the workers."""
+        """Returns the JVM, the daemon of the Python workers and the workers."""
         with suppress(psutil.NoSuchProcess):
             return psutil.Process(self.pid).children(recursive=True)
         return []
 
     def workers(self) -> list[psutil.Process]:
-        """The Python workers; the daemon that forks them is not one."""
+        """Returns the Python workers, without the daemon that forks them."""
         found = []
         for process in self.spark_processes():
             with suppress(psutil.Error):
@@ -160,7 +160,8 @@ class Driver:
         psutil.Process(self.pid).resume()
 
     def kill(self, *, with_jvm: bool = False) -> None:
-        """With SIGKILL. Its JVM ends by itself soon after, as it would for a user: late tasks may write on."""
+        """Kills the driver (SIGKILL). Its JVM ends by itself soon after, as it would for a user: late tasks may still
+        write."""
         started = self.spark_processes()
         self._process.kill()
         self._process.wait()
@@ -168,7 +169,7 @@ class Driver:
             _kill(started)
 
     def close(self) -> None:
-        """In order, when it listens: libfaketime takes what it shares out of memory then."""
+        """Ends the driver in order if it listens: libfaketime removes its shared memory then."""
         started = self.spark_processes()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -203,7 +204,7 @@ def _kill(processes: Sequence[psutil.Process]) -> None:
 
 
 class Drivers:
-    """By name; all with the same environment. A context manager: closed at its end."""
+    """Drivers by name, all with the same environment. A context manager that closes them."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -235,7 +236,7 @@ class Drivers:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run says: `loaded`, `empty` or `failed`, the number of the load, and the line of what failed."""
+    """The report of a run: `loaded`, `empty` or `failed`, the number of the load, and the error's line."""
 
     status: str
     load: int | None
@@ -251,7 +252,7 @@ class Outcome:
 
 
 class ReadOnce:
-    """`LakeFiles` that keeps the data files in `contents`; manifests and listings are asked for each time."""
+    """`LakeFiles` that keeps data files in `contents`; manifests and listings are read each time."""
 
     def __init__(self, files: LakeFiles, contents: dict[str, bytes]) -> None:
         self._files = files
@@ -269,8 +270,8 @@ class ReadOnce:
 
 @dataclass
 class Scene:
-    """`root` is the lake's URI, as drivers see it: through the proxy. `truth`: the values that were acknowledged.
-    `zookeeper` is that of the cluster, where the campaign asked for one."""
+    """`root` is the lake's URI for the drivers, through the proxy. `truth`: the acknowledged values. `zookeeper` is
+    that of the cluster, if the campaign asked for one."""
 
     run: Run
     total: Result
@@ -283,10 +284,10 @@ class Scene:
     config: Path
     drivers: Drivers
     planted: str | None = None
-    """In each driver, a name of `plants.PLANTS`."""
+    """The plant in each driver, a name of `plants.PLANTS`."""
     truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
-    """Of data files that were read before: a published one does not change, and all are read again at the end."""
+    """Data files that were read before: a published file does not change, and all are read again at the end."""
     _number: int = 0
 
     @property
@@ -311,7 +312,7 @@ class Scene:
         return psutil.Process().username()
 
     def inside(self, path: str) -> str:
-        """A path of the lake for `admin`."""
+        """Returns a path of the lake for `admin`."""
         return "/" + path.removeprefix("hdfs://").partition("/")[2]
 
     @property
@@ -329,11 +330,11 @@ class Scene:
         return driver
 
     def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
-        """The driver is killed; the next one that is asked for is another."""
+        """Kills the driver; `driver` starts another."""
         self.drivers.kill(name, with_jvm=with_jvm)
 
     def produce(self, chance: random.Random) -> None:
-        """Some records to each partition, each waited for."""
+        """Produces some records to each partition and waits for each."""
         stored: list[tuple[int, int, bytes]] = []
 
         def delivered(error: KafkaError | None, message: Message) -> None:
@@ -356,7 +357,8 @@ class Scene:
         return sorted(n for n in map(load_number, self.files.names(self.layout.base)) if n is not None)
 
     def check(self, at: object, *, whole: bool) -> None:
-        """That each offset is there at most once and as it was produced, and nothing half; if `whole`, all of them."""
+        """Checks that each offset is in the lake at most once, as it was produced, and that nothing is half there; if
+        `whole`, that all are there."""
         if self.numbers():
             for finding in verify_topic(self.files, self.layout).findings:
                 self.total.corrupt(at, finding.line())
@@ -387,7 +389,7 @@ class Scene:
                     yield from zip(*columns, strict=True)
 
     def one_line(self, at: object, outcome: Outcome) -> Outcome:
-        """What failed is told in one line; a traceback is a bug."""
+        """Checks that a failure is one line, no traceback."""
         if outcome.crash is not None:
             self.total.wrong(at, f"the run ends with an exception: {outcome.crash[-1_500:]}")
         if outcome.error is not None and ("\n" in outcome.error or not outcome.error.strip()):
@@ -396,27 +398,27 @@ class Scene:
         return outcome
 
     def refused(self, at: object, outcome: Outcome) -> Outcome:
-        """It failed in one line."""
+        """Checks that the run failed in one line."""
         if self.one_line(at, outcome).status != "failed":
             self.total.wrong(at, f"the run is {outcome.status}, it was to fail")
         return outcome
 
     def recover(self, at: object, name: str = "a") -> None:
-        """The next run, without a hand: it loads what is left, and each offset is there once."""
+        """Runs the next load, without help: it must load the rest, so that each offset is there once."""
         outcome = self.driver(name).run_to_end()
         if outcome.status == "failed" or outcome.crash:
             self.total.wrong(at, f"the next run: {outcome.error or outcome.crash}")
         self.check(at, whole=True)
 
     def age_heartbeats(self, seconds: float = 7_200.0) -> None:
-        """As if nobody had written them for so long."""
+        """Makes the heartbeats that much older."""
         then = int((time.time() - seconds) * 1_000)
         for name in self.files.names(self.layout.staging_root):
             if name.endswith(".alive"):
                 self.admin.set_times(self.inside(f"{self.layout.staging_root}/{name}"), then, then)
 
     def check_end(self, at: object) -> None:
-        """Dead jobs leave nothing, once their time is over; the lake as it is on HDFS now."""
+        """Checks that dead jobs leave nothing after their retention, and the lake as it is on HDFS now."""
         self.age_heartbeats()
         self.driver().run_to_end()
         if left := self.files.names(self.layout.staging_root):
@@ -425,7 +427,7 @@ class Scene:
         self.check(at, whole=True)
 
     def await_hdfs(self) -> None:
-        """Until a block can be written: the NameNode believes for long in a DataNode that is dead."""
+        """Waits until a block can be written: the NameNode takes a dead DataNode for alive for some time."""
         self.hdfs.await_ready(UP_S)
         refused = ""
 
@@ -443,7 +445,7 @@ class Scene:
             raise RuntimeError(f"HDFS takes no block within {UP_S:g} s: {refused}")
 
     def plant(self, what: str) -> None:
-        """From the next injection on: `LOST` and `DOUBLED` are done to the lake, all others to its drivers."""
+        """Plants from the next injection on: `LOST` and `DOUBLED` change the lake, all others its drivers."""
         if what == LOST:
             self._harm(self.admin.delete)
         elif what == DOUBLED:
@@ -451,7 +453,7 @@ class Scene:
         else:
             self.planted = what
             for driver in self.drivers.living():
-                driver.scene = None  # it is told when it is asked for
+                driver.scene = None  # a driver is told when it is started
 
     def _double(self) -> None:
 
@@ -473,7 +475,7 @@ class Scene:
 
 @contextmanager
 def _hdfs(folder: Path) -> Iterator[tuple[HdfsServer, AnswerLostProxy]]:
-    """And the proxy through which drivers reach its NameNode."""
+    """Starts HDFS, and the proxy through which drivers reach its NameNode."""
     ports = HdfsPorts(*(free_port() for _ in range(5)))
     server = HdfsServer(folder, ports, options=_HDFS, ends_with_parent=True)
     server.start(2 * UP_S)
@@ -507,8 +509,8 @@ def scene(
     zookeeper: bool = False,
     spark: Mapping[str, str] | None = None,
 ) -> Iterator[Scene]:
-    """One load of it published. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
-    `environment`: of the drivers. With either of these two the drivers are the campaign's own, too."""
+    """Makes a scene with one published load. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
+    `environment`: of the drivers. With either of the last two the drivers are the campaign's own."""
     hdfs, proxy = run.kept.of("hdfs", _hdfs)
     broker, server = run.kept.of("zookeeper" if zookeeper else "broker", _coordinated_broker if zookeeper else _broker)
     topic, root = run.name, f"hdfs://127.0.0.1:{proxy.port}/{run.name}"
@@ -539,14 +541,14 @@ def scene(
 
 
 class Inject(Protocol):
-    """One injection: the fault, and what it asserts of the run that meets it."""
+    """One injection: it injects the fault and checks the run that meets it."""
 
     def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
 
 
 def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: int = FULL, **kind: Any) -> Result:
-    """Of each injection: new records, the fault, the lake as it is left, the next run, the lake again. `plant`: see
-    `Scene.plant`; `kind`: see `scene`."""
+    """Does for each injection: new records, the fault, a check of the lake, the next run, a check of the lake. `plant`:
+    see `Scene.plant`; `kind`: see `scene`."""
     total = Result(wanted=quick if run.quick else full)
     with scene(run, total, **kind) as stage:
         if run.plant:
@@ -558,13 +560,13 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
             stage.check(i, whole=False)
             stage.recover(i)
             if run.plant and total.problem_count:
-                return total  # it is found
+                return total  # the plant is found
         stage.check_end("the end")
     return total
 
 
 def later(seconds: float, what: Callable[[], object]) -> threading.Timer:
-    """Started; `join` it."""
+    """Starts a timer; the caller joins it."""
     timer = threading.Timer(seconds, what)
     timer.start()
     return timer

@@ -1,4 +1,4 @@
-"""What the campaigns share that damage a copy of a log, again and again: by flipped bits, or by a cut."""
+"""What the campaigns share that damage a copy of a log again and again, by flipped bits or by a cut."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Flip:
 
 
 def choose(folder: Path, files: list[Path], chance: random.Random) -> Flip:
-    """Any bit of the files, each file as likely as its size where they are alike, never a small one left out."""
+    """Chooses a file, each equally likely whatever its size, and one bit of it."""
     path = chance.choice(files)
     return Flip(path, chance.randrange((folder / path).stat().st_size), chance.randrange(8))
 
@@ -57,7 +57,8 @@ def verdict(i: int, flip: Flip, detected: bool, total: Result) -> None:
 def damage_each(
     run: Run, templates: int, one: Callable[[Damage, Result], None], *, clean: Callable[[int], bool]
 ) -> Result:
-    """`one` for each injection, on so many templates by turns; those of which `clean` says so were stopped in order."""
+    """Calls `one` for each injection, on several templates in turn; `clean` says which of them were stopped in
+    order."""
     total = Result(wanted=QUICK if run.quick else FULL)
     made = [Template(run.folder / f"t{n}", run.chance(f"template {n}"), clean=clean(n)) for n in range(templates)]
     for i, chance in run.injections(QUICK, FULL):

@@ -17,14 +17,14 @@ _POINT = re.compile(r'fault_point\("([a-z_.]+)"\)')
 
 
 def points_of_the_log() -> frozenset[str]:
-    """Every fault point that the log's code has."""
+    """Returns every fault point of the log's code."""
     modules = Path(klamm.core.log.__path__[0]).rglob("*.py")
     return frozenset(point for module in modules for point in _POINT.findall(module.read_text()))
 
 
 @dataclass(frozen=True)
 class Kill:
-    """The `nth` pass of a point, in the life that is scripted by `script`; what it leaves is in `folder`."""
+    """A kill at the `nth` pass of a point, in the life scripted by `script`; `folder` holds what it leaves."""
 
     number: int
     script: int
@@ -42,7 +42,7 @@ class Kill:
 
 
 def rehearse(run: Run, scripts: int, live: Callable[[Path, int], dict[str, int]]) -> list[dict[str, int]]:
-    """How often each life passes each point where nothing is injected."""
+    """Returns how often each life passes each point when nothing is injected."""
     passes = []
     for script in range(scripts):
         folder = run.folder / f"rehearsal-{script}"
@@ -54,7 +54,7 @@ def rehearse(run: Run, scripts: int, live: Callable[[Path, int], dict[str, int]]
 def kill_everywhere(
     run: Run, passes: list[dict[str, int]], one: Callable[[Kill, Result], None], wanted: Set[str]
 ) -> Result:
-    """Each point as often as every other; its pass and the life by chance, among those that come to it. A `wanted`
+    """Kills at each point equally often, in a random pass of a random life among those that come to it. A `wanted`
     point that no life comes to is wrong."""
     points = sorted(set().union(*passes))
     number = len(points) * (EACH_QUICK if run.quick else EACH)

@@ -1,7 +1,7 @@
-"""A process that lives dangerously: it appends, rolls, flushes, retains, truncates and deletes, and is killed in it.
+"""A process that appends, rolls, flushes, applies retention, truncates and deletes, and is killed meanwhile.
 
-It is forked from a warmed parent, which takes milliseconds. What it was about to do and what was acknowledged goes
-through a pipe, one JSON line each, so that nothing is lost with it. The parent opens what is left, and judges.
+It is forked from a warmed parent, which takes milliseconds. It writes what it is about to do, and what was
+acknowledged, into a pipe, one JSON line each, so that nothing is lost with it. The parent opens the log and judges it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ Say = Callable[[list[object]], None]
 
 
 def config_for(topic: str) -> TopicConfig:
-    """`held`: consumers see only what has been flushed; both: small segments, records of a minute."""
+    """Returns a topic's configuration: small segments, retention of a minute. `held`: consumers see only flushed
+    records."""
     return TopicConfig.model_validate(
         {"segment_bytes": 2_500, "index_interval_bytes": 300, "retention_ms": RETENTION_MS, "max_message_bytes": 2_000,
          "file_delete_delay_ms": 3_000, **({"flush_messages": 15} if topic == "held" else {})},
@@ -44,12 +45,12 @@ def config_for(topic: str) -> TopicConfig:
 
 
 def mark(data: bytes | bytearray) -> str:
-    """A batch as it is stored, but for its offset and epoch."""
+    """Returns a hash of a batch, without its offset and epoch."""
     return blake2b(data[16:], digest_size=12).hexdigest()
 
 
 class Life:
-    """Three times: open, work, and stop in order or not. Everything by `chance`."""
+    """Opens, works and stops three times, in order or not, at random."""
 
     def __init__(self, folder: Path, chance: random.Random, say: Say) -> None:
         self.folder, self.chance, self.say = folder, chance, say
@@ -108,13 +109,13 @@ class Life:
         at = self.chance.randint(max(log.log_start_offset, log.log_end_offset - 20), log.log_end_offset)
         if at < log.log_end_offset:
             self.say(["truncate", str(tp), at])
-            self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers whose batches went begin anew
+            self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers of truncated batches start over
             log.truncate_to(at)
 
 
 @dataclass
 class Kept:
-    """An acknowledged batch that must be there. `batch` is as it was stored."""
+    """An acknowledged batch that must be in the log. `batch` is as it was stored."""
 
     last: int
     mark: str
@@ -124,7 +125,7 @@ class Kept:
 
 @dataclass
 class Account:
-    """What the dead one said."""
+    """What the killed process wrote into the pipe."""
 
     sent: dict[str, set[str]] = field(default_factory=lambda: {str(tp): set() for tp in PARTITIONS})
     kept: dict[str, dict[int, Kept]] = field(default_factory=lambda: {str(tp): {} for tp in PARTITIONS})
@@ -153,20 +154,20 @@ class Account:
                 self.passed = said[0]
 
     def must_be_there(self, tp: str) -> dict[int, Kept]:
-        """Less what retention was allowed to take."""
+        """Returns the kept batches, without those that retention may have deleted."""
         return {b: k for b, k in self.kept[tp].items() if self.judged_ms - k.newest_ms <= RETENTION_MS}
 
 
 def fork_life(folder: Path, chance: random.Random, rules: str) -> tuple[Account, bool]:
-    """Run one life with these fault rules; its account, and whether it was killed."""
+    """Runs one life with these fault rules; returns its account, and whether it was killed."""
     account = Account()
     killed = fork(lambda say: Life(folder, chance, say).live(), rules, account.hear)
     return account, killed
 
 
 def fork(work: Callable[[Say], None], rules: str, hear: Callable[[bytes], None]) -> bool:
-    """`work` in a forked process with these fault rules. `hear` gets each line that it says, and at its end
-    `["passed", {point: how often}]`. Whether it was killed; `RuntimeError` where it ended in another way."""
+    """Runs `work` in a forked process with these fault rules and returns whether it was killed. `hear` gets each line
+    that it writes, and at its end `["passed", {point: how often}]`. `RuntimeError` if it ended in another way."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -204,7 +205,7 @@ def _write(pipe: int, what: list[object]) -> None:
 
 
 def as_stored(kept: Kept, base: int) -> bytearray:
-    """The batch as its producer sends it again."""
+    """Returns the batch as its producer sends it again."""
     batch = bytearray(kept.batch)
     rewrite_base(batch, 0, 0, -1)
     assert BatchHeader.parse(kept.batch).base_offset == base

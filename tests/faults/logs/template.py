@@ -1,7 +1,7 @@
-"""A log directory with known content, to be copied and damaged; and a consumer that says what it is served.
+"""A log directory with known content, to be copied and damaged; and a consumer that reports what it is served.
 
-The consumer does what Kafka's clients do: it fetches whole batches, checks each one's CRC, and believes a batch that
-passes. What it believes is compared, byte by byte, with what was written.
+The consumer does what Kafka's clients do: it fetches whole batches, checks each CRC, and accepts a batch that passes.
+What it accepts is compared, byte by byte, with what was written.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ PRODUCERS = 3
 
 
 def scratch() -> Path | None:
-    """Where small files are cheap: memory, if this machine has a folder in it. A killed process loses nothing there
-    that it would not lose on a disk."""
+    """Returns a folder where small files are cheap: in memory, if this machine has such a folder. A killed process
+    loses nothing there that it would not lose on a disk."""
     memory = Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) else None
 
@@ -72,7 +72,7 @@ class Sequences:
 def make_batch(
     chance: random.Random, codecs: CodecTable, sequences: Sequences | None, label: str, now_ms: int, most: int = 12
 ) -> tuple[bytearray, tuple[int, ...]]:
-    """A batch of up to `most` records, and their timestamps; every value is unique by its label."""
+    """Makes a batch of up to `most` records; returns it with their timestamps. Every value is unique by its label."""
     count = chance.randint(1, most)
     stamps = tuple(now_ms + chance.randint(-500, 500) for _ in range(count))
     rows = [
@@ -147,14 +147,14 @@ class Template:
             shutil.rmtree(target)
 
     def files(self, *endings: str) -> list[Path]:
-        """Relative paths of the files that hold something and whose names end so, sorted."""
+        """Returns the relative paths of non-empty files with these endings, sorted."""
         found = (p for p in self.folder.rglob("*") if p.is_file() and p.name.endswith(endings) and p.stat().st_size)
         return sorted(p.relative_to(self.folder) for p in found)
 
 
 @dataclass
 class Served:
-    """What a consumer was served of one partition. `seen`: whole and right, by base offset."""
+    """What a consumer was served of one partition. `seen`: complete and right batches, by base offset."""
 
     seen: set[int] = field(default_factory=set)
     detected: list[str] = field(default_factory=list)
@@ -162,7 +162,7 @@ class Served:
 
 
 def consume(log: PartitionLog, written: list[Written], *, max_bytes: int = 3_000) -> Served:
-    """Read all of `written` as a consumer. Behind something damaged it goes on with the next batch that was written."""
+    """Reads all of `written` as a consumer. After damage it continues with the next batch that was written."""
     served = Served()
     by_base = {w.base: w for w in written}
     starts = [w.base for w in written]
@@ -175,18 +175,18 @@ def consume(log: PartitionLog, written: list[Written], *, max_bytes: int = 3_000
 
 
 def fetch_once(log: PartitionLog, at: int, written: list[Written], *, max_bytes: int = 3_000) -> Served:
-    """What one fetch at any offset gives."""
+    """Does one fetch at any offset."""
     served = Served()
     _fetch(log, at, max_bytes, {w.base: w for w in written}, served)
     return served
 
 
 def _fetch(log: PartitionLog, at: int, max_bytes: int, by_base: dict[int, Written], served: Served) -> int:
-    """One fetch; the offset to go on with, `at` where nothing came of it."""
+    """Does one fetch; returns the offset to continue with, `at` if nothing came."""
     try:
         data = log.read(at, max_bytes, isolation=ReadIsolation.LOG_END).data
     except OffsetOutOfRangeError as error:
-        served.detected.append(str(error))  # only right where opening the log said that it was cut
+        served.detected.append(str(error))  # only right if opening the log reported a truncation
         return at
     except KlammError as error:
         served.detected.append(str(error))
@@ -214,7 +214,7 @@ def _fetch(log: PartitionLog, at: int, max_bytes: int, by_base: dict[int, Writte
 
 
 def truth_by_time(written: list[Written], timestamp_ms: int) -> tuple[int, int] | None:
-    """Timestamp and offset of the first record of that time or later."""
+    """Returns timestamp and offset of the first record of that time or later."""
     for w in written:
         for i, stamp in enumerate(w.stamps):
             if stamp >= timestamp_ms:
@@ -224,7 +224,7 @@ def truth_by_time(written: list[Written], timestamp_ms: int) -> tuple[int, int] 
 
 @contextmanager
 def closing(manager: LogManager) -> Iterator[LogManager]:
-    """The manager, let go as by a crash at the end."""
+    """Yields the manager, and drops it at the end as a crash would."""
     try:
         yield manager
     finally:
@@ -233,14 +233,14 @@ def closing(manager: LogManager) -> Iterator[LogManager]:
 
 
 def partition_of(path: Path) -> TopicPartition:
-    """Of a file in a partition's directory."""
+    """Returns the partition of a file in its directory."""
     tp = parse_directory(path.parent.name)
     assert tp is not None, path
     return tp
 
 
 def check_appends(injection: object, log: PartitionLog, result: Result) -> None:
-    """The log takes a new batch at its end and serves it."""
+    """Checks that the log accepts a new batch at its end and serves it."""
     batch, stamps = make_batch(random.Random(0), CODECS, None, "new", START_MS)
     try:
         at = log.append(batch, leader_epoch=99)

@@ -1,4 +1,4 @@
-"""Frames that nobody should send, at real brokers: each is answered or closes its connection, nothing else."""
+"""Sends invalid frames to real brokers: each must be answered or close its connection, and nothing else."""
 
 from __future__ import annotations
 
@@ -15,23 +15,25 @@ from klammtest.wire import WireClient
 from peers.swarm import Shot, Swarm
 
 MOST_MEMORY = 400 * 2**20
-"""Bytes that a broker may have held at any time; it has about 70 MB when it has started."""
+"""Peak memory that a broker may have, in bytes; it has about 70 MB when it has started."""
 _UNEXPECTED = re.compile(rb" ERROR |Traceback|unexpected ")
 _PEAK = re.compile(r"VmHWM:\s+(\d+) kB")
 
 
 @dataclass
 class Bombardment:
-    """Sends frames to brokers of one kind, which share them, and counts into `result`."""
+    """Sends frames to several brokers of one kind and counts into `result`."""
 
     brokers: Sequence[RunningBroker]
     result: Result
     most_memory: int = MOST_MEMORY
 
     def send(self, shots: Iterable[Shot], limit_s: float) -> None:
-        """All of them, or as many as can be sent in this time while the brokers live."""
+        """Sends all shots, or as many as this time allows while the brokers live."""
         for broker in self.brokers:
-            Path(f"/proc/{broker.pid}/clear_refs").write_text("5")  # its peak is counted from here: starting takes more
+            Path(f"/proc/{broker.pid}/clear_refs").write_text(
+                "5"
+            )  # the start needs more: the peak is measured from here
         ends = time.monotonic() + limit_s
         swarm = Swarm([("127.0.0.1", broker.port) for broker in self.brokers], self._hear)
         try:
@@ -44,7 +46,7 @@ class Bombardment:
         self.result.count(outcome)
 
     def finish(self) -> None:
-        """Each broker lives, serves, has said nothing but refusals and never held more memory than it may."""
+        """Checks that each broker lives, serves, has logged nothing but refusals, and kept its memory limit."""
         for broker in self.brokers:
             if not _lives(broker):
                 self.result.wrong("the end", f"the broker has died: {broker.log()[-1_000:]}")

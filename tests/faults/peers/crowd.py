@@ -1,11 +1,11 @@
-"""A crowd at a broker's door, in a process of its own: peers of one kind, from several loopback addresses.
+"""A crowd of connections to a broker, in its own process: peers of one kind, from several loopback addresses.
 
 `python crowd.py JSON` (a `Crowd`) prints `there N` once N connections are open, and its counts as JSON when its
-standard input ends. A peer that the broker closes comes again, as an attacker's would; an idle or half-open one does
+standard input ends. A peer that the broker closes connects again, as an attacker would; an idle or half-open one does
 not.
 
-A peer that vanished without a FIN is one whose process was stopped (SIGSTOP) by whoever started it: the broker sees the
-same, a connection on which nothing is read or written ever again.
+A peer that vanished without a FIN is simulated by stopping its process (SIGSTOP): the broker sees the same, a
+connection on which nothing is read or written any more.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from klamm.core.protocol.headers import request_frame
 from klammtest.requests import fetch_fields
 
 AT_ONCE = 256
-"""Connections under way at a time: a burst, but none that the system's own queue would drop."""
+"""Connects in progress at a time: a burst, but small enough for the kernel's queue."""
 IDLE, HALF_OPEN, SLOW_READER, SLOW_LORIS = "idle", "half-open", "slow-reader", "slow-loris"
 _BIND_ADDRESS_NO_PORT = 24
-_SLICES = 20  # of a second; in each it is the turn of as many peers
+_SLICES = 20  # slices of a second; each slice serves the same number of peers
 _RETRY_S = 1.0
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """What to do where. `fetch_bytes` is what a slow reader asks for, five times over."""
+    """The peers to make. `fetch_bytes` is what a slow reader asks for, five times."""
 
     kind: str
     host: str
@@ -106,7 +106,7 @@ class Crowding:
             self._connecting -= 1
             peer.connected = True
             self.counts["connected"] += 1
-            # a slow reader is told of nothing: it reads when it is its turn
+            # a slow reader waits for no event: it reads in its slice
             wanted = select.EPOLLRDHUP if self.crowd.kind == SLOW_READER else select.EPOLLIN
             self._poll.modify(peer.wire.fileno(), wanted)
             self._begin(peer)
@@ -158,7 +158,7 @@ class Crowding:
 
 
 def opening(crowd: Crowd, number: int) -> bytes:
-    """The first bytes that this peer sends, or all that it ever will."""
+    """Returns the first bytes that this peer sends, for some the only ones."""
     match crowd.kind:
         case "idle":
             return _request(ApiKey.API_VERSIONS, 0) if number % 3 == 0 else b""
@@ -185,7 +185,7 @@ def _request(api: ApiKey, version: int, **fields: object) -> bytes:
 
 
 def all_descriptors() -> None:
-    """As many as the system allows."""
+    """Raises the limit of open files to the highest that the system allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 

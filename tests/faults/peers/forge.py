@@ -1,6 +1,6 @@
-"""Messages made by schema as bytes, with the place of every length in them: so that each length can be made to lie.
+"""Messages made from their schema, with the position of every length, so that each length can be falsified.
 
-The same kio classes give the shape that the broker reads by; nothing here goes through a writer, which would refuse.
+The kio classes give the same shape that the broker reads by; no writer is used, since it would refuse false values.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIES_OF_VARINT = (
 
 @dataclass(frozen=True, slots=True)
 class Length:
-    """One length or count in a message: `size` bytes at `at`; 0 stands for a varint of one byte."""
+    """A length or count in a message: `size` bytes at `at`; size 0 is a varint of one byte."""
 
     at: int
     size: int
@@ -46,25 +46,25 @@ class Length:
 
 @dataclass(slots=True)
 class Forged:
-    """A well-formed message: its bytes, and where its lengths are."""
+    """A well-formed message: its bytes, and the positions of its lengths."""
 
     data: bytearray = field(default_factory=bytearray)
     lengths: list[Length] = field(default_factory=list)
 
     def length(self, value: int, flexible: bool, size: int) -> None:
-        """Write a length, one more in a flexible message; `size` of the fixed kind."""
+        """Writes a length, plus one in a flexible message; `size` is that of the fixed kind."""
         self.lengths.append(Length(len(self.data), 0 if flexible else size))
         self.data += write_uvarint(value + 1) if flexible else struct.pack({2: ">h", 4: ">i"}[size], value)
 
     def lied(self) -> Iterator[bytes]:
-        """The message with one length at a time replaced."""
+        """Yields the message with one length replaced, for each length."""
         for length in self.lengths:
             for lie in length.lies():
                 yield bytes(self.data[: length.at]) + lie + bytes(self.data[length.at + max(length.size, 1) :])
 
 
 def requests() -> Iterator[tuple[ApiKey, int]]:
-    """Every API and version that is served."""
+    """Yields every API and version that is served."""
     for api, (low, high) in SERVED.items():
         for version in range(low, high + 1):
             yield api, version
@@ -75,7 +75,8 @@ def forge_request(api: ApiKey, version: int, chance: random.Random) -> Forged:
 
 
 def forge(root: type[Any], chance: random.Random) -> Forged:
-    """A message of this kio class with one or two elements in every array, and sometimes tags, known and unknown."""
+    """Makes a message of this kio class with one or two elements in every array, and sometimes tags, known and
+    unknown."""
     forged = Forged()
     _entity(forged, root, chance)
     return forged
@@ -111,7 +112,7 @@ def _tag(forged: Forged, number: int, inner: Forged) -> None:
     forged.data += write_uvarint(number)
     forged.lengths.append(Length(len(forged.data), 0))
     size = write_uvarint(len(inner.data))
-    if len(size) > 1:  # a length of several bytes is not lied about: `lied` replaces one
+    if len(size) > 1:  # a length of several bytes is not falsified: `lied` replaces one byte
         forged.lengths.pop()
     forged.data += size
     begin = len(forged.data)
@@ -146,7 +147,7 @@ def _scalar(forged: Forged, kafka_type: str, flexible: bool, chance: random.Rand
         forged.data += struct.pack(">d", chance.random())
     elif size == 16:
         forged.data += chance.randbytes(16)
-    else:  # small numbers: a time to wait is one too
+    else:  # small numbers: some are times to wait
         forged.data += chance.choice((0, 1, 2, 60)).to_bytes(size, "big")
 
 

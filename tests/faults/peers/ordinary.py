@@ -1,4 +1,4 @@
-"""One ordinary client: it produces and fetches at a fixed modest rate, and looks at the clock."""
+"""One ordinary client: it produces and fetches at a fixed modest rate and measures the latency."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ from klammtest.requests import batch, fetch, metadata, produce
 from klammtest.wire import WireClient
 
 SIZE = 1_000
-_DOORS_EVERY = 25  # pairs of requests to a new connection
+_CONNECT_EVERY = 25  # pairs of requests for each new connection
 
 
 @dataclass
 class Latencies:
-    """In seconds: of requests on the client's connection, and of connecting anew until the first answer."""
+    """Latencies in seconds: of requests on the client's connection, and of new connections until their first
+    response."""
 
     requests: list[float] = field(default_factory=list)
-    doors: list[float] = field(default_factory=list)
+    connects: list[float] = field(default_factory=list)
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """The nearest-rank quantile; 0 where there is nothing."""
+    """Returns the nearest-rank quantile; 0 if there are no values."""
     return sorted(values)[max(math.ceil(part * len(values)) - 1, 0)] if values else 0.0
 
 
 def now_ms() -> int:
-    """Records of today: those of a fixed day would be deleted for their age."""
+    """Returns the current time: records of a fixed day would be deleted for their age."""
     return time.time_ns() // 1_000_000
 
 
 @dataclass
 class Ordinary:
-    """A request is late by how long it took from when it was due, so that one long stop counts for all that it held up.
+    """A client whose latencies count from the time a request was due, so that one long stop counts for all requests
+    that it delayed.
 
-    `values` are the numbers that were acknowledged, by their offset.
+    `values` are the acknowledged numbers by offset.
     """
 
     bootstrap: str
@@ -54,14 +56,14 @@ class Ordinary:
         self._wire = WireClient(self.bootstrap)
 
     def go_on(self, phase: str, until: Callable[[int], bool]) -> Latencies:
-        """A Produce and a Fetch of what it wrote, over and over, until `until(pairs so far)`."""
+        """Produces and fetches what it produced, again and again, until `until(pairs so far)`."""
         found = Latencies()
         began, pairs = time.monotonic(), 0
         while not until(pairs):
             due = began + pairs / self.pairs_per_s
             time.sleep(max(due - time.monotonic(), 0.0))
             try:
-                self._pair(phase, due, found, knock=pairs % _DOORS_EVERY == 0)
+                self._pair(phase, due, found, connect=pairs % _CONNECT_EVERY == 0)
             except (OSError, AssertionError) as error:
                 self.result.wrong(phase, f"no answer: {type(error).__name__} {error}")
                 self._wire.close()
@@ -69,15 +71,15 @@ class Ordinary:
             pairs += 1
         return found
 
-    def _pair(self, phase: str, due: float, found: Latencies, *, knock: bool) -> None:
+    def _pair(self, phase: str, due: float, found: Latencies, *, connect: bool) -> None:
         offset = self._produce(phase)
         between = time.monotonic()
         self._fetch(phase, offset)
         done = time.monotonic()
         found.requests += [between - due, done - between]
-        if knock:
-            self._knock()
-            found.doors.append(time.monotonic() - done)
+        if connect:
+            self._connect()
+            found.connects.append(time.monotonic() - done)
 
     def _produce(self, phase: str) -> int:
         self._sent += 1
@@ -97,7 +99,7 @@ class Ordinary:
         self._compare(phase, bytes(answer.records or b""), {offset})
 
     def _compare(self, at: str, data: bytes, wanted: set[int]) -> int:
-        """What was fetched with what was sent; the offset behind it."""
+        """Compares what was fetched with what was sent; returns the offset behind it."""
         codecs, found = CodecTable(()), {}
         behind = -1
         for position, header in iter_headers(data):
@@ -111,12 +113,12 @@ class Ordinary:
             self.result.lose(at, f"offset {offset} was acknowledged and is not there")
         return behind
 
-    def _knock(self) -> None:
+    def _connect(self) -> None:
         with WireClient(self.bootstrap) as wire:
             metadata(wire, [self.topic])
 
     def read_all(self) -> None:
-        """Everything that was acknowledged is there, as it was written."""
+        """Checks that everything acknowledged is in the log, as it was written."""
         offset, end = 0, max(self.values, default=-1) + 1
         while offset < end:
             answer = fetch(self._wire, self.topic, offset)

@@ -1,4 +1,4 @@
-"""What real clients send: their requests, recorded by a proxy that carries them to a broker."""
+"""Requests of real clients, recorded by a proxy in front of a broker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LARGEST = 1 << 16
 
 
 class Recorder:
-    """A proxy; `frames` are the distinct requests that passed, without their lengths."""
+    """A recording proxy; `frames` are the distinct requests that passed, without their lengths."""
 
     def __init__(self, port: int, broker_port: int) -> None:
         self.frames: list[bytes] = []
@@ -60,7 +60,7 @@ def closing(client: Any) -> Iterator[Any]:
 
 
 def use_clients(bootstrap: str) -> None:
-    """confluent-kafka (librdkafka) and kafka-python produce, consume as a group, and ask what admins ask."""
+    """Lets confluent-kafka (librdkafka) and kafka-python produce, consume as a group, and ask what admins ask."""
     _confluent(bootstrap)
     _kafka_python(bootstrap)
 

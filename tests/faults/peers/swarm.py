@@ -1,8 +1,8 @@
-"""Many connections that send frames nobody should send, several at once on each; one thread, which waits for no one.
+"""Many connections that send invalid frames, several in flight on each; one thread, which never blocks.
 
-Behind every frame goes a request that must be answered where the connection lives on, so that it is known of each frame
-what it did: *answered*, *closed* the connection, or *slow* (an answer that waits on purpose). What lay behind a frame
-that closed its connection is sent again on a new one: each frame is counted once, and was seen by the broker.
+Behind every frame goes a request that must be answered if the connection survives. So each frame's effect is known:
+*answered*, *closed* the connection, or *slow* (a response that is delayed on purpose). Frames behind one that closed
+its connection are sent again on a new one: each frame is counted once, and was seen by the broker.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, _MARK, None, b"")
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A frame with its length. `alone`: its length lies: nothing is under way in front of it, and nothing behind."""
+    """A frame with its length. `alone`: its length is false, so nothing may be in flight before or behind it."""
 
     number: int
     frame: bytes
@@ -45,12 +45,12 @@ class Shot:
 
 @dataclass(slots=True)
 class Lane:
-    """One connection after the other to one broker."""
+    """Successive connections to one broker."""
 
     address: tuple[str, int]
     wire: socket.socket | None = None
-    waiting: deque[Shot] = field(default_factory=deque)  # sent; the first is the next to be answered
-    again: deque[Shot] = field(default_factory=deque)  # to be sent once more, before any other
+    waiting: deque[Shot] = field(default_factory=deque)  # in flight; the first one is answered next
+    again: deque[Shot] = field(default_factory=deque)  # to be sent again, before any other
     unsent: bytearray = field(default_factory=bytearray)
     received: bytearray = field(default_factory=bytearray)
     moved: float = 0.0
@@ -58,7 +58,7 @@ class Lane:
     ending: bool = False
 
     def marks(self) -> Iterator[int]:
-        """The correlation ids of the whole answers that have come."""
+        """Returns the correlation ids of the complete responses received."""
         position, data = 0, self.received
         while len(data) - position >= 8:
             size, mark = struct.unpack_from(">ii", data, position)
@@ -70,7 +70,7 @@ class Lane:
 
 
 class Swarm:
-    """`tell` hears what each shot did. `address`: of one broker, or of several that share the shots."""
+    """`tell` is called with the effect of each shot. `address`: of one broker, or of several that share the shots."""
 
     def __init__(self, addresses: Iterable[tuple[str, int]], tell: Callable[[Shot, str], None]) -> None:
         self._tell = tell
@@ -80,8 +80,8 @@ class Swarm:
         self._shots: Iterator[Shot] = iter(())
 
     def send(self, shots: Iterable[Shot], go_on: Callable[[], bool] = lambda: True) -> None:
-        """All of them, or as many as could be sent while `go_on` (asked ten times a second); `OSError` where a broker
-        takes no connection."""
+        """Sends all shots, or as many as possible while `go_on` (asked ten times a second); `OSError` if a broker
+        accepts no connection."""
         self._shots = iter(shots)
         try:
             for lane in self._lanes:
@@ -105,12 +105,12 @@ class Swarm:
                 self._hang_up(lane)
 
     def _fill(self, lane: Lane) -> None:
-        """Have enough under way, on a connection that lives; without any more to send it ends."""
+        """Keeps enough shots in flight, on a live connection; without further shots the connection ends."""
         while len(lane.waiting) < PIPELINED and not lane.ending:
             shot = lane.again.popleft() if lane.again else next(self._shots, None)
             if shot is None:
                 break
-            if shot.alone and lane.waiting:  # the broker would close for it before it handles those in front
+            if shot.alone and lane.waiting:  # the broker would close the connection before it handles those in front
                 lane.again.appendleft(shot)
                 break
             lane.waiting.append(shot)
@@ -133,14 +133,14 @@ class Swarm:
         try:
             while lane.unsent:
                 del lane.unsent[: lane.wire.send(lane.unsent)]
-            if lane.ending:  # the broker gives up waiting for the rest of it
+            if lane.ending:  # the broker stops waiting for the rest of it
                 lane.wire.shutdown(socket.SHUT_WR)
         except BlockingIOError:
             self._selector.modify(lane.wire, selectors.EVENT_READ | selectors.EVENT_WRITE, lane)
             lane.blocked = True
             return
         except OSError:
-            lane.unsent.clear()  # closed: reading says so, behind what was answered before
+            lane.unsent.clear()  # closed: reading returns the earlier responses first
         if lane.blocked:
             self._selector.modify(lane.wire, selectors.EVENT_READ, lane)
             lane.blocked = False
@@ -162,7 +162,7 @@ class Swarm:
         if not piece:
             self._over(lane, "closed")
         elif len(lane.waiting) <= PIPELINED // 2:
-            if lane.ending and not lane.waiting:  # its length did not lie after all
+            if lane.ending and not lane.waiting:  # its length was right after all
                 self._hang_up(lane)
             self._fill(lane)
 
@@ -172,7 +172,7 @@ class Swarm:
                 self._over(lane, "slow")
 
     def _over(self, lane: Lane, outcome: str) -> None:
-        """The first of those under way did this; the others go on a new connection."""
+        """Reports the effect of the first shot in flight; the others are sent again on a new connection."""
         if lane.waiting:
             self._tell(lane.waiting.popleft(), outcome)
         lane.again.extendleft(reversed(lane.waiting))

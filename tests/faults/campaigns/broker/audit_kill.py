@@ -1,8 +1,7 @@
-"""Audited producers are killed at any time, and by chance the log loses its end: what does the audit say then?
+"""Audited producers are killed at any time, and sometimes the log loses its end; the audit's report is checked.
 
-Each injection has a topic of its own. A first producer, which ends in order, counts in the windows of a day long ago;
-the victim counts in windows of now. What was acknowledged to the victim it has written to a file; what is stored is
-read from the log.
+Each injection has its own topic. A first producer, which ends in order, counts in the windows of a past day; the victim
+counts in current windows. The victim writes what was acknowledged to a file; what is stored is read from the log.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ WINDOW_MS = 60_000
 LATENESS_MS = 300_000
 INTERVAL_MS = 400
 OTHERS = 20
-"""Records of the producer that is not killed, two of them in each of its windows."""
+"""Number of records of the producer that is not killed, two in each of its windows."""
 LIMIT_S = 60.0
 VICTIM = """
 import random, sys, time
@@ -56,7 +55,7 @@ with Producer(config) as producer:
         if value - 1000 == int(idle):
             time.sleep(3600)
 """
-"""Each record is a batch, acknowledged before the next one is sent. After `idle` of them it sends nothing more."""
+"""Sends records of one batch each, waiting for each acknowledgement; after `idle` of them it sends nothing more."""
 DAMAGES = ("none", "to what was told", "below it", "above it")
 
 
@@ -137,7 +136,7 @@ class _Round:
         return ClusterClient(self._broker.bootstrap, codecs=self._settings.codec_table())
 
     def _victim(self) -> list[_Acknowledged]:
-        """Starts it, kills it, and returns what was acknowledged to it."""
+        """Starts the victim, kills it, and returns what was acknowledged to it."""
         idle = self._chance.choice((-1, -1, self._chance.randint(0, 40)))
         command = [sys.executable, "-c", VICTIM, str(self._broker.config_path), self._topic, str(self._i), str(idle)]
         with self._output.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT) as victim:
@@ -153,16 +152,16 @@ class _Round:
         return [_Acknowledged(*map(int, line.split())) for line in self._lines()]
 
     def _lines(self) -> list[str]:
-        """Those that are whole."""
+        """Returns the complete lines."""
         return self._output.read_text().splitlines()[: self._output.read_bytes().count(b"\n")]
 
     def _told(self, client: ClusterClient) -> int:
-        """How many records of the topic all producers have told."""
+        """Returns how many records of the topic the producers' events count."""
         events = read_audit_log(client, audit_config(self._settings).topic).events
         return sum(w.records for e in events if e.topic == self._topic and e.tier == PRODUCER for w in e.windows)
 
     def _cut(self, told: int) -> None:
-        """The log ends with the record `told`, or below or above it."""
+        """Truncates the log at the record `told`, below it or above it."""
         by = {"to what was told": 0, "below it": -self._chance.randint(1, 5), "above it": self._chance.randint(1, 5)}
         keep = max(told + by[self._damage], OTHERS)
         (segment,) = (self._broker.log_dir / f"{self._topic}-0").glob("*.log")
@@ -182,7 +181,7 @@ class _Round:
         states: dict[int, State] = {}
 
         def settled() -> bool:
-            """The broker has counted what is stored, but for windows in which it says that something is wrong."""
+            """Whether the broker tier has counted what is stored, except in windows that it reports as wrong."""
             nonlocal answer, states
             answer = self._ask()
             states = {window.start_ms: _state(window) for window in answer.windows}
@@ -221,13 +220,13 @@ def _window(stamp_ms: int) -> int:
 
 
 def _counted(answer: TopicAudit) -> Counter[int]:
-    """The broker tier's records by window."""
+    """Returns the broker tier's records by window."""
     cells = {w.start_ms: c.records for w in answer.windows for tier, c in w.cells.items() if tier.tier == "broker"}
     return Counter({start: records for start, records in cells.items() if records})
 
 
 def _state(window: WindowAudit) -> State:
-    """The worst of its cells."""
+    """Returns the worst state of its cells."""
     order = list(State)
     return max((cell.state for cell in window.cells.values()), key=order.index)
 

@@ -54,7 +54,7 @@ class ClockJumpProcess:
         ) as broker:
             for i, chance in run.injections(2, rounds):
                 _round(i, chance, broker, clock, values, acknowledged, total, plant=run.plant)
-            broker.stop()  # in order, so that libfaketime takes what it shares out of memory
+            broker.stop()  # in order, so that libfaketime removes its shared memory
         total.acknowledged = len(acknowledged)
         return total
 
@@ -73,7 +73,7 @@ def _round(
     set_clock(clock, "+10d" if plant else chance.choice([jump for jump in JUMPS if jump != now]))
     total.injected += 1
     sent(chance.randint(5, 15))
-    time.sleep(CHECKS * CHECK_MS / 1_000)  # for retention to look, which nothing outside of the broker tells
+    time.sleep(CHECKS * CHECK_MS / 1_000)  # time for a retention check, which cannot be observed
     if chance.random() < 0.3:
         broker.restart()
         total.count("restarts")
@@ -87,7 +87,7 @@ def _round(
 
 
 def _look_up(i: int, bootstrap: str, total: Result) -> None:
-    """The time of some minutes ago, the true one."""
+    """Looks up a time some minutes ago, by the true clock."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "faults", "log_level": 2})
     try:
         then = int(time.time() * 1_000) - 60_000

@@ -23,12 +23,12 @@ TOPIC, KEPT = "gone", "kept"
 GROUPS = [f"group-{n}" for n in range(3)]
 STORES = ("coordination", "topic")
 POINTS = ("topics.deleted", "topics.forgotten", "")
-"""Where it dies; the last is anywhere, up to `LATEST_S` after the request was sent."""
+"""Where the broker dies; the last is a random time, up to `LATEST_S` after the request was sent."""
 LATEST_S = 0.03
 VERSION = 5
 DEATH_S = 60.0
 PLANT_S = 3.0
-"""How long it is waited for what a planted broker never does."""
+"""How long the campaign waits for what a planted broker never does."""
 ROUNDS = 6
 
 
@@ -102,7 +102,7 @@ class _Round:
             self._again(wire)
 
     def _untouched(self) -> None:
-        """The kill came first: all is as it was."""
+        """The kill came before the deletion: checks that nothing has changed."""
         if values_in(self._broker.bootstrap, TOPIC) != list(range(self._count)):
             self._total.lose(self._i, "the topic is there and its records are not")
         for group, found in self._offsets(TOPIC).items():
@@ -110,7 +110,7 @@ class _Round:
                 self._total.lose(self._i, f"the topic is there; {group} has {found} of {self._count} as its offset")
 
     def _again(self, wire: WireClient) -> None:
-        """Creates the topic again, by chance before the rest of the deletion is done; it is a new one to all."""
+        """Creates the topic again, sometimes before its deletion is finished; it must be a new topic for all."""
         early = self._chance.random() < 0.5
         finished = early or self._finished()
         create_topic(wire, TOPIC)
@@ -146,7 +146,7 @@ class _Round:
             self._total.wrong(self._i, f"the broker refuses records: {answer.error_code.name}")
 
     def _offsets(self, topic: str) -> dict[str, int | None]:
-        """What the store itself has of each group, whatever a broker would answer."""
+        """Returns the stored offsets of each group, read from the store itself."""
         found = {group: stored_in(self._tree, self._store, group) for group in GROUPS}
         return {
             group: next((o.offset for tp, o in offsets.items() if tp.topic == topic), None)
@@ -155,7 +155,7 @@ class _Round:
 
 
 def _commit(wire: WireClient, topic: str, offset: int) -> None:
-    """By every group; a broker that has just started reads its groups first."""
+    """Commits by every group; a broker that has just started loads its groups first."""
 
     def stored(group: str) -> bool:
         return set(commit(wire, group, {(topic, 0): offset}).values()) == {ErrorCode.none}

@@ -1,4 +1,4 @@
-"""The disk is full for a while: a real broker on a small file system, filled up and freed again and again."""
+"""A real broker runs on a small file system that is filled and freed again and again."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _send(broker: RunningBroker, values: count[int], size: int) -> list[tuple[in
 
 
 def _fill(path: Path, leave: int) -> None:
-    """Write until the disk is full, then give back `leave` bytes, so that it is full amid the next records."""
+    """Writes until the disk is full, then frees `leave` bytes, so that it is full in the middle of the next records."""
     with path.open("wb", buffering=0) as file:
         try:
             while file.write(b"\0" * 65_536):

@@ -1,4 +1,4 @@
-"""fsync fails in a real broker by the kernel's answer: strace makes it EIO, then lets go of the broker again."""
+"""fsync fails in a real broker: strace makes the system call return EIO, then detaches from the broker."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _round(
     acknowledged: dict[str, list[int]], total: Result, *, plant: bool,
 ) -> None:  # fmt: skip
     def sent(topic: str, number: int) -> list[str]:
-        """The errors of so many records."""
+        """Sends `count` records and returns their errors."""
         became = send(broker.bootstrap, topic, [next(values) for _ in range(number)], size=SIZE, timeout_ms=20_000)
         acknowledged[topic] += [value for value, error in became.items() if not error]
         if plant and topic == FAILING:
@@ -81,7 +81,7 @@ def _round(
 
 @contextmanager
 def failing_fsync(pid: int, path: Path, nth: int, total: Result, at: int) -> Iterator[None]:
-    """The `nth` fsync of this file from now on fails; those before and behind it go through."""
+    """Makes the `nth` fsync of this file from now on fail, and no other."""
     said = path.parents[2] / "strace.out"
     command = [
         "strace", "-f", "-p", str(pid), "-P", str(path), "-o", str(said),
@@ -103,7 +103,7 @@ def failing_fsync(pid: int, path: Path, nth: int, total: Result, at: int) -> Ite
 
 
 def _wait_attached(pid: int, tracer: subprocess.Popen[str]) -> None:
-    """All of the broker's threads are traced."""
+    """Waits until all threads of the broker are traced."""
     deadline = time.monotonic() + ATTACH_S
     while time.monotonic() < deadline and tracer.poll() is None:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())

@@ -1,8 +1,8 @@
-"""The broker killed with -9 at random moments while Produce requests of a real client are in flight.
+"""The broker is killed with -9 at random moments while Produce requests of a real client are in flight.
 
 With confluent-kafka's idempotent producer and with Klamm's own, acks=all. A proxy in front of the broker counts
-unanswered Produce requests: a kill happens only while at least two are. Afterwards every partition is read back and
-held against what was acknowledged: values, offsets and order.
+unanswered Produce requests: a kill happens only while at least two are in flight. Afterwards every partition is read
+back and compared with what was acknowledged: values, offsets and order.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class KillNine:
     def run(self, run: Run) -> Result:
         rounds, records = (2, 40_000) if run.quick else (10, 500_000)
         with (
-            tempfile.TemporaryDirectory(prefix="klamm-faults-") as folder,  # on a disk: not all of it fits into memory
+            tempfile.TemporaryDirectory(prefix="klamm-faults-") as folder,  # on a disk: the logs do not fit into memory
             proxied_broker(Path(folder)) as (broker, proxy),
         ):
             return Rounds(rounds, records, run.chance("all")).run(self._sender, broker, proxy, plant=run.plant)
@@ -133,7 +133,7 @@ class Rounds:
             cut_last_batch(broker.log_dir / f"{TOPIC}-0")
             broker.restart()
         for events in self.history.partitions.values():
-            # recorded as they were answered; values count up as they were sent
+            # recorded in the order of the responses; values count up as they were sent
             events.sends.sort(key=lambda s: s.value)
         return self._result(check(self.history, read_back(broker.bootstrap)))
 
@@ -151,8 +151,8 @@ class Rounds:
         return result
 
     def _round(self, sender: Sender, broker: RunningBroker, proxy: ProduceProxy, values: Iterator[int]) -> None:
-        """A round's share of records; somewhere among them the broker dies with requests in flight, and comes back.
-        Records go on until it did: a kill waits for a moment with enough in flight."""
+        """Sends a round's share of records; the broker is killed with requests in flight and restarted. Sending
+        continues until that has happened: a kill waits for a moment with enough requests in flight."""
         share = self.records // self.rounds
         kill_after = int(share * self.chance.uniform(0.1, 0.8))
         killer = threading.Thread(target=self._kill, args=(broker, proxy))
@@ -177,7 +177,7 @@ class Rounds:
         deadline = time.monotonic() + ROUND_LIMIT_S / 4
         while proxy.in_flight < IN_FLIGHT:
             if time.monotonic() > deadline:
-                return  # the round then lacks its kill, and the campaign fails for it
+                return  # the round has no kill, so the campaign fails
             time.sleep(0.0002)
         broker.kill()
         self.injected += 1
@@ -185,7 +185,7 @@ class Rounds:
 
 
 def cut_last_batch(partition: Path) -> None:
-    """What `--plant` does: the last whole batch of the newest segment is gone, as if it had never been written."""
+    """`--plant`: removes the last whole batch of the newest segment."""
     segment = [s for s in sorted(partition.glob("*.log")) if s.stat().st_size][-1]
     last = max(position for position, _ in iter_headers(segment.read_bytes()))
     with segment.open("r+b") as file:
@@ -193,7 +193,7 @@ def cut_last_batch(partition: Path) -> None:
 
 
 def read_back(bootstrap: str) -> dict[TopicPartition, list[tuple[int, str | int]]]:
-    """Every partition from its start to its end, by confluent-kafka's consumer."""
+    """Reads every partition from start to end, with confluent-kafka's consumer."""
     from confluent_kafka import Consumer
     from confluent_kafka import TopicPartition as Partition
 

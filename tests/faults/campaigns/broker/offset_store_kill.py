@@ -22,7 +22,7 @@ POINTS = {
     "compaction.swap": FEW, "compaction.swapped": 4, "compaction.remove_old": FEW, "compaction.finish": 4,
     "compaction.finished": 4, "compaction.checkpoint": 4,
 }  # fmt: skip
-"""Fault points, and the last pass of each that is asked for; one that does not come is a plain kill -9."""
+"""Fault points, and the highest pass of each that is asked for; a pass that does not come is a plain kill -9."""
 COMMITS = 400
 DEATH_S = 10.0
 LOADED_S = 60.0
@@ -33,7 +33,7 @@ CLEANING = {"log.cleaner.backoff.ms": 20, "log.cleaner.min.cleanable.ratio": 0.1
 
 @dataclass
 class Committed:
-    """Of one group: the last offset that was acknowledged, and the last that was sent."""
+    """One group: the last offset that was acknowledged, and the last that was sent."""
 
     acknowledged: int = -1
     sent: int = -1
@@ -71,7 +71,7 @@ class OffsetStoreKill:
 
 
 def _round(i: int, chance: random.Random, broker: RunningBroker, groups: Groups, total: Result) -> None:
-    """Commit until the broker dies; then it starts again."""
+    """Commits until the broker dies, then starts it again."""
     point = list(POINTS)[i % len(POINTS)]
     broker.stop()
     broker.environment[VARIABLE] = f"{point}@{chance.randint(1, POINTS[point])}=kill"
@@ -89,7 +89,7 @@ def _round(i: int, chance: random.Random, broker: RunningBroker, groups: Groups,
 
 
 def _commit(i: int, chance: random.Random, broker: RunningBroker, groups: Groups, total: Result) -> bool:
-    """Whether the connection broke."""
+    """Commits once; returns whether the connection broke."""
     try:
         with WireClient(broker.bootstrap) as wire:
             for _ in range(COMMITS):
@@ -102,7 +102,7 @@ def _commit(i: int, chance: random.Random, broker: RunningBroker, groups: Groups
                     total.acknowledged += 1
                 elif error in LOADING:
                     time.sleep(0.05)
-                elif not broker.died(DEATH_S):  # dying, it may say that it cannot store any more
+                elif not broker.died(DEATH_S):  # while it dies, it may answer that it cannot store
                     total.wrong(i, f"a commit is answered with {error.name}")
     except (OSError, AssertionError):
         return True
@@ -126,7 +126,7 @@ def _check(i: int, broker: RunningBroker, groups: Groups, total: Result) -> None
 
 
 def _found(wire: WireClient, group: str) -> Any:
-    """The stored offset; None where none is answered. A broker that has just started reads its groups first."""
+    """Returns the stored offset, None if there is none. A broker that has just started loads its groups first."""
     deadline = time.monotonic() + LOADED_S
     while time.monotonic() < deadline:
         found = stored(wire, group, TOPIC, (0,)).get(0)

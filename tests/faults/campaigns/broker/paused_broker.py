@@ -1,4 +1,5 @@
-"""A broker is stopped (SIGSTOP) past the end of its session; half of the times its id is another's when it wakes."""
+"""A broker is stopped (SIGSTOP) past the end of its session; half of the times another broker has its id when it
+continues."""
 
 from __future__ import annotations
 
@@ -90,7 +91,7 @@ class PausedBroker:
 
 
 def _acknowledged(wire: WireClient) -> list[int]:
-    """Which of the waiting batches are acknowledged, in order, before the connection ends."""
+    """Returns which of the waiting batches are acknowledged, in order, before the connection ends."""
     found = []
     for value in range(1, WAITING + 1):
         frame = wire.receive_frame()

@@ -1,4 +1,4 @@
-"""A coordinator is stopped (SIGSTOP) past its session, its group goes on at another broker, then it wakes."""
+"""A coordinator is stopped (SIGSTOP) past its session, its group continues at another broker, then it continues."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SESSION_MS = 1500
 LIMIT_S = 60.0
 VERSION = 8
 LATE = 3
-"""Commits of the old member that wait in the socket of the sleeping coordinator."""
+"""Number of commits of the old member that wait in the socket of the stopped coordinator."""
 
 
 class PausedCoordinator:
@@ -108,7 +108,7 @@ class PausedCoordinator:
 
 
 def _member(wire: WireClient, group: str) -> Any:
-    """Who has joined and synced; a broker that has just been told of a change may not know yet that it is to."""
+    """Joins and syncs a member; a broker that does not know yet that it is the coordinator is asked again."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -123,7 +123,7 @@ def _member(wire: WireClient, group: str) -> Any:
 
 
 def _knows(broker: RunningBroker, count: int) -> bool:
-    """Whether its image has so many brokers: else it names another coordinator in a moment."""
+    """Whether the broker's metadata image has `count` brokers: with fewer it may name another coordinator soon."""
     with WireClient(broker.bootstrap) as wire:
         return len(metadata(wire, []).brokers) == count
 
@@ -134,7 +134,7 @@ def _coordinator(broker: RunningBroker, group: str) -> int:
 
 
 def _stored(sleeper: RunningBroker, other: RunningBroker, group: str) -> int:
-    """What whoever coordinates the group by now answers."""
+    """Returns the offset that the current coordinator answers."""
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         for broker in (sleeper, other):

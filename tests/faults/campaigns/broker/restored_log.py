@@ -27,7 +27,7 @@ TOPIC = "restored"
 T0 = TopicPartition(TOPIC, 0)
 MOST = 40
 PLANT_S = 10.0
-"""How long it is waited for records that a planted broker hides."""
+"""How long the campaign waits for records that a planted broker hides."""
 
 
 class RestoredLog:
@@ -64,7 +64,7 @@ class _Round:
     ) -> None:
         self._i, self._chance, self._broker, self._total = i, chance, broker, total
         self._patience_s = PLANT_S if plant else PATIENCE_S
-        self._fewest = MOST + 1 if plant else 1  # more than were lost: else the offsets of the lost ones are not there
+        self._fewest = MOST + 1 if plant else 1  # more than were lost, so that the offsets of the lost ones exist again
         self._restored = restored
         self._next = 0
         self._backup = broker.folder / "backup"
@@ -94,7 +94,7 @@ class _Round:
         self._check(loaded)
 
     def _copy(self) -> None:
-        """The backup: of the running broker, or of a stopped one."""
+        """Makes the backup, of the running broker or of a stopped one."""
         stopped = self._chance.random() < 0.5
         if stopped:
             self._broker.stop()
@@ -120,7 +120,7 @@ class _Round:
         self._next = values.stop
 
     def _read(self, consumer: klamm.Consumer[Any, Any], wanted: range) -> None:
-        """All of these; others may come again."""
+        """Reads until all of these values have come; others may come again."""
         left = set(wanted)
 
         def all_seen() -> bool:
@@ -132,7 +132,7 @@ class _Round:
             self._total.lose(self._i, what, len(left))
 
     def _check(self, loaded: Loaded) -> None:
-        """What the next load would do."""
+        """Does the check that the next load would do."""
         refused = ""
         with self._topics() as topics:
             try:

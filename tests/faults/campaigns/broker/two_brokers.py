@@ -1,4 +1,4 @@
-"""A second broker is started on the directory of one that lives."""
+"""A second broker is started on the log directory of a running one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""One bit of what a log keeps beside its segments is another: checkpoints, epochs, producers, whose directory it is."""
+"""One bit is flipped in a file that a log keeps beside its segments: checkpoints, leader epochs, producer states,
+metadata."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _inject(damage: Damage, total: Result) -> None:
             for tp, written in template.content.items():
                 log = manager.logs().get(tp)
                 if log is None or log.topic_id != TOPIC_IDS[tp.topic]:
-                    total.count("set-aside-by-the-broker")  # it knows the topic ids: `LogManager.create` sees this one
+                    total.count("set-aside-by-the-broker")  # `LogManager.create` notices a wrong topic id
                     said.append("another topic's id")
                     continue
                 _check(i, flip, log, written[1:] if damage.plant else written, written, total)
@@ -62,7 +63,8 @@ def _inject(damage: Damage, total: Result) -> None:
 
 
 def _used(template: Template) -> list[Path]:
-    """Of the snapshots only the newest of each partition: an older one is not read unless that one is damaged."""
+    """Returns the files that are read. Of the snapshots that is the newest of each partition; an older one is read only
+    if that is damaged."""
     newest = {path.parent: path for path in template.files(".snapshot")}
     return [
         path for path in template.files(*ENDINGS) if newest.get(path.parent, path) == path or not _is_snapshot(path)

@@ -1,4 +1,4 @@
-"""One bit of an offset or time index is another."""
+"""One bit of an offset index or time index is flipped."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _inject(damage: Damage, total: Result) -> None:
 
 
 def _look_up(i: int, chance: random.Random, manager: LogManager, template: Template, total: Result, shift: int) -> None:
-    """Random offsets and times, before anything has read the log from its start."""
+    """Looks up random offsets and times, before the log is read from its start."""
     for tp, written in template.content.items():
         log = manager.logs()[tp]
         for _ in range(LOOKUPS):

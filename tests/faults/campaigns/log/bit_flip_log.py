@@ -1,4 +1,4 @@
-"""One bit of a segment is another: in what the CRC covers or in the header fields that it does not."""
+"""One bit of a segment is flipped, in what the CRC covers or in the header fields that it does not cover."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logs.flips import Damage, Flip, damage_each, verdict
 from logs.template import Template, closing, consume, open_manager, partition_of
 
 UNCOVERED = CRC_FROM
-"""Bytes of a batch in front of what its CRC covers, the CRC included."""
+"""Number of bytes of a batch up to and including its CRC."""
 
 
 class BitFlipLog:
@@ -60,7 +60,7 @@ def _inject(damage: Damage, total: Result) -> None:
 
 
 def _choose(chance: random.Random, template: Template, *, covered: bool) -> tuple[Flip, int]:
-    """A bit of a segment, and where its batch begins."""
+    """Chooses a bit of a segment; returns it and the position of its batch."""
     path = chance.choice(template.files(".log"))
     starts = [(pos, header.size) for pos, header in iter_headers((template.folder / path).read_bytes())]
     begin, size = chance.choice(starts)

@@ -58,7 +58,7 @@ class ClockJump:
 
 
 def _life(i: int, chance: random.Random, folder: Path, total: Result, days: int) -> None:
-    """True time goes on by minutes; the broker's clock is the true one plus `off`."""
+    """Appends while true time advances by minutes; the broker's clock is the true one plus `off`."""
     true, off = ManualClock(), 0
     clock = ManualClock()
     written: Content = {PLAIN: [], IDEMPOTENT: []}

@@ -1,4 +1,5 @@
-"""The process dies at a step of log compaction: while it writes, syncs, swaps, removes, notes how far it came."""
+"""The process is killed at a step of log compaction: writing, syncing, swapping, removing, or storing the cleaner's
+offset."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ TP = TopicPartition("keyed", 0)
 TOPIC_ID = UUID(int=31)
 SCRIPTS, STEPS, KEYS = 4, 120, 25
 RECOVER = "compaction.recover"
-"""The fault point at the start of a log that was killed amid a swap."""
+"""The fault point at the opening of a log that was killed during a swap."""
 CONFIG = TopicConfig.model_validate(
     {"cleanup_policy": "compact", "segment_bytes": 1_500, "min_cleanable_dirty_ratio": 0.1,
      "delete_retention_ms": 5_000, "max_message_bytes": 1_000, "file_delete_delay_ms": 0},
@@ -56,7 +57,7 @@ class CompactionKill:
             work = Work(kill.folder, run.chance(f"script {kill.script}"))
             total.injected += fork(work, kill.rules, account.hear)
             total.acknowledged += len(account.acknowledged)
-            if kill.point.startswith("compaction"):  # what it left is being put right, and that is killed too
+            if kill.point.startswith("compaction"):  # recovery from the first kill is killed too
                 again = fork(lambda _: _recover(kill.folder), f"{RECOVER}@{kill.nth % 3 + 1}=kill", _ignore)
                 total.count("killed-recovering", again)
             with heard():
@@ -90,7 +91,7 @@ class Account:
 
 
 class Work:
-    """Append by key, now and then compact; stop and start once in between."""
+    """Appends by key, sometimes compacts; stops and starts once in between."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         self.folder, self.chance = folder, chance
@@ -137,7 +138,7 @@ def _recover(folder: Path) -> None:
 
 
 def _ignore(_: bytes) -> None:
-    """What it says was said by the life before it."""
+    """Ignores what a recovery prints: the first life has said it."""
 
 
 def _judge(at: str, account: Account, folder: Path, total: Result) -> None:
@@ -170,7 +171,7 @@ def _compare(at: str, account: Account, log: PartitionLog, total: Result) -> Non
     last = {row[0]: (offset, row) for offset, row in sorted(account.acknowledged.items())}
     latest_stored = {row[0]: offset for offset, row in sorted(stored.items())}
     for key, (offset, row) in last.items():
-        newer = latest_stored.get(key, -1) > offset  # sent, stored, and not acknowledged when the process died
+        newer = latest_stored.get(key, -1) > offset  # sent and stored, but not acknowledged before the kill
         if stored.get(offset) != row and not newer and row[1] is not None:
             total.lose(at, f"the last value of {key}, acknowledged at {offset}, is not there")
         if row[1] is None and not newer and key in latest_stored and latest_stored[key] != offset:

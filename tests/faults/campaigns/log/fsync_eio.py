@@ -1,4 +1,5 @@
-"""fsync fails once. What the kernel kept is then unknown, and its next success says nothing (the fsyncgate of 2018)."""
+"""fsync fails once. What the kernel kept is unknown then, and a later success of fsync proves nothing (the fsyncgate of
+2018)."""
 
 from __future__ import annotations
 
@@ -74,7 +75,7 @@ def _inject(i: int, chance: random.Random, folder: Path, total: Result, *, plant
             _append(chance, manager, chance.choice([PLAIN, IDEMPOTENT]), stored, step, clock)
         _append(chance, manager, PLAIN, stored, 98, clock)
         if logs[PLAIN].log_end_offset == logs[PLAIN].recovery_point:
-            _append(chance, manager, PLAIN, stored, 99, clock)  # a single record: not enough to be flushed at once
+            _append(chance, manager, PLAIN, stored, 99, clock)  # a single record: too little for an immediate flush
         log, flushed = logs[PLAIN], logs[PLAIN].recovery_point
         with failing("files.fsync=EIO"):
             try:
@@ -83,7 +84,7 @@ def _inject(i: int, chance: random.Random, folder: Path, total: Result, *, plant
             except KlammError:
                 total.injected += 1
         if plant:
-            log._closed = None  # what no code may do
+            log._closed = None  # the plant: what no code may do
         _offline(i, chance, manager, stored, flushed, total, clock)
         manager.close()
         if (folder / CLEAN_SHUTDOWN).exists():
@@ -105,7 +106,7 @@ def _offline(
     i: int, chance: random.Random, manager: LogManager, stored: Content, flushed: int,
     total: Result, clock: ManualClock,
 ) -> None:  # fmt: skip
-    """fsync would succeed from here on: the failed partition must not believe it; the other one goes on."""
+    """Later calls of fsync would succeed: the failed partition must stay offline, and the other one must continue."""
     log = manager.logs()[PLAIN]
     if log.offline is None:
         total.wrong(i, "the partition is not offline after its fsync failed")

@@ -1,4 +1,5 @@
-"""The process dies at a write, an fsync, a rename, an unlink or a truncation of the log: at each, again and again."""
+"""The process is killed at a write, an fsync, a rename, an unlink or a truncation of the log, at each of them again and
+again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A segment ends at a random byte, as a crash or a careless copy leaves it."""
+"""A segment is cut at a random byte, as a crash or an incomplete copy leaves it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _choose(template: Template, chance: random.Random) -> Path:
 
 
 def _before(written: list[Written], path: Path, size: int) -> list[Written]:
-    """The batches that lie whole before byte `size` of the segment at `path`."""
+    """Returns the batches that are complete before byte `size` of the segment at `path`."""
     parsed = parse_segment_file(path.name)
     assert parsed is not None
     kept, position = [], 0

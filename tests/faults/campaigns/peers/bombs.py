@@ -1,4 +1,4 @@
-"""Batches that grow beyond measure when they are opened, or that hold another number of records than they say."""
+"""Batches whose decompressed size is huge, or whose record count is false."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Bombs:
                         for name, bomb in bombs:
                             if (
                                 "lz4" not in name or topic != "recompressed"
-                            ):  # stored as it is: the broker does not open it
+                            ):  # stored as it is: the broker does not decompress it
                                 _send(number, wire, topic, name, bomb, result)
             Bombardment([broker], result, MOST_MEMORY).finish()
         return result
@@ -81,7 +81,7 @@ def _bombs(chance: random.Random, *, plant: bool) -> list[tuple[str, bytes]]:
 
 
 def _batch(packed: bytes, codec_id: int, count: int) -> bytes:
-    """A batch with these packed records, whatever is in them."""
+    """Makes a batch with this payload, whatever it holds."""
     data = bytearray(batch(b"x")[:HEADER_SIZE]) + packed
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">h", data, 21, codec_id)

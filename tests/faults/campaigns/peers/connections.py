@@ -1,4 +1,4 @@
-"""A crowd of connections, most of them up to no good, around one ordinary client of a real broker."""
+"""A crowd of connections, most of them hostile, beside one ordinary client of a real broker."""
 
 from __future__ import annotations
 
@@ -29,11 +29,12 @@ MIB = 1 << 20
 DEADLINE_S = 120.0
 MOST_RATIO = 3.0
 FLOOR_S = 0.002
-"""A quiet p99 below it counts as it: there, one turn of another process on a machine of two cores decides."""
+"""A quiet p99 below this counts as this: below it, one scheduling of another process on a machine of two cores
+decides."""
 PER_CONNECTION = 16 * 1024
-"""Bytes that a connection may cost on top of what limits bound."""
+"""Bytes that a connection may cost on top of the limits."""
 SPARE = 48 * MIB
-"""Of the allocator, of threads, and of what is on its way from the log to a connection."""
+"""Bytes of the allocator, of threads, and of data on its way from the log to a connection."""
 BATCH = 60_000
 FETCH = 8 * MIB
 _UNEXPECTED = re.compile(r" ERROR |Traceback|unexpected ")
@@ -41,7 +42,7 @@ _UNEXPECTED = re.compile(r" ERROR |Traceback|unexpected ")
 
 @dataclass(frozen=True)
 class Size:
-    """How many of each, and how long each phase is."""
+    """Number of connections of each kind, and the duration of each phase."""
 
     idle: int
     half_open: int
@@ -73,7 +74,7 @@ class Connections:
     tools = ()
 
     def run(self, run: Run) -> Result:
-        all_descriptors()  # the broker inherits it
+        all_descriptors()  # the broker inherits the limit
         size = QUICK if run.quick else FULL
         result = Result(wanted=size.idle + size.half_open + size.slow_readers + size.slow_loris)
         metrics_port = free_port()
@@ -130,7 +131,7 @@ class _Siege:
         return self._client.go_on(phase, lambda pairs: pairs >= self.size.pairs)
 
     def _arrive(self, crowds: ExitStack, resting: int) -> Latencies:
-        """All kinds, one after the other; the client goes on meanwhile."""
+        """Starts all kinds, one after the other, while the client goes on."""
         size, found = self.size, Latencies()
         for kind, count in (
             (IDLE, size.idle), (HALF_OPEN, size.half_open), (SLOW_READER, size.slow_readers),
@@ -146,13 +147,13 @@ class _Siege:
                 self.result.wrong(kind, f"not all {count} were let in within {DEADLINE_S:.0f} s")
             self.result.injected += count
             found.requests += late.requests
-            found.doors += late.doors
+            found.connects += late.connects
             if kind == IDLE:
                 self.result.figures["idle-bytes-each"] = max(self._rss() - resting, 0) // count
         return found
 
     def _all_are_in(self) -> None:
-        """The broker counts them too; one that it has closed for its slowness comes again in a second."""
+        """Whether the broker counts all connections; one that it closed for its slowness returns within a second."""
         wanted = self.size.idle
         found = self._sample("server_socket_server_metrics_connection_count")
         self.result.figures["open"] = int(found)
@@ -162,7 +163,7 @@ class _Siege:
     def _memory(self, resting: int) -> None:
         peak = self._highest()
         bound = resting + self.result.injected * PER_CONNECTION + self.size.response_bytes * 5 // 4 + SPARE
-        # each reader may have 64 KiB that do not count yet, and one more answer of 64 KiB or a batch
+        # each reader may have 64 KiB that are not counted yet, and one more response of 64 KiB or one batch
         bound += self.size.slow_readers * 2 * 65_536
         self.result.figures |= {
             "rss-quiet-mib": resting // MIB, "rss-peak-mib": peak // MIB, "rss-bound-mib": bound // MIB,
@@ -200,18 +201,18 @@ class _Siege:
         for name, found in (("quiet", quiet), ("again", again), ("arriving", arriving), ("crowded", crowded)):
             self.result.figures[f"p50-{name}-us"] = int(quantile(found.requests, 0.5) * 1e6)
             self.result.figures[f"p99-{name}-us"] = int(quantile(found.requests, 0.99) * 1e6)
-        self.result.figures["door-worst-arriving-us"] = int(max(arriving.doors, default=0) * 1e6)
+        self.result.figures["connect-worst-arriving-us"] = int(max(arriving.connects, default=0) * 1e6)
         self.result.figures["p99-ratio-percent"] = int(100 * late / max(calm, FLOOR_S))
         if not self.quick and late > MOST_RATIO * max(calm, FLOOR_S):
             self.result.wrong("crowded", f"p99 {late * 1e3:.1f} ms, quiet {calm * 1e3:.1f} ms")
 
-    # -- looking
+    # -- measuring
 
     def _rss(self) -> int:
         return int(self._process.memory_info().rss)
 
     def _highest(self) -> int:
-        """The most that it ever held since `_forget_highest`."""
+        """Returns the peak of the broker's memory since `_forget_highest`."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 
@@ -219,7 +220,7 @@ class _Siege:
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def _sample(self, name: str) -> float:
-        """0 where the counter has not begun."""
+        """Returns a metric's value; 0 if it is not there yet."""
         with urllib.request.urlopen(self._metrics, timeout=DEADLINE_S) as answer:
             page = answer.read().decode()
         found = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(f"klamm_{name} ")]
@@ -228,8 +229,9 @@ class _Siege:
 
 @contextmanager
 def _crowding(crowd: Crowd, *, in_background: bool) -> Iterator[Callable[[], bool]]:
-    """The crowd's process; yields a question: are all there? Those that are to vanish are stopped then. In the
-    background it takes no processor time from the client whose latency is judged, and gets none on a busy machine."""
+    """Runs the crowd's process; yields a function that says whether all are connected. Those that are to vanish are
+    stopped then. `in_background`: the process gets idle processor time only, so that it takes none from the client
+    whose latency is judged; on a busy machine it would get none."""
     background = ["chrt", "--idle", "0"] if in_background else []
     process = subprocess.Popen([*background, *command(crowd)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -254,7 +256,7 @@ def _crowding(crowd: Crowd, *, in_background: bool) -> Iterator[Callable[[], boo
 
 
 def _fill(broker: RunningBroker) -> None:
-    """More than a slow reader asks for."""
+    """Writes more than a slow reader asks for."""
     with WireClient(broker.bootstrap) as wire:
         for _ in range(5 * FETCH // 4 // BATCH):
             outcome = produce(wire, "large", batch(b"." * BATCH, timestamp_ms=now_ms()), acks=1)

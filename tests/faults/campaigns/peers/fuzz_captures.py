@@ -1,4 +1,5 @@
-"""What real clients sent, mutated: bits, bytes, pieces left out, doubled, of another request; lengths that lie."""
+"""Requests of real clients, mutated: flipped bits, changed bytes, pieces removed, doubled or taken from another
+request, false lengths."""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def _record(folder: Path) -> list[bytes]:
 
 
 def shot(number: int, captures: list[bytes], chance: random.Random) -> Shot:
-    """A frame with its length, which is right but for one in twenty: mostly small damage, seldom to API and version."""
+    """Makes a frame with its length, which is false in one of twenty: mostly small damage, seldom to API and
+    version."""
     frame = bytearray(chance.choice(captures))
     keep = 4 if chance.random() < 0.9 else 0
     for _ in range(chance.choice((1, 1, 1, 2, 4))):

@@ -1,4 +1,4 @@
-"""Bytes that a coverage-guided fuzzer thought of, into every decoder: frames, headers, messages, batches, codecs."""
+"""Bytes of a coverage-guided fuzzer, into every decoder: frames, headers, messages, batches, codecs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FuzzDecoder:
 
 
 def _why(said: str) -> str:
-    """The Python exception or the sanitizer's verdict, else the last that was said."""
+    """Returns the Python exception or the sanitizer's verdict, else the end of the output."""
     lines = said.strip().splitlines()
     first = next((n for n, line in enumerate(lines) if "Uncaught Python exception" in line or "ERROR: " in line), -12)
     return " | ".join(lines[first:])[:1_500]

@@ -24,7 +24,7 @@ class ManifestDamaged:
 
 
 def damage_one(at: int, chance: random.Random, scene: Scene) -> None:
-    scene.driver().run_to_end()  # so that there is a load before the one that is damaged
+    scene.driver().run_to_end()  # a load before the damaged one
     scene.produce(chance)
     before, path, admin = scene.numbers(), scene.manifest_of_last(), scene.admin
     with admin.read(path) as file:

@@ -1,4 +1,4 @@
-"""One driver with one Spark meets one fault after another: what is killed is the servers and the workers, never it."""
+"""One driver with one Spark meets one fault after another: servers and workers are killed, never the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOWHERE_ELSE: tuple[Inject, ...] = (
     reading.kill_zookeeper,
     refusals.refuse_rename,
 )
-"""No test of `tests/hadoop` does these: the short run has each of them once."""
+"""Faults that no test of `tests/hadoop` has: the short run has each of them once."""
 FAULTS: tuple[Inject, ...] = (
     *NOWHERE_ELSE,
     refusals.enter_safe_mode,

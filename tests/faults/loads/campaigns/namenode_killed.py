@@ -51,7 +51,7 @@ def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
     driver.go()
     eventually(killed.is_set, "the NameNode is killed", UP_S)
     time.sleep(chance.random() * 6)
-    scene.hdfs.start_name_node()  # by this thread: the server ends with the one that starts it
+    scene.hdfs.start_name_node()  # by this thread: the server ends with the thread that starts it
     scene.one_line(at, driver.outcome())
     scene.await_hdfs()
     published = scene.numbers() != before

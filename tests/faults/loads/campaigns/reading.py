@@ -1,4 +1,4 @@
-"""What a load reads by goes away: a Python worker, the broker, the coordination of the cluster."""
+"""What a load reads through is killed: a Python worker, the broker, the coordination of the cluster."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
         killed = _kill_worker(driver, chance)
     finally:
         scene.broker.resume()
-    if not killed:  # the driver itself waited for the broker, and there is no worker of a load before
+    if not killed:  # the driver itself waited for the broker; there is no worker yet
         eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed", UP_S)
     scene.total.count("while-stopped", killed)
     scene.one_line(at, driver.outcome())
@@ -111,7 +111,7 @@ def kill_zookeeper(at: int, chance: random.Random, scene: Scene) -> None:
     time.sleep(chance.random() * 9)
     server.start()
     scene.one_line(at, driver.outcome())
-    scene.produce(chance)  # acknowledged once the broker is a member again
+    scene.produce(chance)  # acknowledged once the broker is registered again
 
 
 CAMPAIGNS = [WorkerKilled(), BrokerKilled(), CoordinationDown()]

@@ -9,7 +9,7 @@ import requests
 from harness import Result, Run
 from loads.scene import POINTS, Scene, campaign
 
-FOREVER = 2**60  # the highest number of all means "as it was"
+FOREVER = 2**60  # the highest number means "unchanged"
 
 
 class SafeMode:
@@ -66,7 +66,7 @@ def exceed_quota(at: int, chance: random.Random, scene: Scene) -> None:
     if at % 2:
         names = used["directoryCount"] + used["fileCount"] + chance.randint(1, 7)
         _set_quota(scene, root, namespacequota=names)
-    else:  # a block that is begun counts with its full size
+    else:  # a begun block counts with its full size
         _set_quota(scene, root, storagespacequota=used["spaceConsumed"] + chance.randint(1, 2**26))
     driver.go()
     outcome = driver.outcome()
