@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from .publishing.interface import Publisher
 from .session import SparkFailedError, reason_of
 
-# What of Spark's configuration a job depends on; set on a session of its own.
+# The part of Spark's configuration that a job depends on; set on a separate session.
 _NEEDED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -28,7 +28,7 @@ _NEEDED: Final = {
 
 class LakeSession:
     """A session of its own on the caller's Spark, so that the caller's SQL configuration stays as it is; `more` are
-    settings besides those that every job needs. It is made when there is something to do: starting Spark takes seconds.
+    settings besides those that every job needs. It is created when it is first needed: starting Spark takes seconds.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class LakeSession:
 
     @contextmanager
     def running(self) -> Iterator[SparkSession]:
-        """The session, for Spark jobs of this thread. What Spark raises is `SparkFailedError` in one line; the thread's
-        active session is afterwards the one that it was."""
+        """The session, for Spark jobs of this thread. Spark's errors become `SparkFailedError` in one line; afterwards
+        the thread's active session is the same as before."""
         with _failing():
             session = self._session
             with _active_session_kept(session):
@@ -61,8 +61,8 @@ class LakeSession:
 
     @contextmanager
     def as_it_is(self) -> Iterator[SparkSession]:
-        """The caller's session, for jobs without SQL: no SQL configuration matters to them, and making a session of SQL
-        takes a second. What Spark raises is `SparkFailedError` here, too."""
+        """The caller's session, for jobs without SQL: no SQL configuration affects them, and creating an SQL session
+        takes a second. Spark's errors become `SparkFailedError` here too."""
         with _failing():
             yield self._spark()
 
@@ -86,15 +86,15 @@ def configured_session(spark: SparkSession, target_size: int, more: Mapping[str,
 
 @contextmanager
 def _active_session_kept(session: SparkSession) -> Iterator[None]:
-    """Spark makes a session active when it runs something (`createDataFrame`, a query); PySpark and its JVM remember it
-    each for itself. An application that asks for the active session must get its own."""
+    """Spark makes a session active when it runs something (`createDataFrame`, a query); PySpark and its JVM each store
+    the active session. An application that asks for the active session must get its own."""
     jvm_sessions = SparkSession._get_j_spark_session_class(session._jvm)
     python, java = SparkSession._activeSession, jvm_sessions.getActiveSession()
     try:
         yield
     finally:
         SparkSession._activeSession = python
-        with suppress(Py4JError):  # a JVM that is gone has no session, and what ended it is the error to tell
+        with suppress(Py4JError):  # a JVM that has exited has no session; the error that ended it is to be reported
             if java.isDefined():
                 jvm_sessions.setActiveSession(java.get())
             else:

@@ -21,9 +21,9 @@ _DIGEST: Final = "pom.sha256"
 
 @dataclass(frozen=True, slots=True)
 class MavenJars:
-    """The jars that the `pom.xml` of `package` asks for. They lie in the folder that the environment's `variable`
-    names, else in `name` below the cache directory. A folder is complete once it holds the digest of the `pom.xml`.
-    `what` they are is said in messages."""
+    """The jars that the `pom.xml` of `package` asks for. They are in the folder that the environment's `variable`
+    names, or else in `name` below the cache directory. A folder is complete once it contains the digest of the
+    `pom.xml`. `what` names the jars in messages."""
 
     what: str
     package: str
@@ -40,8 +40,8 @@ class MavenJars:
         return digest.is_file() and digest.read_text() == self._wanted()
 
     def find(self) -> Path:
-        """The folder; the jars are copied first where they are not there yet. `ConfigError` says in one line why that
-        is not possible here."""
+        """Returns the folder; copies the jars first if they are missing. Raises `ConfigError` in one line if that is
+        not possible."""
         folder = self.folder()
         if not self.have():
             self._fetch(folder)
@@ -54,7 +54,7 @@ class MavenJars:
         return resources.files(self.package).joinpath("pom.xml").read_bytes()
 
     def _fetch(self, folder: Path) -> None:
-        """Copies into a folder beside it, renamed when complete, so that two processes do not mix theirs."""
+        """Copies into a temporary folder and renames it when complete, so that two processes do not interfere."""
         maven = shutil.which("mvn")
         if maven is None:
             raise ConfigError(

@@ -50,7 +50,7 @@ POLL_TIMEOUT_MS: Final = 120_000
 MAX_TRIGGER_DELAY: Final = "15m"
 CLIENT_ID: Final = "klamm-spark"
 ENVELOPE: Final = "confluent"
-"""Of a topic that nothing else is said of, as in YAML."""
+"""The default of a topic, as in YAML."""
 _UNITS_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION: Final = re.compile(r"\s*(\d+)\s*(ms|s|m|min|h|d)\s*")
 
@@ -62,7 +62,7 @@ Times = int | dict[TopicPartition, int]
 
 @dataclass(frozen=True)
 class Typing:
-    """Values are of their topic's schema: the envelope that names it, and the topic in which schemas live."""
+    """Typed values: the envelope that names their schema, and the topic in which schemas are stored."""
 
     envelope: str
     schemas_topic: str
@@ -81,10 +81,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """`topics`, `pattern` or `assigned` says what is read. Times, where given, go before offsets; `late_is_latest`: a
-    partition without a record at or after its starting time begins at its end. `limit` is the number of offsets in all
-    of a batch or micro-batch, at most; a stream waits up to `max_delay_s` for `least` new ones. `poll_timeout_s` is how
-    long a task waits for records that should be there, `quarantine` whether a batch that cannot be opened is a row."""
+    """`topics`, `pattern` or `assigned` says what is read. Times, if given, override offsets; `late_is_latest`: a
+    partition without a record at or after its starting time begins at its end. `limit` is the most offsets of a batch
+    or micro-batch in total; a stream waits up to `max_delay_s` for `least` new ones. `poll_timeout_s` is how long a
+    task waits for records of its range, `quarantine` whether a batch that cannot be opened is a row."""
 
     bootstrap: str
     topics: tuple[str, ...]
@@ -114,7 +114,7 @@ class SourceOptions:
 
 
 class Reading(Enum):
-    """What the options are for; `ANY` when that is not known yet."""
+    """The use of the options; `ANY` if that is not known yet."""
 
     ANY = "any"
     BATCH = "batch"
@@ -167,7 +167,7 @@ def typing_of(values: Mapping[str, str], what: str) -> Typing | None:
 
 
 def known_options(given: Mapping[str, str], options: Sequence[str], what: str) -> dict[str, str]:
-    """By their right names; `ConfigError` for one that there is not. `what`: source or sink."""
+    """The options by their canonical names; `ConfigError` for an unknown one. `what`: source or sink."""
     known = {name.lower(): name for name in options}
     values: dict[str, str] = {}
     for key, value in given.items():

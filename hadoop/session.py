@@ -40,13 +40,13 @@ _LOCAL: Final = {
     "spark.sql.shuffle.partitions": "16",
     "spark.python.daemon.module": "klamm.hadoop.worker_daemon",
 }
-# Of the lines of a Python worker's traceback, the one that says what happened.
+# The line of a Python worker's traceback with the error.
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:pyspark\.\S+: )?(klamm\.[\w.]+(?:Error|Loss)): (.+)$", re.MULTILINE)
 _ANY_ERROR: Final = re.compile(r"^\s*(?:Caused by: )?([\w.]+(?:Error|Exception)): (.+)$", re.MULTILINE)
 
 
 class SparkFailedError(KlammError):
-    """A Spark job failed; the message is the line that matters."""
+    """A Spark job failed; the message is the line with the cause."""
 
 
 def require_java(environment: Mapping[str, str] = os.environ) -> None:
@@ -65,7 +65,7 @@ def _local() -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """A Spark of one's own: `master` and `driver_memory` where spark-submit has not chosen, and `extra`."""
+    """Settings of Spark: `master` and `driver_memory` unless spark-submit sets them, and `extra`."""
 
     name: str
     master: str
@@ -79,9 +79,9 @@ class SparkSettings:
         return {**chosen, **_QUIET, **(_local() if self._local else {}), **self.extra}
 
     def prepare(self) -> None:
-        """What the JVM and the workers take from the environment."""
+        """Sets the environment of the JVM and the workers."""
         require_java()
-        # Workers must be of the same Python as the driver, wherever the PATH leads.
+        # Workers must run the driver's Python, whatever the PATH is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if not submitted() and self._local:
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -92,7 +92,8 @@ class SparkSettings:
 
 
 def start_session(settings: SparkSettings) -> SparkSession:
-    """The running session, else a new one. What spark-submit set wins over the master; `extra` over the defaults."""
+    """The running session, or else a new one. spark-submit's settings override the master; `extra` overrides
+    defaults."""
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
@@ -109,8 +110,8 @@ def start_session(settings: SparkSettings) -> SparkSession:
 
 
 def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
-    """Spark's JVM with Hadoop's client: the one that runs, else started with these settings and without a Spark, which
-    takes a second instead of several; the session that is started later is of the same JVM."""
+    """Spark's JVM with Hadoop's client: the running one, or else a new one with these settings and without Spark, which
+    takes a second instead of several; a session that is started later uses the same JVM."""
     if SparkContext._gateway is None:
         settings.prepare()
         conf = SparkConf(loadDefaults=False)
@@ -123,14 +124,14 @@ def hadoop_jvm(settings: SparkSettings) -> HadoopJvm:
     running = SparkContext._active_spark_context
     if running is not None:
         return HadoopJvm(gateway, running._jsc.hadoopConfiguration())
-    # As Spark makes it: `spark.hadoop.…` and, by HADOOP_CONF_DIR, the cluster's own files.
+    # As Spark builds it: `spark.hadoop.…` and, through HADOOP_CONF_DIR, the cluster's own files.
     deploy, spark_conf = gateway.jvm.org.apache.spark.deploy, gateway.jvm.org.apache.spark.SparkConf()
     return HadoopJvm(gateway, deploy.SparkHadoopUtil.get().newConfiguration(spark_conf))
 
 
 @contextmanager
 def _starting() -> Iterator[None]:
-    """`SparkFailedError` in one line when the JVM or Spark does not start; what they say meanwhile is not shown."""
+    """Raises `SparkFailedError` in one line if the JVM or Spark does not start; hides their output meanwhile."""
     with tempfile.TemporaryFile() as said:
         try:
             with nullcontext() if submitted() else _stderr_to(said.fileno()):
@@ -142,7 +143,7 @@ def _starting() -> Iterator[None]:
 
 
 def _ship_wheel(session: SparkSession, package: Path) -> None:
-    """`spark-submit --py-files klamm.whl` puts the wheel on the driver's path alone: for executors Spark knows .zip,
+    """`spark-submit --py-files klamm.whl` puts the wheel only on the driver's path: for executors Spark accepts .zip,
     .egg and .jar. A wheel is a zip."""
     wheel = next((parent for parent in package.parents if parent.suffix == ".whl" and parent.is_file()), None)
     if wheel is None:
@@ -154,8 +155,8 @@ def _ship_wheel(session: SparkSession, package: Path) -> None:
 
 
 def _no_checksum_files(session: SparkSession) -> None:
-    """Hadoop's local file system writes a .crc beside each file, and forks a `chmod` for it; Parquet has its own
-    checksums, and executors of a local Spark share this object."""
+    """Hadoop's local file system writes a .crc file for each file, and starts a `chmod` process for it. Parquet has its
+    own checksums, and executors of a local Spark share this object."""
     context = session.sparkContext
     local = context._jvm.org.apache.hadoop.fs.FileSystem.getLocal(context._jsc.hadoopConfiguration())  # type: ignore[union-attr]
     local.setWriteChecksum(False)
@@ -163,7 +164,7 @@ def _no_checksum_files(session: SparkSession) -> None:
 
 @contextmanager
 def _stderr_to(descriptor: int) -> Iterator[None]:
-    """The JVM keeps the stderr that it was started with: its warnings are nothing that a user can act on."""
+    """Redirects the stderr that the JVM inherits: a user cannot act on its warnings."""
     sys.stderr.flush()
     kept = os.dup(2)
     os.dup2(descriptor, 2)
@@ -175,7 +176,7 @@ def _stderr_to(descriptor: int) -> Iterator[None]:
 
 
 def _last(said: bytes) -> str:
-    """What the JVM said last, for an error."""
+    """The last output of the JVM, for an error."""
     lines = [line.strip() for line in said.decode(errors="replace").splitlines() if "incubator" not in line]
     return next((line for line in reversed(lines) if line), "")
 
@@ -186,12 +187,12 @@ def submitted() -> bool:
 
 
 def reason_of(error: BaseException) -> str:
-    """The one line of a failed job that says why: a worker's own error before Java's."""
+    """The line with the cause of a failed job: a worker's own error rather than Java's."""
     text = str(error)
     found = _PYTHON_ERROR.findall(text)
     if found:
         return str(found[-1][1]).strip()
-    if isinstance(error, Py4JJavaError):  # of the driver's own JVM, as when a lake is over its quota
+    if isinstance(error, Py4JJavaError):  # of the driver's own JVM, for instance when a lake exceeds its quota
         java = error.java_exception
         return f"{java.getClass().getSimpleName()}: {_one_line(java.getMessage() or '')}"
     others = _ANY_ERROR.findall(text)

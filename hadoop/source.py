@@ -55,8 +55,8 @@ class KlammDataSource(DataSource):
         return source_columns(headers=options.headers, quarantine=options.quarantine, value=value)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Spark refuses a reader that takes filters where `spark.sql.python.filterPushdown.enabled` is off, as it is
-        unless set; the reader cannot ask, but only where it is on does the process run that gives filters."""
+        """Spark refuses a reader that accepts filters while `spark.sql.python.filterPushdown.enabled` is off, which is
+        the default. The reader cannot read the setting, but the process that passes filters runs only if it is on."""
         kind = FilteringReader if FILTER_WORKER in sys.modules or _main_module() == FILTER_WORKER else KlammReader
         return kind(parse_options(self.options), schema)
 
@@ -66,7 +66,7 @@ class KlammDataSource(DataSource):
         return KlammWriter(sink_options(self.options, schema))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: ARG002 - as Kafka's
-        """`overwrite` is the output mode complete, whose rows are appended like any others."""
+        """`overwrite` is the output mode complete, whose rows are appended like all others."""
         return KlammStreamWriter(sink_options(self.options, schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -76,7 +76,7 @@ class KlammDataSource(DataSource):
 
 
 class KlammReader(DataSourceReader):
-    """Plans in the driver, reads in the tasks; what is pickled is the options alone."""
+    """Plans in the driver, reads in the tasks; only the options are pickled."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
@@ -95,7 +95,7 @@ class KlammReader(DataSourceReader):
 
 
 class FilteringReader(KlammReader):
-    """Reads less where the query's filters say so."""
+    """Reads only the records that the query's filters select."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         return self._filters.push(filters)

@@ -1,8 +1,8 @@
-"""The process that a local Spark forks its Python workers from, with what they all import imported once.
+"""The process from which a local Spark forks its Python workers, with their common modules imported once.
 
-Spark's own daemon imports nothing, so that each worker imports Arrow, NumPy and the source for itself: 0.7 s of
-processor time each. Spark forbears because some libraries start threads, which a fork does not take along. Here these
-are jemalloc's alone, which is made for being forked; OpenBLAS is told to start none.
+Spark's own daemon imports nothing, so each worker imports Arrow, NumPy and the source: 0.7 s of processor time each.
+Spark avoids this because some libraries start threads, which a fork does not copy. Here only jemalloc starts one, and
+it supports forking; OpenBLAS is configured to start none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The hadoop tier of the audit: `_audit.json` in each load, and its event, sent after publishing (design D10, D11).
 
-A load whose event was not stored has no marker in `_audited`; the next run sends it again. That does no harm: for one
-(tier, owner, topic, topic id, partition, from) one event wins. A marker names the job that wrote the load: the number
-of a load that was removed by hand is given again, and the new load is another.
+A load whose event was not stored has no marker in `_audited`; the next run sends the event again. That is harmless: for
+one (tier, owner, topic, topic id, partition, from) only one event counts. A marker names the job that wrote the load,
+because the number of a load that was removed by hand is used again for another load.
 """
 
 from __future__ import annotations
@@ -128,8 +128,9 @@ class LoadAuditor:
         return missing
 
     def _of_others(self, layout: TopicLayout, numbers: list[int]) -> Iterator[int]:
-        """Those whose marker was another load's, or names no job (a former version's), from the last one down to the
-        first that is right. Numbers are given and told in ascending order: below it all are."""
+        """The loads whose marker is of another load, or names no job (a former version's), from the last one down to
+        the first correct marker. Numbers are allocated and reported in ascending order, so all markers below it are
+        correct."""
         for number in reversed(numbers):
             marker = self._publisher.read(layout.audited(number))
             if marker == read_audit(self._publisher, layout, number).job_id.encode():
@@ -150,7 +151,7 @@ class LoadAuditor:
 
 
 def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudit:
-    """A published load's counts; `LakeError` when they are not there or cannot be read."""
+    """A published load's counts; raises `LakeError` if they are missing or unreadable."""
     path = f"{layout.load(number)}/{AUDIT}"
     data = reader.read(path)
     try:

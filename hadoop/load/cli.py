@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 MAX_FAILURES = 10
 EMPTY = 99
-"""The exit status of a run with nothing new, where `--fail-if-empty` asks for one: Airflow's BashOperator takes it for
-"skipped" (`skip_on_exit_code`)."""
+"""The exit status of a run with nothing new, with `--fail-if-empty`: Airflow's BashOperator treats it as "skipped"
+(`skip_on_exit_code`)."""
 
 SinkName = Annotated[str | None, typer.Argument(metavar="SINK", help="The sink's name, if there are several.")]
 Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
@@ -105,7 +105,7 @@ def _prepared(config: Path, sink: str | None, only: list[str], as_json: bool) ->
     name, chosen = choose(settings, sink)
     _check_topics(settings, name, chosen, only)
     require_java()
-    # Not before all that can be wrong without Spark has been looked at: importing it takes a second.
+    # Imported after all checks that need no Spark: importing it takes a second.
     from .loader import Loader
 
     errors = Console(stderr=True)

@@ -1,6 +1,7 @@
-"""The offsets of published loads, committed to the sink's consumer group, so that ordinary lag tools see the batch job.
+"""Commits the offsets of published loads to the sink's consumer group, so that ordinary lag tools see the batch job.
 
-The manifest is the truth: a load never begins at a committed offset. A commit that fails is made again by the next run.
+The manifest is authoritative: a load never begins at a committed offset. A commit that fails is repeated by the next
+run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from klamm.core.records.partition import TopicPartition
 from ..lake.manifest import Manifest, PartitionRange
 
 TIMEOUT_S: Final = 10.0
-"""A load is published already: a broker or coordination that does not answer must not hold it up for long."""
+"""The load is published already: an unresponsive broker or coordination must not delay it for long."""
 
 
 class GroupOffsets:
@@ -26,8 +27,8 @@ class GroupOffsets:
         self._timeout_s = timeout_s
 
     def commit(self, manifest: Manifest) -> None:
-        """Commits where each partition of the load ends, unless the group has these offsets. `KlammError` when that is
-        not possible, as while the group has members."""
+        """Commits the end of each partition of the load, unless the group has these offsets. Raises `KlammError` if
+        that is not possible, for instance while the group has members."""
         wanted = {TopicPartition(manifest.topic, number): span for number, span in manifest.partitions.items()}
         stored = self._client.fetch_offsets(self.group, wanted, timeout_s=self._timeout_s)
         changed = {

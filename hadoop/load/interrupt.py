@@ -1,9 +1,9 @@
-"""Ctrl-C during a load: remembered, so that a load whose interruption was swallowed on its way publishes nothing.
+"""Records Ctrl-C during a load, so that a load whose interrupt was swallowed publishes nothing.
 
-The handler that a new Spark session installs calls the JVM in the middle of a call, and py4j prints every
-KeyboardInterrupt, or swallows it: a callback or a finalizer loses what a handler raises. So a handler of our own raises
-`SystemExit(130)` *and* remembers, and the load asks before it publishes. A load may end anywhere: what it has staged is
-never seen.
+The handler that a new Spark session installs calls the JVM in the middle of another call, and py4j prints every
+KeyboardInterrupt, or swallows it: in a callback or a finalizer, an exception of a handler is lost. So this handler
+raises `SystemExit(130)` *and* sets a flag, which the load checks before it publishes. A load may be interrupted
+anywhere: its staging directory is never visible.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Interrupt:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Nothing is raised inside (a JVM that is just starting would be left behind), but at its end; a second Ctrl-C
-        does not wait. A handler that was installed inside is replaced."""
+        """Delays the exception to the end of the block (otherwise a JVM that is starting would be orphaned); a second
+        Ctrl-C does not wait. A handler that was installed inside is replaced."""
         self._deferring = True
         try:
             yield

@@ -8,8 +8,8 @@
     audit     the event, after the rename; a run that finds one missing sends it
     commit    the offsets, to a consumer group; a run that finds others there commits them
 
-A crash before the rename leaves nothing that a reader sees, and one after it leaves all: the next run begins where the
-newest load ends. Fault points: `load.planned`, `load.written`, `load.staged`, `load.published`.
+A crash before the rename leaves nothing visible to readers, and one after it leaves the whole load: the next run begins
+where the newest load ends. Fault points: `load.planned`, `load.written`, `load.staged`, `load.published`.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Topics(TopicHistory, Protocol):
         ...
 
     def densities(self, ranges: Sequence[OffsetRange]) -> Densities:
-        """How large the log is, by samples."""
+        """The size of the log, estimated from samples."""
         ...
 
     def rows(self, session: SparkSession, ranges: list[OffsetRange], format_: RowFormat) -> DataFrame:
@@ -86,7 +86,7 @@ class TooManyBadError(KlammError):
 
 
 class Committer(Protocol):
-    """Shows where a load ends to those who do not read manifests. `group_offsets` is a consumer group."""
+    """Publishes the end of a load for tools that do not read manifests. `group_offsets` is a consumer group."""
 
     group: str
 
@@ -105,19 +105,19 @@ class LoadSpec:
     timezone: str = "UTC"
     """Of the directories; all loads of a topic have the same."""
     reset: Reset = "fail"
-    """What to do where the offset to begin at, which is 0 for a partition's first load, is deleted."""
+    """What to do if the offset to begin at, which is 0 for a partition's first load, was deleted."""
     max_bad_share: float = 1.0
-    """Of the records of a load, so many may be set aside: from 0 to 1."""
+    """The share of a load's records that may be set aside, from 0 to 1."""
     staging_retention_s: float = 3600.0
     window_ms: int = DEFAULT_WINDOW_MS
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """A published load. `rows` and `files` are counted in what was written; `lost` are the offsets of `ranges` that it
-    left out, as they were deleted, or `latest` was asked for; `quarantined` records and batches are in `_bad`.
-    `left`: offsets that the limits left to a later load. `log_bytes` of the topic's log were taken, where that was
-    limited."""
+    """A published load. `rows` and `files` are counted in the written files; `lost` are the offsets of `ranges` that it
+    left out, because they were deleted, or because of `latest`; `quarantined` records and batches are in `_bad`.
+    `left`: offsets that the limits left to a later load. `log_bytes`: bytes of the topic's log that were read, if that
+    was limited."""
 
     topic: str
     load: int
@@ -155,7 +155,8 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Of every partition, those without news too; `topic_id` and `batches` were asked for before and after the ends."""
+    """The plan of every partition, with and without new records; `topic_id` was read before the ends, `batches` after
+    them."""
 
     topic_id: UUID | None
     partitions: tuple[_Planned, ...]
@@ -227,7 +228,7 @@ class LoadJob:
         if last is not None:
             self._commit(last)
         starts_at_end = last is None and self._spec.reset == "latest"
-        if not plan.has_news and not starts_at_end:  # where it starts is to be known to the next one
+        if not plan.has_news and not starts_at_end:  # the next load must know where to begin
             return None
         job_id, number = self._new_id(), 1 if last is None else last.load + 1
         fault_point("load.planned")
@@ -242,7 +243,7 @@ class LoadJob:
             self._finish(staging.path, manifest, plan, counts)
             size = sum(s for name, s in self._publisher.files(staging.path) if is_data(name))
             fault_point("load.staged")
-            self._check()  # raises where the user has given up: from here on the load is visible
+            self._check()  # raises if the user has interrupted: from here on the load is visible
             staging.publish(number)
             fault_point("load.published")
         self._send_audit(layout)
@@ -297,7 +298,7 @@ class LoadJob:
         return _Plan(topic_id, partitions, kept | batches, self._spec.reset, left, log_bytes)
 
     def _verify(self, layout: TopicLayout, last: Manifest, cluster_id: str, ends: Mapping[int, LogEnds]) -> None:
-        """That the last load's offsets still mean what they meant."""
+        """Checks that the last load's offsets still refer to the same records."""
         if last.cluster_id != cluster_id:
             raise LakeError(
                 f"{layout.base} was loaded from cluster {last.cluster_id!r}, this is {cluster_id!r}; "
@@ -323,7 +324,7 @@ class LoadJob:
         self, partition: TopicPartition, log: LogEnds, loaded: PartitionRange | None, first: bool
     ) -> _Planned:
         """`first`: no load of the topic is published yet. A partition that was added later begins at offset 0 with
-        `latest`, too: unlike a consumer's, its first records are not passed over."""
+        `latest` too: unlike in a consumer, its first records are not skipped."""
         begin, reset = 0 if loaded is None else loaded.end, self._spec.reset
         deleted = begin < log.earliest
         if deleted and reset == "fail":
@@ -341,8 +342,9 @@ class LoadJob:
         return _Planned(begin, OffsetRange(partition, start, log.latest))
 
     def _with_late_losses(self, topic: str, plan: _Plan, counts: Counts, path: str) -> _Plan:
-        """The plan, and what retention deleted after it, before a task could read it. `DataLossError` where something
-        may be lost behind records that were read: a manifest has a gap at the beginning of a range alone."""
+        """Returns the plan with the records that retention deleted after planning, before a task could read them.
+        Raises `DataLossError` if records may be lost behind others that were read: a manifest can have a gap only at
+        the beginning of a range."""
         if self._spec.reset == "fail":
             return plan  # the task has failed
         ends = self._topics.ends(topic)
@@ -363,7 +365,7 @@ class LoadJob:
         return replace(plan, partitions=tuple(partitions))
 
     def _check_whole(self, ranges: Sequence[OffsetRange], counts: Counts, path: str) -> None:
-        """That each offset of these ranges, whose records are deleted now, was read before."""
+        """Checks that each offset of these ranges, whose records are deleted now, was read before."""
         if not ranges:
             return
         bounds = {r.partition.partition: r.end for r in ranges}
@@ -381,7 +383,7 @@ class LoadJob:
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:
         if not ranges:
-            return Counts([], {}, [])  # all that is new is deleted
+            return Counts([], {}, [])  # all new records were deleted
         format_ = self._topics.format(topic)
         if self._columnar is not None:
             with self._spark.as_it_is() as spark:
@@ -423,7 +425,7 @@ class LoadJob:
         )
 
     def _finish(self, path: str, manifest: Manifest, plan: _Plan, counts: Counts) -> None:
-        """A lost range is a range of its own without records, so that the audit misses them."""
+        """A lost range is a separate range without records, so that the audit reports them as missing."""
         lost = [RangeCount(p.lost.partition, p.lost.start, p.lost.end, ()) for p in plan.partitions if p.lost.size]
         begins = {p.reads.partition: p.reads.start for p in plan.partitions}
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
@@ -434,7 +436,7 @@ class LoadJob:
             self._publisher.write(f"{path}/{name}", data)
 
     def _send_audit(self, layout: TopicLayout) -> None:
-        """An audit that fails never fails a load (design D7): its counts are in the lake, and sent by a later run."""
+        """A failing audit never fails a load (design D7): the counts are in the lake, and a later run sends them."""
         if self._auditor is None:
             return
         try:
@@ -443,7 +445,7 @@ class LoadJob:
             self._warn(f"{layout.topic}: an audit event is not stored ({error}); the next load sends it")
 
     def _commit(self, manifest: Manifest) -> None:
-        """A commit that fails never fails a load: where the next one begins is said by the manifest."""
+        """A failing commit never fails a load: the manifest determines where the next one begins."""
         if self._committer is None:
             return
         try:

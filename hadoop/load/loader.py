@@ -1,4 +1,4 @@
-"""The parts of a load put together from the settings: session, cluster, lake, audit."""
+"""Builds a load from the settings: session, cluster, lake, audit."""
 
 from __future__ import annotations
 
@@ -96,8 +96,9 @@ class Loader:
         self._topics.close()
 
     def loads(self, topic: str, until_s: float | None = None) -> Iterator[LoadResult]:
-        """The loads of one topic in one run, each when it is published; none when there is nothing new. Without a time
-        limit there is one at most. `until_s`: when the topic's share of the run ends, if that is not the whole."""
+        """Yields the loads of one topic in one run, each when it is published; none if there is nothing new. Without a
+        time limit there is at most one. `until_s`: the end of the topic's share of the run, if it is not the whole
+        run."""
         limits = self._limits
         if until_s is None and self._duration_s is not None:
             until_s = self._monotonic_s() + self._duration_s
@@ -117,7 +118,7 @@ class Loader:
             pace.took(result.offsets, self._monotonic_s() - began)
 
     def load(self, topic: str, until_s: float | None = None) -> TopicReport:
-        """One topic in one run. What goes wrong is in the report; `NoLakeError` where no topic can be loaded."""
+        """Loads one topic in one run. Errors are in the report; raises `NoLakeError` if no topic can be loaded."""
         started = self._monotonic_s()
         published: list[LoadResult] = []
         error: str | None = None
@@ -127,12 +128,12 @@ class Loader:
             raise
         except KlammError as failed:
             error = str(failed)
-        except (PySparkException, Py4JError, OSError) as failed:  # Spark's JVM itself, as when it is gone
+        except (PySparkException, Py4JError, OSError) as failed:  # Spark's JVM itself, for instance after its exit
             error = reason_of(failed)
         return TopicReport(topic, tuple(published), self._monotonic_s() - started, error)
 
     def topics(self) -> list[str]:
-        """Those of the sink; by a pattern, those that are there now. `KlammError` when there is none."""
+        """The topics of the sink; for a pattern, those that exist now. Raises `KlammError` if there is none."""
         if self._section.topics_regex is None:
             return list(self._section.topics)
         found = self._topics.matching(self._section.topics_regex)
@@ -141,9 +142,10 @@ class Loader:
         return found
 
     def run(self, only: Sequence[str] = (), tell: Callable[[TopicReport], None] = lambda _: None) -> RunReport:
-        """One topic after another, all or `only` some; one that fails does not keep the others from being loaded.
-        `tell` is called after each. With a time limit each topic has an even share of what is left, and the one whose
-        last load is the oldest comes first. `ConfigError` where there can be no lake: its path is a file."""
+        """Loads one topic after another, all or `only` some; a topic that fails does not prevent the others from being
+        loaded. `tell` is called after each. With a time limit each topic gets an even share of the remaining time, and
+        the topic with the oldest last load comes first. Raises `ConfigError` if there can be no lake: its path is a
+        file."""
         started, before = self._now_s(), self._monotonic_s()
         reports: list[TopicReport] = []
         error = None
@@ -172,7 +174,7 @@ class Loader:
     def _last_load_ms(self, topic: str) -> int:
         try:
             return self._job.last_load_ms(topic)
-        except KlammError:  # its own load will say so
+        except KlammError:  # its own load will report it
             return 0
 
 

@@ -1,4 +1,4 @@
-"""How far a Spark job is: tasks done of tasks known, by Spark's own status tracker."""
+"""The progress of a Spark job: tasks done of tasks known, by Spark's own status tracker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Progress:
 
     @contextmanager
     def watch(self, session: SparkSession, what: str) -> Iterator[None]:
-        """`what` is under way in this thread's Spark jobs while the block runs."""
+        """Shows the progress of `what`, in this thread's Spark jobs, while the block runs."""
         del session, what
         yield
 

@@ -1,6 +1,6 @@
-"""What a run of `klamm load` says of itself: a line for each load, or one JSON object for the run (`--json`).
+"""The report of a run of `klamm load`: a line for each load, or one JSON object for the run (`--json`).
 
-The object's fields are part of the interface; fields may be added. Of offsets `from` is included, `to` is not.
+The object's fields are part of the interface; fields may be added. Offsets include `from` and exclude `to`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from klamm.core.client.reader.range_reader import OffsetRange
 
-if TYPE_CHECKING:  # what it imports takes a second
+if TYPE_CHECKING:  # its imports take a second
     from .job import LoadResult
 
 
 class Status(StrEnum):
-    """Of a topic or of a run. A run has failed if one topic has, and is empty if all are. A topic is postponed when the
-    run's time was over before its turn."""
+    """The status of a topic or of a run. A run has failed if one topic has, and is empty if all are. A topic is
+    postponed if the run's time was used up before it."""
 
     LOADED = "loaded"
     EMPTY = "empty"
@@ -31,7 +31,7 @@ class Status(StrEnum):
 @dataclass(frozen=True, slots=True)
 class TopicReport:
     """One topic in one run: its loads in their order, and the line that says why it failed. `postponed`: the run's time
-    was over before its turn."""
+    was used up before it."""
 
     topic: str
     loads: tuple[LoadResult, ...]

@@ -1,4 +1,4 @@
-"""From the columns of the source to the rows of the lake; runs in Spark's Python workers, on Arrow batches.
+"""Converts the columns of the source to the rows of the lake; runs in Spark's Python workers, on Arrow batches.
 
 A row is the columns of the Avro record, then `_key`, `_partition`, `_offset`, `_timestamp` and `_size` (key plus value,
 in bytes, as the audit counts them), then the directory: `dt` and, if asked for, `hr`, from the record's timestamp in
@@ -46,7 +46,7 @@ RESERVED: Final = frozenset(f.name for f in (*META, *QUARANTINE)) | {"load", "dt
 
 @dataclass(frozen=True)
 class RowFormat:
-    """What a worker needs to know of a topic; pickled.
+    """The properties of a topic that a worker needs; pickled.
 
     `reader` is the text of the schema that the lake's columns follow, None for raw bytes. `writers` are the texts of
     all registered schemas. Records whose timestamp is outside [`min_us`, `max_us`] are invalid. `quarantine`: rows that
@@ -86,8 +86,8 @@ class RowFormat:
         return pa.schema([*self.fields(), *META, *(QUARANTINE if self.quarantine else ())])
 
     def directories(self, places: pa.Array) -> list[pa.Array]:
-        """What the columns of the directories hold for these days or hours; null for null, an invalid record's. A null
-        hour is Hive's default partition."""
+        """The values of the directory columns for these days or hours; null for null, which is an invalid record's. A
+        null hour is Hive's default partition."""
         return [pc.strftime(places, _NAMES[name]) for name in self.partition_by]
 
 
@@ -98,7 +98,7 @@ def _table_type(topic: str, avro: AvroType) -> pa.StructType:
 
 
 class RowDecoder:
-    """Makes the lake's rows; what `mapInArrow` is given."""
+    """Makes the lake's rows; the function for `mapInArrow`."""
 
     def __init__(self, format_: RowFormat) -> None:
         self._format = format_
@@ -127,12 +127,12 @@ class RowMaker:
         return parse_type(self._format.reader or "")
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With the columns of the directories."""
+        """The rows with the directory columns."""
         columns = [*self._columns(batch), *self._directories(batch.column("timestamp"))]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
     def placed(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.Array]:
-        """Without them, and the place of each row."""
+        """The rows without the directory columns, and the place of each row."""
         rows = pa.RecordBatch.from_arrays(self._columns(batch), schema=self._kept)
         return rows, self.places(batch.column("timestamp"))
 
@@ -220,8 +220,8 @@ class RowMaker:
         ]
 
     def places(self, timestamps: pa.Array) -> pa.Array:
-        """The day or the hour of each record, as the directories tell them apart; null for an invalid record. In the
-        format's time zone, whatever the worker is in: an hour that comes twice, when clocks are set back, is one
+        """The day or the hour of each record, which determines its directory; null for an invalid record. It is in the
+        format's time zone, whatever the worker's zone is: the repeated hour, when clocks are set back, is one
         directory."""
         instants = timestamps.cast(pa.int64())
         least, most = self._format.min_us, self._format.max_us
@@ -236,7 +236,7 @@ class RowMaker:
 
 
 def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.DataType) -> pa.Array:
-    """The groups' rows at their places; places of no group are null."""
+    """Puts the groups' rows at their places; places without a group are null."""
     if len(groups) == 1 and len(groups[0][0]) == length:
         return groups[0][1]
     if not groups:

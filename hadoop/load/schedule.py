@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 
 class Schedule:
-    """A run now, and at each multiple of `every_s` from now; one that is due while another is under way begins when
-    that ends, and those that were missed are not made up for. `max_failures` runs that failed in a row are the end."""
+    """Runs now, and at each multiple of `every_s` from now; a run that is due while another is running begins when that
+    ends, and missed runs are not repeated. After `max_failures` failed runs in a row the schedule ends."""
 
     def __init__(
         self,
@@ -29,8 +29,8 @@ class Schedule:
         self._wait = stop.wait if wait is None else wait
 
     def follow(self, run: Callable[[], bool], failed: Callable[[float], None] = lambda _: None) -> bool:
-        """Until `stop` is set: True. False when too many runs failed in a row. `run` says whether it did not fail;
-        `failed` is called with the seconds until the next one."""
+        """Runs until `stop` is set and returns True; returns False after too many failed runs in a row. `run` returns
+        whether it succeeded; `failed` is called with the seconds until the next run."""
         start, slot, failures = self._clock_s(), 0, 0
         while not self._stop.is_set():
             failures = 0 if run() else failures + 1
@@ -47,7 +47,7 @@ class Schedule:
 
 @contextmanager
 def stop_on_sigterm() -> Iterator[threading.Event]:
-    """The event is set by SIGTERM inside the block; off the main thread by nobody."""
+    """SIGTERM sets the event inside the block; off the main thread nothing sets it."""
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop

@@ -1,4 +1,4 @@
-"""Writing a load's rows, clustered by directory, and counting what was written."""
+"""Writes a load's rows with Spark, clustered by directory, and counts the written rows."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def _writer(rows: DataFrame, files: FileFormat) -> DataFrameWriter:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What was written: the records of each range, the first offset of each partition that has any, the batches that
-    could not be opened, which are no records, how many of the records are set aside, and the first thing that is."""
+    """The counts of the written rows: the records of each range, the first offset of each partition with records, the
+    batches that could not be opened (which are not records), the number of records set aside, and the first of
+    these."""
 
     ranges: list[RangeCount]
     first: dict[int, int]
@@ -75,7 +76,7 @@ class Counts:
 
     @property
     def bad_share(self) -> tuple[int, int]:
-        """So many of so many records could not be read; a batch that could not be opened counts by its offsets."""
+        """(unreadable, all) records; a batch that could not be opened counts by its offsets."""
         unopened = sum(batch.end - batch.start for batch in self.unopened)
         return self.bad + unopened, total_rows(self.ranges) + unopened
 
@@ -83,9 +84,9 @@ class Counts:
 def count(
     session: SparkSession, path: str, files: FileFormat, has_bad: bool, window_ms: int, ranges: Iterable[OffsetRange]
 ) -> Counts:
-    """What the written files hold of each range, by window: read back, so that it counts rows that are there.
+    """Counts the written files by range and window; they are read back, so that only stored rows count.
 
-    `LakeError` when a row is outside its range, or there twice.
+    Raises `LakeError` if a row is outside its range, or occurs twice.
     """
     rows, set_aside = _records(session, path, files, has_bad)
     unopened: list[UnopenedBatch] = []
@@ -109,7 +110,7 @@ def count(
 def count_below(
     session: SparkSession, path: str, files: FileFormat, has_bad: bool, bounds: Mapping[int, int]
 ) -> dict[int, int]:
-    """How many records of each partition the written files hold below its bound."""
+    """The number of records of each partition in the written files below its bound."""
     rows, _ = _records(session, path, files, has_bad)
     below = [(sf.col("_partition") == number) & (sf.col("_offset") < bound) for number, bound in bounds.items()]
     found = rows.where(reduce(Column.__or__, below)).groupBy("_partition").count().collect()
@@ -117,7 +118,8 @@ def count_below(
 
 
 def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool) -> tuple[DataFrame, DataFrame | None]:
-    """The written records' places, those that are set aside too; and what is set aside, batches too, if anything is."""
+    """The places of the written records, including those set aside; and the rows set aside, including batches, if there
+    are any."""
     columns = ("_partition", "_offset", "_timestamp", "_size")
     rows = session.read.schema(with_directories(_COUNTED, files)).format(files.name).load(path).select(*columns)
     if not has_bad:
@@ -128,8 +130,8 @@ def _records(session: SparkSession, path: str, files: FileFormat, has_bad: bool)
 
 
 def with_directories(columns: str, files: FileFormat) -> str:
-    """Columns with those of the directories as text. Where Spark finds their types by itself, hours of which all are
-    null have a type that its ORC reader fails at."""
+    """Columns with those of the directories as text. If Spark infers their types, hours that are all null get a type
+    that its ORC reader cannot read."""
     return ", ".join((columns, *(f"{name} STRING" for name in files.partition_by)))
 
 
@@ -158,8 +160,8 @@ def by_range(
     windows_found: Iterable[Mapping[str, int]], ranges: Iterable[OffsetRange], path: str
 ) -> tuple[list[RangeCount], dict[int, int]]:
     """Rows with `_partition`, `window`, `count`, `bytes`, `first` and `last` offset as counts of the ranges, and the
-    first offset of each partition that has any. `offsets`: how many different ones, where that is not proven.
-    `LakeError` when a row is outside its range, or there twice."""
+    first offset of each partition that has any. `offsets`: the number of distinct ones, if that is not proven. Raises
+    `LakeError` if a row is outside its range, or occurs twice."""
     found: dict[int, list[Mapping[str, int]]] = {}
     for row in windows_found:
         found.setdefault(row["_partition"], []).append(row)

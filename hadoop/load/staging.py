@@ -2,9 +2,10 @@
 
 Rules.
 - A directory is dead when its heartbeat is older than `retention_s`; a live job beats far more often.
-- The sweep first renames a dead directory and removes it then: a job that slept through its own sweep finds no
-  `_job.json` in what its late tasks may have made again, and publishes nothing.
-- An error from the rename means unknown: the manifest found at the target says whose load or generation it is.
+- The sweep first renames a dead directory and then removes it: a job that was suspended during its own sweep finds no
+  `_job.json` in the directory that its late tasks may have created again, and publishes nothing.
+- An error from the rename means that the outcome is unknown: the manifest at the target names the job of the load or
+  generation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _ALIVE = ".alive"
 
 
 class LoadConflictError(KlammError):
-    """Another job published this number first; nothing of this job's is visible, and it can be run again."""
+    """Another job published this number first; nothing of this job is visible, and it can be run again."""
 
 
 class Staging:
@@ -60,7 +61,7 @@ class Staging:
             self._publisher.remove(self.path)
             self._publisher.remove(self._layout.heartbeat(self._job_id))
         except LakeError as error:
-            # What is published is published, and what failed before this says why: neither is hidden by it.
+            # The load is published, or an earlier error says why not: this error must hide neither.
             _log.warning("%s: what is left of job %s is for a later sweep: %s", self._layout.topic, self._job_id, error)
 
     def publish(self, number: int) -> None:
@@ -87,7 +88,7 @@ class Staging:
             raise LakeError(f"{self.path} was swept as a dead job's; nothing is published, run it again")
         try:
             self._publisher.publish(self.path, target)
-        except Exception:  # whatever it is, it means unknown: ask the target
+        except Exception:  # the outcome is unknown, whatever the error: read the target
             found = owner()
             if found is None:
                 raise
@@ -105,13 +106,13 @@ class Staging:
             try:
                 self._beat()
             except LakeError:
-                # A lake that is away for good fails the job itself; one missed beat of many must not.
+                # A lake that stays unavailable fails the job itself; one missed heartbeat must not.
                 continue
 
 
 def bury(publisher: Publisher, layout: TopicLayout, path: str) -> bool:
-    """Take a directory out of sight in one rename, and remove it then; False when somebody else took it first. After a
-    crash between the two the next sweep removes it."""
+    """Moves a directory out of sight in one rename, and then removes it; returns False if another process moved it
+    first. After a crash between the two, the next sweep removes it."""
     grave = f"{layout.staging_root}/{path.rpartition('/')[2]}.{uuid.uuid4().hex}{_DEAD}"
     publisher.make(layout.staging_root)
     if not publisher.move(path, grave):
@@ -122,7 +123,7 @@ def bury(publisher: Publisher, layout: TopicLayout, path: str) -> bool:
 
 
 def dead(publisher: Publisher, layout: TopicLayout, retention_s: float) -> list[str]:
-    """Names below `_staging` that a sweep would remove: directories of dead jobs, and what became of swept ones."""
+    """Names below `_staging` that a sweep would remove: directories of dead jobs, and remains of swept ones."""
     names = publisher.names(layout.staging_root)
     return [name for name in names if _is_dead(publisher, layout, name, names, retention_s)]
 
@@ -153,6 +154,6 @@ def _is_dead(publisher: Publisher, layout: TopicLayout, name: str, names: list[s
 
 
 def _older(publisher: Publisher, path: str, seconds: float) -> bool:
-    """A heartbeat that is not there is an old one: it is written before the directory is made."""
+    """A missing heartbeat counts as old: it is written before the directory is created."""
     age = publisher.age_s(path)
     return age is None or age > seconds

@@ -1,4 +1,4 @@
-"""What a load reads from: a cluster, its topics, and the schemas that their values were written with."""
+"""The source of a load: a cluster, its topics, and the schemas that their values were written with."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from .rows import RowFormat
 AVRO: Final = "avro"
 _MICROS: Final = 1_000_000
 _SAMPLES: Final = 8
-"""Places of a range at which the size of batches is looked at."""
+"""Places of a range at which the size of batches is sampled."""
 
 
 @dataclass(frozen=True)
 class TopicSchemas:
-    """`reader` is what the lake's columns follow; `writers` every schema of the cluster, by each of its keys."""
+    """`reader` determines the lake's columns; `writers` are all schemas of the cluster, by each of their keys."""
 
     reader: str
     writers: dict[SchemaKey, str]
@@ -112,7 +112,8 @@ class ClusterTopics:
         )
 
     def _schemas(self, topic: str) -> TopicSchemas | None:
-        """None: the topic's values are bytes. Read after the ranges were planned: what wrote them is registered."""
+        """None: the topic's values are bytes. Read after the ranges were planned, so that their writers' schemas are
+        registered."""
         serde = self._settings.serde_name(topic)
         if serde is None:
             return None

@@ -1,12 +1,13 @@
 """Publishing on `hdfs:`: `FileContext.rename` with `Rename.NONE`, which the NameNode refuses where the target exists.
 
-`FileSystem.rename` does not serve: it moves into a directory that exists, and returns true (design D11).
+`FileSystem.rename` is unsuitable: it moves into an existing directory, and returns true (design D11).
 
 Rules.
-- A rename is one operation of the NameNode, in its edit log before it answers: no reader sees half of it, and a restart
-  keeps it. Whatever else comes back than success or "it exists" means unknown, and the caller reads the target.
+- A rename is one operation of the NameNode, in its edit log before it responds: no reader sees half of it, and a
+  restart keeps it. Any result other than success or "it exists" means that the outcome is unknown, and the caller reads
+  the target.
 - Files are durable before they are published: `write` ends with hsync, and `sync` waits until every file below a
-  directory is closed and each of its blocks is on as many DataNodes as the file's replication asks for.
+  directory is closed and each of its blocks is on as many DataNodes as the file's replication requires.
 - Ages are measured by the NameNode's clock, which also stamps the files: the driver's may be wrong by a day.
 """
 
@@ -32,8 +33,8 @@ REPLICATION_TIMEOUT_S: Final = 60.0
 """How long a load waits until its blocks have their replicas."""
 _POLL_S: Final = 0.2
 _REPLICATION: Final = "dfs.replication"
-# A file is closed when its DataNodes have told the NameNode of its last block, some milliseconds after they told the
-# client. Hadoop's default asks too early and then sleeps 0.4 s and more, for each file.
+# A file is closed when its DataNodes have reported its last block to the NameNode, some milliseconds after they
+# acknowledged it to the client. Hadoop's default polls too early and then sleeps 0.4 s and more, for each file.
 _CLOSING: Final = {
     "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": "5",
     "dfs.client.block.write.locateFollowingBlock.retries": "12",
@@ -53,7 +54,7 @@ class HadoopJvm:
 
 
 class _Hdfs:
-    """One file system, opened: what each call needs, looked up once (each name of Java's costs a round trip)."""
+    """An open file system, with the Java names that each call needs (each lookup costs a round trip)."""
 
     def __init__(self, hadoop: HadoopJvm, uri: str) -> None:
         jvm = hadoop.gateway.jvm
@@ -62,7 +63,7 @@ class _Hdfs:
         self.read_all = jvm.org.apache.commons.io.IOUtils.toByteArray
         where = self._new_path(uri).toUri()
         self.configuration = jvm.org.apache.hadoop.conf.Configuration(hadoop.configuration)
-        # Always an instance of its own: one that is shared would keep the configuration of whoever asked first.
+        # Always a separate instance: a shared one would keep the configuration of its first user.
         self.files = fs.FileSystem.newInstance(where, self.configuration)
         if (kind := str(self.files.getClass().getName())) != _CLIENT:
             raise LakeError(
@@ -83,8 +84,8 @@ class _Hdfs:
             options[0] = getattr(kind, name)
 
     def _find_settings(self) -> dict[str, str]:
-        """What is set where nobody has chosen. Without an hdfs-site.xml the client would ask for three replicas of
-        each block, however many DataNodes there are: the server's own default is taken."""
+        """Defaults of settings that the user has not set. Without an hdfs-site.xml the client would request three
+        replicas of each block, however many DataNodes there are: the server's own default is used."""
         chosen = {name: value for name, value in _CLOSING.items() if _is_default(self.configuration, name)}
         if _is_default(self.configuration, _REPLICATION):
             chosen[_REPLICATION] = str(self.files.getServerDefaults(self._new_path("/")).getReplication())
@@ -95,7 +96,7 @@ class _Hdfs:
         return self._new_path(hdfs_path(path))
 
     def local(self, path: Path) -> Any:
-        """Of a file of this machine."""
+        """The path of a file of this machine."""
         return self._new_path(f"file://{path.absolute()}")
 
     def rename(self, source: str, target: str, option: str) -> None:
@@ -127,7 +128,7 @@ class HdfsPublisher:
             try:
                 hdfs.rename(staging, target, "NONE")
             except Py4JJavaError as error:
-                # A target that is a file is refused in other words. With both there, nothing was renamed.
+                # A target that is a file is refused with another error. If both exist, nothing was renamed.
                 taken = _class_of(error) == "FileAlreadyExistsException" or (
                     hdfs.files.exists(hdfs.path(target)) and hdfs.files.exists(hdfs.path(staging))
                 )
@@ -279,7 +280,7 @@ def _is_default(configuration: Any, name: str) -> bool:
 
 
 def _not_durable(hdfs: _Hdfs, path: str) -> str | None:
-    """What the first file that is not durable lacks; None when all are."""
+    """Why the first file that is not durable is not; None if all are."""
     for status in _below(hdfs, path):
         name = status.getPath()
         if not hdfs.files.isFileClosed(name):
@@ -299,10 +300,9 @@ def _below(hdfs: _Hdfs, path: str) -> Iterator[Any]:
 
 
 def _now_ms(hdfs: _Hdfs, path: str) -> int:
-    """The NameNode's clock: the time that it gives to a file that is created now, beside `path`.
-
-    Where a quota leaves no name for it, the time of the last heartbeat of a DataNode that holds a block nearby: some
-    seconds too early, or more when that DataNode is away. An age is then too low, and nothing is removed too soon.
+    """The NameNode's clock: the time that it gives to a file that is created now, beside `path`. If a quota allows no
+    further name, the time of the last heartbeat of a DataNode that holds a block nearby: some seconds too early, or
+    more if that DataNode is down. Ages are then too low, and nothing is removed too early.
     """
     folder = path.rpartition("/")[0]
     probe = hdfs.path(f"{folder}/.now.{uuid.uuid4().hex}")
@@ -330,7 +330,8 @@ def _last_heartbeat_ms(hdfs: _Hdfs, path: str) -> int | None:
 
 @contextmanager
 def _translating(what: str) -> Iterator[None]:
-    """Raises `LakeError` for whatever Hadoop's client raises: what was wanted, and the first line of Java's words."""
+    """Translates every error of Hadoop's client to `LakeError`: what was attempted, and the first line of Java's
+    message."""
     try:
         yield
     except Py4JJavaError as error:
@@ -342,8 +343,8 @@ def _translating(what: str) -> Iterator[None]:
 
 
 def _class_of(error: Py4JJavaError) -> str:
-    """The Java exception's simple name; a NameNode's exception is unwrapped by Hadoop's client already, but for a few
-    that name their class themselves."""
+    """The Java exception's simple name; a NameNode's exception is unwrapped by Hadoop's client already, except for a
+    few that name their class in the message."""
     java = error.java_exception
     name = str(java.getClass().getName())
     if name.endswith(".RemoteException"):

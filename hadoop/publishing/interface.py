@@ -1,4 +1,4 @@
-"""The publishing seam: what a lake's file system must do for a load to be one atomic rename (design D11).
+"""The publishing interface: what a lake's file system must do for a load to be one atomic rename (design D11).
 
 Paths are URIs or plain absolute paths of the implementation's scheme. Every implementation passes the contract suite
 `tests/contracts/test_publishing.py`; a scheme whose rename does not (object stores copy and delete, Hadoop's own
@@ -16,15 +16,15 @@ from klamm.plugins.sinks.hadoop import file_in_the_way
 
 
 class TargetExistsError(KlammError):
-    """Something is published under this name already; the staged directory is where it was, untouched."""
+    """This name is published already; the staged directory is unchanged."""
 
 
 class LakeError(KlammError):
-    """The lake's file system failed or holds what no load wrote; names the path."""
+    """The lake's file system failed, or contains something that no load wrote; names the path."""
 
 
 class LakeUnavailableError(LakeError):
-    """The lake's file system does not answer: nothing is known of what it holds."""
+    """The lake's file system does not respond: its content is unknown."""
 
 
 class NoLakeError(ConfigError):
@@ -32,14 +32,14 @@ class NoLakeError(ConfigError):
 
 
 class LakeReader(Protocol):
-    """What is read of a lake. Thread-safe. Any method may raise `LakeError`."""
+    """Reads a lake. Thread-safe. Any method may raise `LakeError`."""
 
     def read(self, path: str) -> bytes | None:
-        """The file's bytes; None when it is not there."""
+        """The file's bytes; None if it does not exist."""
         ...
 
     def names(self, path: str) -> list[str]:
-        """Names in a directory, sorted, without files that are being written; empty when it is not there."""
+        """Names in a directory, sorted, without files that are being written; empty if it does not exist."""
         ...
 
     def files(self, path: str) -> list[tuple[str, int]]:
@@ -47,7 +47,7 @@ class LakeReader(Protocol):
         ...
 
     def is_file(self, path: str) -> bool:
-        """Whether something is there that is no directory."""
+        """Whether the path exists and is not a directory."""
         ...
 
 
@@ -58,26 +58,26 @@ class Publisher(LakeReader, Protocol):
         """Make the whole directory `staging` visible as `target` in one step, durably.
 
         Exactly one of any number of racing callers succeeds, and nothing of a loser ever shows below `target`.
-        `TargetExistsError`: `target` holds something, nothing was changed. Any other error means *unknown*: it may or
-        may not have happened, and the caller finds out by reading what is there.
+        Raises `TargetExistsError` if `target` holds anything; nothing was changed. Any other error means that the
+        outcome is *unknown*, and the caller determines it by reading the target.
         """
         ...
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a whole file, durable when this returns; replaces one that is there, never half. What it needs beside
-        the file meanwhile is shown by neither `names` nor `files`, and removed by `tidy` when the writer dies."""
+        """Writes a whole file, durable when this returns; replaces an existing one atomically. Temporary files beside
+        it are shown by neither `names` nor `files`, and removed by `tidy` if the writer dies."""
         ...
 
     def tidy(self, path: str, older_than_s: float) -> None:
-        """Remove what writers that died left in a directory, once it is older than this."""
+        """Removes temporary files of dead writers in a directory, once they are older than this."""
         ...
 
     def make(self, path: str) -> None:
-        """Make a directory and its parents; one that is there is no error."""
+        """Creates a directory and its parents; an existing one is no error."""
         ...
 
     def age_s(self, path: str) -> float | None:
-        """Seconds since the file was last written, by the file system's clock; None when it is not there."""
+        """Seconds since the file was last written, by the file system's clock; None if it does not exist."""
         ...
 
     def move(self, source: str, target: str) -> bool:
@@ -85,7 +85,7 @@ class Publisher(LakeReader, Protocol):
         ...
 
     def remove(self, path: str) -> None:
-        """Remove a file or a directory with all below it; one that is not there is no error."""
+        """Removes a file or a directory with everything below it; a missing one is no error."""
         ...
 
     def sync(self, path: str) -> None:
@@ -93,20 +93,20 @@ class Publisher(LakeReader, Protocol):
         ...
 
     def folder(self, path: str) -> Path | None:
-        """The directory of this machine that `path` is, where it is one: what is written there is written here."""
+        """`path` as a local directory, if it is one; files written there are in the lake."""
         ...
 
     def put(self, source: Path, path: str) -> None:
-        """Copy a whole file of this machine to a path where none is, with the directories above it; durable after
-        `sync`. For a file that nobody reads yet: while it is written half of it is seen."""
+        """Copies a local file to a path that does not exist, and creates the directories above it; durable after
+        `sync`. Only for files without readers: while it is written, a part of it is visible."""
         ...
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
-        """What a Spark session must be told for its files below `path` to be as durable as those of `write`."""
+        """The settings with which a Spark session writes files below `path` as durably as `write`."""
         ...
 
 
 def check_root(reader: LakeReader, root: str) -> None:
-    """`NoLakeError` in one line where the lake's root, or a path above it, is a file."""
+    """Raises `NoLakeError` in one line if the lake's root, or a path above it, is a file."""
     if (found := file_in_the_way(root, reader.is_file)) is not None:
         raise NoLakeError(found)

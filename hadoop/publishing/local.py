@@ -1,6 +1,6 @@
 """Publishing on `file:`: `rename(2)` in the driver, where the kernel refuses a target that is not empty.
 
-Hadoop's local rename looks first and renames then; of 300 races of two jobs both "succeeded" in 56 (design D11).
+Hadoop's local rename checks first and then renames; in 56 of 300 races of two jobs both "succeeded" (design D11).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR})
 
 
 def local_path(uri: str) -> Path:
-    """The path of `file:///a`, `file:/a` or `/a`; `LakeError` when it is none of this machine."""
+    """The path of `file:///a`, `file:/a` or `/a`; `LakeError` if it is not on this machine."""
     try:
         return file_path(uri)
     except ValueError as error:
@@ -32,7 +32,7 @@ def local_path(uri: str) -> Path:
 
 
 class LocalPublisher:
-    """The seam over POSIX. `now_s` is the clock that ages are measured with; mtimes are the file system's."""
+    """Publishing over POSIX. `now_s` is the clock that ages are measured with; mtimes are the file system's."""
 
     def __init__(self, now_s: Callable[[], float] = time.time) -> None:
         self._now_s = now_s
@@ -101,7 +101,7 @@ class LocalPublisher:
         try:
             missing = [part for part in (folder, *folder.parents) if not part.exists()]
             folder.mkdir(parents=True, exist_ok=True)
-            for made in missing:  # else what is published in it is durable, and its way there is not
+            for made in missing:  # otherwise its content would be durable, and its name would not
                 _sync_one(made.parent)
         except OSError as error:
             raise LakeError(f"cannot make the directory {path}: {error}") from error

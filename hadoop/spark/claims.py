@@ -1,8 +1,8 @@
-"""Who writes what: a task's claim of a batch, kept where any later attempt of the task finds it.
+"""A task's claim of a batch, stored where any later attempt of the task finds it.
 
 A claim of one task, one batch and one topic is a producer id with an epoch, and where each partition ended before the
-first record of the batch. It is stored as the offsets of a consumer group of the task's own, before anything is sent.
-An attempt that finds a claim of its batch goes on under the same identity; the next batch has the next epoch.
+first record of the batch. It is stored as the offsets of a separate consumer group per task, before anything is sent.
+An attempt that finds a claim of its batch continues under the same identity; the next batch has the next epoch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ GROUP_PREFIX: Final = "klamm-spark-sink-"
 
 
 class ClaimError(KlammError):
-    """The batch cannot be written as this attempt's."""
+    """This attempt may not write the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """One partition's part of a claim, as it was read back."""
+    """One partition's part of a claim, as read back."""
 
     batch: int
     producer_id: int
@@ -79,7 +79,7 @@ class _Stored:
 
 
 class Claims:
-    """Of one attempt of one task. Not thread-safe."""
+    """The claims of one attempt of one task. Not thread-safe."""
 
     def __init__(self, client: ClusterClient, identity: TaskIdentity) -> None:
         self._client = client
@@ -111,8 +111,8 @@ class Claims:
         return claim
 
     def _is_whole(self, found: Mapping[TopicPartition, _Stored], partitions: int) -> bool:
-        """Whether this is a claim of this batch that rows may have been sent under. A broker that does not know a
-        partition yet stores the claim without it and says so; the attempt ends then."""
+        """Whether this is a claim of this batch under which rows may have been sent. A broker that does not know a
+        partition yet stores the claim without it and returns an error; the attempt then ends."""
         return len(found) == partitions and all(one.batch == self._identity.batch for one in found.values())
 
     def _next(self, newest: _Stored | None) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What a source needs to know of a cluster: which partitions it reads, and where they begin and end now."""
+"""Reads from a cluster what a source needs: the partitions to read, and where they begin and end now."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from klamm.core.records.partition import TopicPartition
 from ..options import CLIENT_ID, Offsets, SourceOptions, Times
 
 _NONE_THERE: Final = -1
-"""What ListOffsets answers where no record is at or after the time."""
+"""The response of ListOffsets if no record is at or after the time."""
 
 
 def connect(bootstrap: str, plugins: tuple[str, ...] = (), client_id: str = CLIENT_ID) -> ClusterClient:
@@ -42,7 +42,7 @@ class Found:
 
 
 def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
-    """As the cluster is now. `UnknownTopicError` for a topic or partition that is named and not there."""
+    """Reads the present partitions. Raises `UnknownTopicError` for a named topic or partition that does not exist."""
     if options.pattern is not None:
         names = _matching(client, options.pattern)
     else:
@@ -50,12 +50,12 @@ def find_partitions(client: ClusterClient, options: SourceOptions) -> Found:
     topics = {name: client.topic(name) for name in names}
     every = [TopicPartition(name, number) for name in names for number in sorted(topics[name].partitions)]
     partitions = sorted(options.assigned, key=lambda tp: (tp.topic, tp.partition)) or every
-    client.by_leader(partitions)  # a partition that is not there is named here
+    client.by_leader(partitions)  # a partition that does not exist raises here
     return Found(tuple(partitions), {name: topic.topic_id for name, topic in topics.items()})
 
 
 def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
-    """As `find_partitions`, without the topics and partitions that are named and not there."""
+    """As `find_partitions`, without named topics and partitions that do not exist."""
     if options.pattern is not None:
         return find_partitions(client, options)
     views = client.metadata({*options.topics, *(tp.topic for tp in options.assigned)}).topics
@@ -66,7 +66,7 @@ def find_those_there(client: ClusterClient, options: SourceOptions) -> Found:
 
 
 def _matching(client: ClusterClient, pattern: str) -> list[str]:
-    """As Kafka's consumers match: the whole name, and no internal topic."""
+    """Matches as Kafka's consumers do: the whole name, and no internal topic."""
     matches = re.compile(pattern).fullmatch
     topics = client.metadata(None).topics.values()
     return sorted(t.name for t in topics if t.error is ErrorCode.none and not t.internal and matches(t.name))
@@ -93,7 +93,7 @@ class Ends:
 def starting_offsets(
     client: ClusterClient, options: SourceOptions, partitions: Iterable[TopicPartition], ends: Ends
 ) -> dict[TopicPartition, int]:
-    """Where the options say that each partition begins. `ConfigError` when they leave one out."""
+    """The starting offset of each partition by the options. `ConfigError` if they leave one out."""
     wanted = list(partitions)
     if options.starting_times is None:
         return {tp: _offset(options.starting, tp, "startingOffsets", ends) for tp in wanted}
@@ -145,8 +145,7 @@ def _left_out(name: str, tp: TopicPartition) -> ConfigError:
 
 
 def planned(client: ClusterClient, options: SourceOptions) -> list[OffsetRange]:
-    """The ranges that a batch's options ask for, as the log is now. `DataLossError` when they begin before the log
-    does."""
+    """The ranges of a batch by its options and the present log. `DataLossError` if they begin before the log."""
     found = find_partitions(client, options)
     ends = Ends.of(client, found.partitions)
     starts = starting_offsets(client, options, found.partitions, ends)

@@ -1,7 +1,7 @@
-"""Filters of a query that a batch read applies itself: what they rule out is not fetched.
+"""Filters of a query that a batch read applies itself: records that they exclude are not fetched.
 
-Topic, partition and offset are applied in full. A bound of the timestamp from below moves the start to the first record
-at or after it, which is what the broker can say; Spark looks at the rows that are read.
+Topic, partition and offset are applied completely. A lower bound of the timestamp moves the start to the first record
+at or after it, which the broker can find; Spark filters the rows that are read.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _HOLDS: Final[dict[type[Filter], Callable[[object, object], bool]]] = {
 
 @dataclass
 class PushedFilters:
-    """What is left of a read. `since_ms`: records before it are ruled out."""
+    """The remaining part of a read. `since_ms`: records before it are excluded."""
 
     first: int = 0
     end: int = _MAX_OFFSET
@@ -51,11 +51,11 @@ class PushedFilters:
     """Of topics and partitions."""
 
     def push(self, filters: Iterable[Filter]) -> list[Filter]:
-        """Those that Spark has to apply."""
+        """Takes filters; yields those that Spark must apply."""
         return [one for one in filters if not self._takes(one)]
 
     def _takes(self, one: Filter) -> bool:
-        """Whether it is applied in full."""
+        """Whether the filter is applied completely."""
         column, kinds = _column(one), {"topic": str, "partition": int}
         if column in kinds and _is_known(one, kinds[column]):
             self.names.append(one)
@@ -84,7 +84,7 @@ class PushedFilters:
             self.since_ms = since_ms if self.since_ms is None else max(self.since_ms, since_ms)
 
     def narrow(self, client: ClusterClient, ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
-        """The parts of the ranges that are not ruled out."""
+        """The parts of the ranges that are not excluded."""
         kept = [self._within(r) for r in ranges if all(_holds(one, r) for one in self.names)]
         if self.since_ms is None or self.since_ms <= 0:
             return kept

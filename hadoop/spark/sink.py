@@ -79,7 +79,7 @@ class SinkOptions:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task stored now, and what it found stored by an earlier attempt."""
+    """The rows that a task stored, and those that it found stored by an earlier attempt."""
 
     written: int
     found: int
@@ -121,7 +121,7 @@ def sink_options(given: Mapping[str, str], columns: StructType) -> SinkOptions:
 
 
 def _is_pairs(kind: DataType) -> bool:
-    """As the source gives headers."""
+    """The type of headers, as in the source."""
     pair = kind.elementType if isinstance(kind, ArrayType) else None
     if not isinstance(pair, StructType) or pair.names != ["key", "value"]:
         return False
@@ -129,7 +129,7 @@ def _is_pairs(kind: DataType) -> bool:
 
 
 class KlammWriter(DataSourceArrowWriter):
-    """One `df.write`. A task that is tried again stores nothing twice; a write that is started again is another one."""
+    """One `df.write`. A retried task stores nothing twice; a write that is started again is a new write."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -145,7 +145,7 @@ class KlammWriter(DataSourceArrowWriter):
         self._forget(len(messages))
 
     def _forget(self, tasks: int) -> None:
-        """No attempt comes after the job's end. What cannot be deleted expires as the offsets of any group do."""
+        """Deletes the claims: no attempt follows the job's end. Claims that remain expire like any group's offsets."""
         with suppress(KlammError), connect(self._options.bootstrap, (), self._options.client_id) as client:
             for task in range(tasks):
                 with suppress(KlammError):  # a task without rows has claimed nothing
@@ -154,7 +154,7 @@ class KlammWriter(DataSourceArrowWriter):
 
 class KlammStreamWriter(DataSourceStreamArrowWriter):
     """A query's sink. Spark gives a micro-batch that it runs again the same number, and the query keeps its id with its
-    checkpoint: by these an attempt finds what an earlier one has claimed."""
+    checkpoint: by these an attempt finds the claims of an earlier one."""
 
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
@@ -167,11 +167,11 @@ class KlammStreamWriter(DataSourceStreamArrowWriter):
         return write_task(self._options, TaskIdentity(query, int(batch), task.partitionId()), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002 - Spark's
-        """All rows are stored; Spark notes that the micro-batch is done after this."""
+        """All rows are stored; Spark records the micro-batch as done after this."""
         fault_point("sink.commit")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """What is stored stays: the next attempt of the micro-batch finds it."""
+        """Stored rows stay: the next attempt of the micro-batch finds them."""
 
 
 def _task() -> TaskContext:

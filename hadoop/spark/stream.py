@@ -1,20 +1,21 @@
 """`spark.readStream.format("klamm")`: micro-batches of offset ranges.
 
 Rules:
-- A stream's offsets say what they are offsets of (design D5a), as the manifests of loads do. With the next offset to
-  read of each partition they hold the topic's id and the batch before that offset:
+- A stream's offsets identify the log that they belong to (design D5a), as the manifests of loads do. With the next
+  offset to read of each partition they hold the topic's id and the batch before that offset:
 
       {"flights": {"id": "<topic id>", "offsets": {"0": 23, "1": 0},
                    "batches": {"0": {"leader_epoch": 4, "base_offset": 20, "crc": 2774891}}}}
 
-  Before it goes on, a query compares both with the topic that is there (`klamm.hadoop.load.planning.history`). Another
-  topic, or a log that was cut below the offset and written again, is data loss. With failOnDataLoss=false the new topic
-  is read from its beginning, and the log from the offset below which it is as it was, where leader epochs tell.
-- Offsets that earlier versions wrote have no batches: they are checked by the topic's id alone, once.
+  Before it continues, a query compares both with the present topic (`klamm.hadoop.load.planning.history`). Another
+  topic, or a log that was truncated below the offset and written again, is data loss. With failOnDataLoss=false the new
+  topic is read from its beginning, and the log from the offset below which it is unchanged, if leader epochs determine
+  it.
+- Offsets of earlier versions have no batches: they are checked only by the topic's id, once.
 - Spark asks for the initial offset again when a query is restarted before its first micro-batch is done. By then it may
-  be another (the end of the log). So the offsets at the end of that micro-batch say where it began (`begin`).
-- A partition that is new since the last micro-batch begins at its first offset; one of a subscription that is gone is
-  data loss.
+  have changed (the end of the log). So the offsets at the end of that micro-batch record where it began (`begin`).
+- A partition that is new since the last micro-batch begins at its first offset; a subscribed partition that has
+  disappeared is data loss.
 - Spark keeps the offsets in its checkpoint; nothing is committed to a group. `commit` comes with the next micro-batch
   and makes nothing durable, so it does nothing.
 """
@@ -108,12 +109,12 @@ class StreamOffsets:
             ) from error
 
     def is_of(self, topic: str, topic_id: UUID | None) -> bool:
-        """Whether the offsets of `topic`, if there are any, mean something in the topic of this id."""
+        """Whether the offsets of `topic`, if there are any, are valid in the topic of this id."""
         known = self.topic_ids.get(topic)
         return known is None or topic_id is None or known == topic_id
 
     def is_at(self, tp: TopicPartition, offset: int | None, topic_ids: Mapping[str, UUID | None]) -> bool:
-        """Whether a partition stands at this offset in the topic of that id."""
+        """Whether a partition's position is this offset in the topic of that id."""
         return self.offsets.get(tp) == offset and tp.topic in topic_ids and self.is_of(tp.topic, topic_ids[tp.topic])
 
     def of(self, topics: Collection[str]) -> StreamOffsets:
@@ -122,7 +123,7 @@ class StreamOffsets:
         return replace(self, offsets=offsets, topic_ids={t: i for t, i in self.topic_ids.items() if t in topics})
 
     def there(self, now: Mapping[str, UUID]) -> StreamOffsets:
-        """Without the topics that are not there any more, by the ids of those that are."""
+        """The offsets of the topics that still exist, by their ids."""
         return self.of({topic for topic, known in self.topic_ids.items() if known is None or now.get(topic) == known})
 
     def first(self, stop: StreamOffsets) -> StreamOffsets:
@@ -142,7 +143,7 @@ def _by_partition(given: Mapping[str, Any], key: str) -> dict[TopicPartition, An
 
 
 class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """In the driver's Python one for a query, with one client; in the tasks what is pickled of it."""
+    """The driver has one per query, with one client; the tasks get its pickled part."""
 
     def __init__(self, options: SourceOptions, schema: StructType, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -194,7 +195,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = StreamOffsets.from_json(start)
         seen = self._target or self._latest()
         self._check_topics(begin, seen)
-        # A topic that is not seen now may be back, and goes on where it was if it is the same one.
+        # A missing topic may come back, and continues at its offset if it is the same one.
         gone = begin.of(begin.topic_ids.keys() - seen.topic_ids.keys())
         latest = StreamOffsets({**gone.offsets, **seen.offsets}, {**gone.topic_ids, **seen.topic_ids})
         if self._verified and latest.offsets == begin.offsets and latest.topic_ids == begin.topic_ids:
@@ -223,7 +224,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Spark may ask for a micro-batch that was planned before a restart."""
         stop = StreamOffsets.from_json(end)
-        # Of offsets where nothing is between, `begin` is of the micro-batch that ended there.
+        # If begin and end are equal, `begin` belongs to the micro-batch that ended there.
         begin = StreamOffsets.from_json(start).first(stop) if start != end else stop
         now = self._client.topic_ids({*begin.topic_ids, *stop.topic_ids})
         there = stop.there(now)
@@ -247,7 +248,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._opened = None
 
     def _latest(self) -> StreamOffsets:
-        """The ends of all partitions that are subscribed to now. A topic that is named and not there is data loss."""
+        """The ends of all presently subscribed partitions. A named topic that does not exist is data loss."""
         try:
             found = find_partitions(self._client, self._options)
         except UnknownTopicError as error:
@@ -263,8 +264,8 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(str(replaced(topic)))
 
     def _changes(self, read: StreamOffsets, now: Mapping[str, UUID]) -> dict[TopicPartition, Change]:
-        """Partitions whose logs are not as they were when they were read up to these offsets; of topics that are still
-        the same by their ids `now`."""
+        """Partitions whose logs have changed since they were read up to these offsets; of topics that are unchanged by
+        their ids `now`."""
         there = read.there(now)
         marks = {tp: mark for tp, mark in read.batches.items() if tp in there.offsets}
         changed = changes(self._history, there.offsets, marks)
@@ -281,8 +282,8 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _ranges(
         self, begin: StreamOffsets, end: StreamOffsets, changed: Mapping[TopicPartition, Change]
     ) -> list[OffsetRange]:
-        """From `begin` to `end`; what is new in `end` from its first offset, what `changed` since `begin` from where it
-        is still the same."""
+        """The ranges from `begin` to `end`: new partitions from their first offset, `changed` ones from the offset up
+        to which they are unchanged."""
         known = {tp for tp in end.offsets if tp in begin.offsets and begin.is_of(tp.topic, end.topic_ids[tp.topic])}
         new = [tp for tp in end.offsets if tp not in known]
         first = edges(self._client, new, EARLIEST) if new else {}
@@ -302,8 +303,8 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ranges
 
     def _is_enough(self, new: int, limit: ReadLimit) -> bool:
-        """minOffsetsPerTrigger: whether to begin a micro-batch, or to wait for more. As with Spark's Kafka source the
-        first one does not wait, nor does a query of all that is available now."""
+        """minOffsetsPerTrigger: whether to begin a micro-batch, or to wait for more. As in Spark's Kafka source, the
+        first one does not wait, nor does a query with `availableNow`."""
         least = self._options.least
         now_s = self._clock()
         waited = self._last_new_s is None or now_s - self._last_new_s >= self._options.max_delay_s

@@ -1,7 +1,7 @@
 """`klamm.typed`: values are structs of their topic's schema, both ways; schemas are those registered as TOPIC-value.
 
-A DataFrame's value has the type of the newest version when the DataFrame is made. Its tasks read by the newest version
-that has this type, so that a stream outlives a version that is registered while it runs.
+A DataFrame's value has the type of the newest version when the DataFrame is made. Its tasks read with the newest
+version that has this type, so that a stream survives a version that is registered while it runs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .cluster import connect_source, find_partitions
 
 
 class RegisteredSchemas:
-    """Those of a cluster, read when they are first asked for, and again for one that is not among them."""
+    """The schemas of a cluster, read on first use, and again for an unknown one."""
 
     def __init__(self, client: ClusterClient, typing: Typing, plugins: tuple[str, ...]) -> None:
         self._log = TopicSchemaLog(client, typing.schemas_topic)

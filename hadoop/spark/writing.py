@@ -1,7 +1,7 @@
-"""What a task of the sink does: its rows become record batches of its own producer, in their order.
+"""Writes the rows of a task of the sink as record batches of its own producer, in their order.
 
-A row goes to the partition of its `partition` column, else to that of its key as every Kafka client has it, else to one
-partition after the other, some hundred rows each. The same rows in the same order go to the same partitions each time.
+A row goes to the partition of its `partition` column, or else to that of its key, as in every Kafka client, or else to
+the partitions in turn, some hundred rows each. The same rows in the same order go to the same partitions each time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ BATCH_BYTES: Final = 512 * 1024
 PENDING_BYTES: Final = 8 * 1024 * 1024
 """Bytes of rows that are put together before they are sent."""
 IN_TURN: Final = 500
-"""Rows without a key that go to one partition before the next has its turn."""
+"""Rows without a key that go to one partition before the next one follows."""
 
 
 class Values(Protocol):
@@ -78,7 +78,7 @@ class TopicSink:
         self._next = dict.fromkeys(self._partitions, 0)
         self._pending: dict[TopicPartition, list[Rows]] = {}
         self._pending_bytes = 0
-        self._keyless = identity.task * IN_TURN  # tasks begin at different partitions
+        self._keyless = identity.task * IN_TURN  # tasks start at different partitions
         self._stored: dict[TopicPartition, StoredRows] | None = None
         self._stamped = False
         self._batch_bytes = min(BATCH_BYTES, self._largest_message() // 2)
@@ -101,7 +101,7 @@ class TopicSink:
             self.flush()
 
     def scan(self, stamped: bool) -> dict[TopicPartition, StoredRows]:
-        """What an earlier attempt stored."""
+        """Reads what an earlier attempt stored."""
         found = {partition: StoredRows(partition, stamped) for partition in self._partitions}
         for partition, stored in found.items():
             stored.scan(self._client, self._claim)
@@ -195,7 +195,7 @@ class TopicSink:
         fault_point("sink.produced")
 
     def finish(self) -> None:
-        """Sends the rest. `ClaimError` when an earlier attempt stored what this one does not have."""
+        """Sends the rest. `ClaimError` if an earlier attempt stored rows that this one does not have."""
         self.flush()
         if self._claim.again and self._stored is None:
             self._stored = self.scan(stamped=False)
@@ -267,8 +267,8 @@ def _check_names(topic: str, headers: pa.ListArray) -> None:
 
 
 def _joined(pieces: list[Rows]) -> Iterator[Rows]:
-    """Neighbours as one, so that batches are full. They have the same columns, but perhaps for headers; those that were
-    written by columns have a prefix, and those that were written row by row have it in their values."""
+    """Joins neighbours, so that batches are full. They have the same columns, except perhaps headers; values written by
+    columns have a separate prefix, values written row by row contain it."""
     for _, alike in groupby(pieces, key=lambda piece: piece.prefix):
         yield _as_one(list(alike))
 

@@ -1,1 +1,1 @@
-"""What a load reads: ranges, bounds, and whether the saved offsets still hold."""
+"""Plans what a load reads: ranges, bounds, and whether the saved offsets are still valid."""

@@ -1,4 +1,4 @@
-"""What a cluster says of its topics' histories: ids, batches, leader epochs."""
+"""Reads the histories of topics from a cluster: ids, batches, leader epochs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from klamm.core.records.partition import TopicPartition
 from ...lake.manifest import BatchMark
 
 _MARK_BYTES: Final = 64 * 1024
-"""Of a batch only the header is wanted; a larger batch comes whole when its partition is the answer's first."""
+"""Only the header of a batch is needed; a larger batch is returned whole if its partition is the first of the
+response."""
 
 
 class ClusterHistory:
@@ -38,7 +39,8 @@ class ClusterHistory:
         return "compact" in (self._client.describe_configs(topic)["cleanup.policy"].value or "")
 
     def headers_at(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[BatchHeader, ...]]:
-        """Of the batch that holds the offset, or comes after it, and of some behind it; none where it is deleted."""
+        """Headers of the batch that contains the offset, or follows it, and of some behind it; none if it was
+        deleted."""
         return self._client.to_leaders(offsets, lambda node_id, share, _: self._headers(node_id, share))
 
     def _headers(
@@ -61,7 +63,7 @@ class ClusterHistory:
 
 
 def _mark(headers: Sequence[BatchHeader], offset: int) -> BatchMark | None:
-    """Of the batch that holds `offset`, or of the one after a hole there; None without any."""
+    """The mark of the batch that contains `offset`, or of the one after a gap there; None without any."""
     if not headers:
         return None
     header = headers[0]

@@ -1,13 +1,13 @@
-"""Whether the offsets of earlier loads still mean the same records.
+"""Checks whether the offsets of earlier loads still refer to the same records.
 
-An offset means something in one topic (its id) and in one history of its log (design D5a). A topic that was deleted and
-created again has another id. A log that was cut below a loaded offset and has grown since, as when a broker is restored
-from an older backup, shows in one of two ways:
+An offset is valid in one topic (its id) and in one history of its log (design D5a). A topic that was deleted and
+created again has another id. A log that was truncated below a loaded offset and has grown since, for instance on a
+broker restored from an older backup, is detected in one of two ways:
 
-- The batch that holds the last loaded offset has another base offset or CRC. This also finds a restored coordination,
-  which gives out leader epochs a second time. Where the batch is as it was, nothing below it can have changed.
-- The leader epoch under which that batch was written ends below it (OffsetForLeaderEpoch, KIP-320). This decides where
-  the batch is gone (retention) or rewritten (compaction).
+- The batch that holds the last loaded offset has another base offset or CRC. This also detects a restored coordination,
+  which allocates leader epochs a second time. If the batch is unchanged, nothing below it can have changed.
+- The leader epoch under which that batch was written ends below it (OffsetForLeaderEpoch, KIP-320). This decides if the
+  batch was deleted (retention) or rewritten (compaction).
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from ...lake.manifest import BatchMark, PartitionRange
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What was loaded of a topic, up to each partition's `end`; by a load, or by the one being made."""
+    """The loaded part of a topic, up to each partition's `end`, of an earlier load or of the current one."""
 
     topic_id: UUID | None
     partitions: Mapping[int, PartitionRange]
 
 
 class TopicHistory(Protocol):
-    """What the cluster says of a topic's history now."""
+    """A topic's present history in the cluster."""
 
     def topic_id(self, topic: str) -> UUID | None:
-        """None when the broker does not tell."""
+        """The topic's id; None if the broker does not report it."""
         ...
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
-        """Of the batch that holds the last offset before each end. Left out: end 0, and what retention deleted."""
+        """The mark of the batch with the last offset before each end; none for end 0 and for deleted batches."""
         ...
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
@@ -54,14 +54,14 @@ class TopicHistory(Protocol):
 
 
 class HistoryCheck:
-    """Refuses to go on from offsets of another topic or of another history."""
+    """Refuses to continue from offsets of another topic or of another history."""
 
     def __init__(self, now: TopicHistory) -> None:
         self._now = now
 
     def verify(self, layout: TopicLayout, loaded: Loaded) -> None:
-        """`DataLossError` in one line when the topic or its history is not what was loaded. What earlier versions did
-        not record is not checked."""
+        """Raises `DataLossError` in one line if the topic or its history is not the loaded one. Data that earlier
+        versions did not record is not checked."""
         self.verify_topic(layout, loaded.topic_id)
         read = {TopicPartition(layout.topic, n): p for n, p in loaded.partitions.items()}
         marks = {tp: p.batch for tp, p in read.items() if p.batch is not None}
@@ -85,7 +85,7 @@ class HistoryCheck:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What shows that a partition's history changed. `common_end`: below it the log is as it was; None: not known."""
+    """Evidence that a partition's history changed. `common_end`: below it the log is unchanged; None: unknown."""
 
     why: str
     common_end: int | None = None

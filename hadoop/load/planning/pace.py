@@ -1,8 +1,8 @@
-"""How much one load of a run may take, so that the run ends in its time (`max.duration.ms`).
+"""Limits the size of each load of a run, so that the run ends in its time (`max.duration.ms`).
 
-A Spark job cannot be stopped half-way with the first half kept. So a run with a time limit publishes several loads of a
-topic: a first one of a fixed size, and then as much as half of the time left is likely to be enough for, by the speed
-of the load before.
+A Spark job cannot be stopped half-way and keep the first half. So a run with a time limit publishes several loads of a
+topic: a first one of a fixed size, and then loads that are likely to take half of the remaining time, by the speed of
+the previous load.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 _LEAST: Final = 8
-"""A further load is begun only if an eighth of the first one's size fits: each costs seconds, and makes files."""
+"""A further load is started only if an eighth of the first one's size fits: each load costs seconds, and creates
+files."""
 
 
 class Pace:
@@ -24,7 +25,7 @@ class Pace:
         self._speed: float | None = None
 
     def next(self) -> int | None:
-        """Offsets of the next load, at most; None: no further load is to be begun."""
+        """The most offsets of the next load; None: no further load is started."""
         left_s = self._until_s - self._clock_s()
         if left_s <= 0:
             return None

@@ -1,4 +1,4 @@
-"""Which offsets a read covers, how much of them one load takes, and how they are cut into tasks.
+"""Plans which offsets a read covers, how many of them one load takes, and how they are split into tasks.
 
 All of this is decided before anything is read: Spark may run a task a second time, and it must then read the same.
 """
@@ -19,7 +19,7 @@ def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange
     if limit is None or total <= limit:
         return list(ranges)
     shares = [limit * r.size // total for r in ranges]
-    # What rounding left over goes to the largest fractions, so that a limit of 1 still moves on.
+    # The remainder of rounding goes to the largest fractions, so that a limit of 1 still makes progress.
     by_fraction = sorted(range(len(ranges)), key=lambda i: (-(limit * ranges[i].size % total), i))
     for i in by_fraction[: limit - sum(shares)]:
         shares[i] += 1
@@ -28,8 +28,8 @@ def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much is taken of a topic, at most: `records`, which are counted by their offsets, and `bytes` of its log.
-    None: all that is there."""
+    """The most that is read of a topic: `records`, which are counted by their offsets, and `bytes` of its log. None: no
+    limit."""
 
     records: int | None = None
     bytes: int | None = None
@@ -38,7 +38,7 @@ class Limits:
         return replace(self, records=records if self.records is None else min(self.records, records))
 
     def without(self, records: int, bytes_: int) -> Limits:
-        """What is left when so much has been taken; `exhausted` where that is nothing."""
+        """The remaining limits after these amounts; `exhausted` if nothing remains."""
         return Limits(
             None if self.records is None else max(self.records - records, 0),
             None if self.bytes is None else max(self.bytes - bytes_, 0),
@@ -50,12 +50,12 @@ class Limits:
 
 
 Densities = Mapping[TopicPartition, Sequence[float | None]]
-"""Bytes for each offset of the log, at so many places of a range, evenly spaced from its start; None: not known."""
+"""Bytes per offset of the log, at evenly spaced places of a range from its start; None: unknown."""
 
 
 def capped_bytes(ranges: Sequence[OffsetRange], densities: Densities, limit: int) -> tuple[list[OffsetRange], int]:
-    """About `limit` bytes in all, each partition giving its share from its beginning, and one offset at least; and how
-    many bytes that is likely to be."""
+    """Returns ranges of about `limit` bytes in total, each partition's share from its beginning with at least one
+    offset, and the estimated number of bytes."""
     sizes = [_parts(r, densities.get(r.partition, ())) for r in ranges]
     total = sum(size for parts in sizes for _, size in parts)
     if total <= limit:
@@ -67,7 +67,7 @@ def capped_bytes(ranges: Sequence[OffsetRange], densities: Densities, limit: int
 
 
 def _parts(range_: OffsetRange, densities: Sequence[float | None]) -> list[tuple[int, float]]:
-    """The range in pieces: offsets and bytes of each. Where a density is not known the mean of the others stands in."""
+    """The range in pieces: offsets and bytes of each. An unknown density is replaced by the mean of the others."""
     known = [density for density in densities if density is not None]
     if not known or not range_.size:
         return [(range_.size, 0.0)]
@@ -79,7 +79,7 @@ def _parts(range_: OffsetRange, densities: Sequence[float | None]) -> list[tuple
 
 
 def _prefix(parts: Sequence[tuple[int, float]], limit: float) -> int:
-    """So many offsets from the beginning are `limit` bytes."""
+    """The number of offsets from the beginning that make up `limit` bytes."""
     offsets = 0
     for length, size in parts:
         if size > limit:
