@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-load audit-pictures wheel clean faults-load
+.PHONY: sim audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-load audit-pictures wheel clean faults-load
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -34,6 +34,9 @@ faults: setup ## the log and the broker damaged in every way (ONLY=name QUICK=1 
 faults-load: setup ## loads into a real HDFS by real Spark, killed, cut off and overtaken (the same variables as faults)
 	@scripts/setup.sh $$($(FAULTS) --loads $(ONLY) --tools)
 	@$(FAULTS) --loads $(ONLY) $(if $(PLANT),--plant) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(QUICK),--quick) $(if $(REPORT),--report $(REPORT))
+
+sim: setup ## the replication protocol under 100,000 schedules of faults, and planted bugs that it must find (QUICK=1 SCHEDULES=n SEED=n ONLY=schedules or mutations)
+	@PYTHONPATH=tests/support $(PY) -m klammsim $(if $(QUICK),--quick) $(if $(SCHEDULES),--schedules $(SCHEDULES)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
 audit-truth: setup ## faults planted in seeded runs, and what the audit says of each (RUNS=100 SEED=n ONLY=losses AT=n; PLANT=1 must fail; REPORT=docs/audit.md)
 	@PYTHONPATH=tests/support $(PY) -m klammtest.audit_truth $(ONLY) $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(if $(AT),--at $(AT)) $(if $(PLANT),--plant) $(if $(REPORT),--report $(REPORT))

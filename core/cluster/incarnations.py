@@ -1,0 +1,82 @@
+"""Registrations of brokers under two paths: `/brokers/ids/<id>` and `/brokers/incarnations/<uuid>`.
+
+Both are made and deleted in one transaction. The incarnation is what other transactions check: the version of the
+broker's own path begins at 0 with each registration, and so says nothing of which one it is.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from ..errors import CoordinationError
+from ..interfaces.coordination import Create, Delete, Operation
+from ..replication.registrations import BrokerRegistration
+from . import paths
+from .changes import incarnation_path
+from .steps import Steps, children, find
+
+
+class FoundRegistration(NamedTuple):
+    """A registration and whose session holds it."""
+
+    registration: BrokerRegistration
+    session_id: int
+
+
+def registration_fields(incarnation: str, data_ids: tuple[str, ...], *, leaving: bool) -> dict[str, object]:
+    """What `/brokers/ids/<id>` holds beside the fields of `BrokerIdNode`."""
+    return {"incarnation": incarnation, "data": list(data_ids), "state": "leaving" if leaving else "serving"}
+
+
+def register_operations(
+    broker_id: int, incarnation: str, data: bytes, replaced: BrokerRegistration | None
+) -> list[Operation]:
+    """`replaced`: a registration of this broker's own earlier session, which is deleted with its incarnation."""
+    path = paths.broker(broker_id)
+    return [
+        *(_delete_operations(replaced) if replaced is not None else ()),
+        Create(path, data, ephemeral=True),
+        Create(incarnation_path(incarnation), ephemeral=True),
+    ]
+
+
+def evict_operations(registration: BrokerRegistration) -> list[Operation]:
+    """Ends a registration, and no later one of the same broker."""
+    return list(_delete_operations(registration))
+
+
+def _delete_operations(registration: BrokerRegistration) -> tuple[Operation, ...]:
+    return Delete(incarnation_path(registration.incarnation)), Delete(paths.broker(registration.broker_id))
+
+
+def read_registration(broker_id: int) -> Steps[FoundRegistration | None]:
+    path = paths.broker(broker_id)
+    found = yield from find(path)
+    if found is None:
+        return None
+    data, stat = found
+    try:
+        node = json.loads(data)
+        registration = BrokerRegistration(
+            broker_id,
+            stat.creation_id,
+            str(node["incarnation"]),
+            tuple(str(data_id) for data_id in node["data"]),
+            leaving=node.get("state") == "leaving",
+        )
+        if not registration.data_ids:
+            raise ValueError("no data id")
+    except (ValueError, KeyError, TypeError) as error:
+        raise CoordinationError(f"{path} holds no registration: {error!r}") from error
+    return FoundRegistration(registration, stat.ephemeral_owner)
+
+
+def read_registrations() -> Steps[dict[int, BrokerRegistration]]:
+    """The live brokers; one that registers or leaves during the read may be missed, and the watch tells."""
+    found = {}
+    for name in (yield from children(paths.BROKER_IDS)):
+        registration = yield from read_registration(int(name))
+        if registration is not None:
+            found[registration.registration.broker_id] = registration.registration
+    return found

@@ -1,0 +1,86 @@
+"""Conversations with the coordination as generators: each request is yielded, and its answer sent or its error thrown.
+
+So what is asked for, and in which order, is written once: `run_steps` carries it out on a worker thread, and the
+simulation one request at a time, with failures between any two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from ..errors import CoordinationError
+from ..interfaces.coordination import Coordination, NoNodeError, Operation, Stat
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class Transact:
+    operations: tuple[Operation, ...]
+
+
+Request = Get | Children | Transact
+Answer = tuple[bytes, Stat] | list[str] | None
+Steps = Generator[Request, Answer, T]
+
+
+def get(path: str) -> Steps[tuple[bytes, Stat]]:
+    answer = yield Get(path)
+    assert isinstance(answer, tuple)
+    return answer
+
+
+def find(path: str) -> Steps[tuple[bytes, Stat] | None]:
+    """As `get`; None where the path is not there."""
+    try:
+        return (yield from get(path))
+    except NoNodeError:
+        return None
+
+
+def children(path: str) -> Steps[list[str]]:
+    answer = yield Children(path)
+    assert isinstance(answer, list)
+    return answer
+
+
+def transact(*operations: Operation) -> Steps[None]:
+    yield Transact(operations)
+
+
+def carry_out(coordination: Coordination, request: Request) -> Answer:
+    """One request; raises what the coordination raises."""
+    if isinstance(request, Get):
+        return coordination.get(request.path)
+    if isinstance(request, Children):
+        return coordination.children(request.path)
+    coordination.transaction(request.operations)
+    return None
+
+
+def run_steps(coordination: Coordination, steps: Steps[T]) -> T:
+    """Carries out all steps on the calling thread."""
+    try:
+        request = next(steps)
+        while True:
+            try:
+                answer = carry_out(coordination, request)
+            except CoordinationError as error:
+                request = steps.throw(error)
+            else:
+                request = steps.send(answer)
+    except StopIteration as end:
+        result: T = end.value
+        return result

@@ -1,0 +1,158 @@
+"""The controller's rule: who leads a partition, given its state, the live brokers and their data (R7, R8).
+
+A pure function of what was read. Its result is written on condition that nothing has changed since (`MetadataChange`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from .partition_state import NO_EPOCH, NO_LEADER, PartitionState, next_elr
+from .registrations import BrokerRegistration, Registrations, Standing, standing
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredEnd:
+    """`/brokers/recovered/<id>`: where the log of a doubtful member ends, while the partition has no leader.
+
+    `last_epoch` is that of its last record. It counts only with the state's leader epoch and the member's newest data
+    id: under an earlier epoch the member may have followed a leader since, and have been longer or shorter.
+    """
+
+    leader_epoch: int
+    data_id: str
+    last_epoch: int
+    end_offset: int
+
+
+def elect(
+    state: PartitionState,
+    replicas: Sequence[int],
+    registrations: Registrations,
+    recovered: Mapping[int, RecoveredEnd],
+    min_insync_replicas: int,
+    controller_epoch: int,
+    *,
+    unclean: bool = False,
+) -> PartitionState | None:
+    """The state that the controller of this epoch should write; None when nothing is to change.
+
+    `replicas` in order of preference. `unclean`: `unclean.leader.election.enable`, or ElectLeaders(UNCLEAN).
+    """
+    standings = {member: standing(registrations.get(member), state.data_ids.get(member)) for member in state.members}
+    trusted = [member for member, found in standings.items() if found in (Standing.SOUND, Standing.ABSENT)]
+    if not trusted:
+        elected = _without_trusted_members(state, standings, registrations, recovered)
+        if elected.leader == NO_LEADER and unclean:
+            elected = _unclean(elected, replicas, registrations)
+    else:
+        elected = _among_trusted_members(state, trusted, standings, replicas, registrations, min_insync_replicas)
+    return None if elected == state else replace(elected, controller_epoch=controller_epoch)
+
+
+def _among_trusted_members(
+    state: PartitionState,
+    trusted: list[int],
+    standings: Mapping[int, Standing],
+    replicas: Sequence[int],
+    registrations: Registrations,
+    min_insync_replicas: int,
+) -> PartitionState:
+    """Once a sound member is live, it leads, and doubtful and new members leave.
+
+    Until then nobody leaves: an absent member that is presumed sound may come back doubtful, and then a doubtful one
+    may have more than it.
+    """
+    sound = [member for member in trusted if standings[member] is Standing.SOUND]
+    live = _prefer_staying([member for member in state.isr if member in sound], registrations)
+    if not live:
+        live_elr = _prefer_staying([member for member in state.elr if member in sound], registrations)
+        live = [member for member in replicas if member in live_elr][:1]
+    if not live:
+        return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
+    removed = [member for member in state.isr if member in trusted and member not in live]
+    elr = [member for member in state.elr if member in trusted]
+    leader = state.leader
+    if leader not in live or not _leads_under_its_registration(state, registrations[leader]):
+        leader = next(member for member in replicas if member in live)
+    return _changed(
+        state,
+        leader,
+        registrations[leader].epoch,
+        tuple(live),
+        next_elr(tuple(live), elr, removed, min_insync_replicas),
+        state.data_ids,
+    )
+
+
+def _leads_under_its_registration(state: PartitionState, registration: BrokerRegistration) -> bool:
+    """A restart of the leader is a new registration, and needs a new leader epoch (R8)."""
+    return registration.epoch == state.leader_broker_epoch
+
+
+def _prefer_staying(live: list[int], registrations: Registrations) -> list[int]:
+    """Brokers that are leaving are left out if others remain."""
+    return [member for member in live if not registrations[member].leaving] or live
+
+
+def _without_trusted_members(
+    state: PartitionState,
+    standings: Mapping[int, Standing],
+    registrations: Registrations,
+    recovered: Mapping[int, RecoveredEnd],
+) -> PartitionState:
+    """No member is sound and none is absent, as after a power loss of all.
+
+    First the partition loses its leader, which ends all appends; then every member says where its log ends; then the
+    one with the largest (last epoch, end) leads. Of all records that any member still has, it has those that were
+    committed. A member that is new has lost everything: the others cannot prove that they lack nothing.
+    """
+    if state.leader != NO_LEADER or not all(found is Standing.DOUBTFUL for found in standings.values()):
+        return _changed(state, NO_LEADER, NO_EPOCH, state.isr, state.elr, state.data_ids)
+    ends = {}
+    for member in state.members:
+        end = recovered.get(member)
+        if end is None or not _counts(end, state, registrations[member]):
+            return state
+        ends[member] = (end.last_epoch, end.end_offset, -state.members.index(member))
+    best = max(ends, key=lambda member: ends[member])
+    return _alone(state, registrations[best])
+
+
+def _counts(end: RecoveredEnd, state: PartitionState, registration: BrokerRegistration) -> bool:
+    return (end.leader_epoch, end.data_id) == (state.leader_epoch, registration.data_id)
+
+
+def _unclean(state: PartitionState, replicas: Sequence[int], registrations: Registrations) -> PartitionState:
+    """The first live replica leads, whatever it has. Records are lost."""
+    for replica in replicas:
+        if replica in registrations:
+            return _alone(state, registrations[replica])
+    return state
+
+
+def _alone(state: PartitionState, registration: BrokerRegistration) -> PartitionState:
+    member = registration.broker_id
+    return _changed(state, member, registration.epoch, (member,), (), {member: registration.data_id})
+
+
+def _changed(
+    state: PartitionState,
+    leader: int,
+    leader_broker_epoch: int,
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    data_ids: Mapping[int, str],
+) -> PartitionState:
+    """Every other leader, or other registration of the leader, is a new leader epoch."""
+    same = (leader, leader_broker_epoch) == (state.leader, state.leader_broker_epoch)
+    return PartitionState(
+        leader,
+        state.leader_epoch if same else state.leader_epoch + 1,
+        leader_broker_epoch,
+        isr,
+        elr,
+        {member: data_ids[member] for member in isr + elr},
+        state.controller_epoch,
+    )

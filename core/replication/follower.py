@@ -1,0 +1,108 @@
+"""A follower of a partition: what it fetches, and what an answer does to its log (R9)."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+
+from .partition_state import NO_EPOCH
+from .replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from .replica_log import ReplicaLog
+
+
+class FetchResult(Enum):
+    """What an answer led to."""
+
+    APPENDED = "appended"
+    """Records were stored, or there were none yet: fetch again."""
+    TRUNCATED = "truncated"
+    """The log was cut back towards the leader's: fetch again."""
+    RESTARTED = "restarted"
+    """The log was below the leader's start and begins there now: fetch again."""
+    STALE = "stale"
+    """An answer to an earlier request, or of another leader epoch: passed over."""
+    REFUSED = "refused"
+    """The leader cannot serve this replica: back off; a new image of the metadata may be needed."""
+
+
+class PartitionFollower:
+    """One partition's follower in one leader epoch. All calls on one thread."""
+
+    def __init__(self, broker_id: int, log: ReplicaLog, leader: int, leader_epoch: int) -> None:
+        self.broker_id = broker_id
+        self.leader = leader
+        self.leader_epoch = leader_epoch
+        self._log = log
+        self._sent: ReplicaFetch | None = None
+        log.follow(leader_epoch)
+
+    def fetch(self, broker_epoch: int) -> ReplicaFetch | None:
+        """The next request; None while the log holds records that it does not vouch for yet (`flush.messages`)."""
+        log = self._log
+        if log.reported_end_offset < log.log_end_offset:
+            return None
+        self._sent = ReplicaFetch(self.broker_id, broker_epoch, self.leader_epoch, log.log_end_offset, log.leader_epoch)
+        return self._sent
+
+    def on_answer(self, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+        """`fetch` is the request that was answered."""
+        if not self._is_current(fetch):
+            return FetchResult.STALE
+        if answer.error is ErrorCode.offset_out_of_range:
+            return self._out_of_range(answer.log_start_offset)
+        if answer.error is not ErrorCode.none:
+            return FetchResult.REFUSED
+        if answer.diverging_epoch is not None:
+            return self._diverged(answer.diverging_epoch)
+        if answer.records:
+            self._log.replicate(answer.records, self.leader_epoch)
+        self._take_bounds(answer)
+        return FetchResult.APPENDED
+
+    def _take_bounds(self, answer: FetchedPartition) -> None:
+        """The start first: below the leader's start nobody can say whether the two logs agree."""
+        self._log.advance_log_start(answer.log_start_offset)
+        self._log.advance_high_watermark(answer.high_watermark)
+
+    def _is_current(self, fetch: ReplicaFetch) -> bool:
+        """Whether the request is the last one, and the log is still what it said."""
+        return fetch is self._sent and (fetch.leader_epoch, fetch.fetch_offset, fetch.last_fetched_epoch) == (
+            self.leader_epoch,
+            self._log.log_end_offset,
+            self._log.leader_epoch,
+        )
+
+    def _diverged(self, diverging: EpochEndOffset) -> FetchResult:
+        """The watermark of a diverging answer is not taken: what is left may still differ from the leader's log."""
+        if diverging.end_offset < 0:
+            return FetchResult.REFUSED
+        offset = self._truncation_offset(diverging)
+        if offset < self._log.log_start_offset:
+            self._log.restart_at(offset)
+        else:
+            self._log.truncate_to(offset)
+        return FetchResult.TRUNCATED
+
+    def _truncation_offset(self, diverging: EpochEndOffset) -> int:
+        """Where both logs still agree, or may: of the largest epoch up to the leader's that this log has, the end in
+        the log where it ends sooner (KIP-279)."""
+        log = self._log
+        if log.leader_epoch <= diverging.leader_epoch:
+            end = log.log_end_offset
+        else:
+            _, end = log.end_offset_for_epoch(diverging.leader_epoch)
+        return min(end, diverging.end_offset, log.log_end_offset)
+
+    def _out_of_range(self, leader_log_start: int) -> FetchResult:
+        """A log that ends below the leader's start, or that holds no record, begins at the leader's start.
+
+        Any other is left alone: records are cut by epoch only.
+        """
+        log = self._log
+        if log.log_end_offset < leader_log_start or (
+            log.leader_epoch == NO_EPOCH and log.log_start_offset == log.log_end_offset
+        ):
+            log.restart_at(leader_log_start)
+            return FetchResult.RESTARTED
+        return FetchResult.REFUSED

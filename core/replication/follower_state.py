@@ -1,0 +1,37 @@
+"""What the leader knows of one follower (Kafka's `Replica` and `ReplicaState`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .replica_fetch import ReplicaFetch
+
+NEVER = float("-inf")
+UNKNOWN_OFFSET = -1
+
+
+@dataclass(slots=True)
+class FollowerState:
+    """Changed by each valid Fetch of the follower. Times are monotonic milliseconds."""
+
+    log_end_offset: int = UNKNOWN_OFFSET
+    """What the follower last asked for: it has every record below."""
+    broker_epoch: int = -1
+    last_caught_up_ms: float = NEVER
+    _last_fetch_ms: float = NEVER
+    _leader_end_at_last_fetch: int = UNKNOWN_OFFSET
+
+    def fetched(self, fetch: ReplicaFetch, leader_end_offset: int, now_ms: float) -> None:
+        """The follower is caught up if it asks for the leader's end, and was so at its last Fetch if it now asks for
+        the end of then."""
+        if fetch.fetch_offset >= leader_end_offset:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
+        elif fetch.fetch_offset >= self._leader_end_at_last_fetch >= 0:
+            self.last_caught_up_ms = max(self.last_caught_up_ms, self._last_fetch_ms)
+        self.log_end_offset = fetch.fetch_offset
+        self.broker_epoch = fetch.replica_epoch
+        self._leader_end_at_last_fetch = leader_end_offset
+        self._last_fetch_ms = now_ms
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: float, max_lag_ms: float) -> bool:
+        return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= max_lag_ms

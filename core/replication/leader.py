@@ -1,0 +1,242 @@
+"""The leader of a partition: ends of its followers, high watermark, proposals to change the ISR (R2-R6).
+
+The leader alone proposes members; the controller removes the dead. A proposal holds from the moment it is made until
+the metadata of a later version is read: until then both sets, the stored and the proposed, hold the watermark back
+(KIP-497's maximal ISR). An answer that it was refused ends it sooner; an answer that was lost does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from kio.schema.errors import ErrorCode
+
+from .follower_state import FollowerState
+from .partition_state import NO_EPOCH, PartitionState, with_isr
+from .registrations import BrokerRegistration, Registrations
+from .replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from .replica_log import ReplicaLog
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationSettings:
+    """`min_insync_replicas` is at most the replication factor (KIP-966's effective minimum)."""
+
+    min_insync_replicas: int
+    replica_lag_time_max_ms: float
+
+
+class ProposalOutcome(Enum):
+    """How the write of a proposal ended."""
+
+    APPLIED = "applied"
+    """Written. It counts once the leader reads it back."""
+    REFUSED = "refused"
+    """Not written, and never will be."""
+    UNKNOWN = "unknown"
+    """No answer: written, or not, or yet to be written."""
+
+
+@dataclass(eq=False, slots=True)
+class IsrProposal:
+    """One attempt to change the ISR, to be written on condition that the metadata is still at `base_version`."""
+
+    base_version: int
+    state: PartitionState
+    added: tuple[BrokerRegistration, ...]
+    """Their incarnations are checked in the same transaction."""
+    outcome: ProposalOutcome | None = field(default=None)
+    """None while the write is on its way."""
+    may_be_written: bool = False
+    """An earlier write of the same was not answered."""
+
+
+class PartitionLeader:
+    """One partition's leader in one leader epoch. All calls on one thread; `now_ms` is monotonic."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        log: ReplicaLog,
+        replicas: tuple[int, ...],
+        settings: ReplicationSettings,
+        state: PartitionState,
+        version: int,
+        now_ms: float,
+    ) -> None:
+        """`state` names this broker, and its members are among `replicas`, which are in order of preference; `version`
+        is that of the metadata in which it was read."""
+        self.broker_id = broker_id
+        self.epoch = state.leader_epoch
+        self.state = state
+        self.version = version
+        self._log = log
+        self._replicas = replicas
+        self._settings = settings
+        self._proposals: list[IsrProposal] = []
+        self._resigned = False
+        self._followers = {replica: FollowerState() for replica in replicas if replica != broker_id}
+        for member in state.isr:
+            if member in self._followers:
+                self._followers[member].last_caught_up_ms = now_ms
+        log.lead(state.leader_epoch)
+        self.epoch_start_offset = log.log_end_offset
+
+    # -- the high watermark --------------------------------------------------------------------------------------
+
+    @property
+    def maximal_isr(self) -> frozenset[int]:
+        """The stored ISR and every set that was proposed since and may still be written."""
+        return frozenset(self.state.isr).union(*(proposal.state.isr for proposal in self._proposals))
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        return len(self.state.isr) < self._settings.min_insync_replicas
+
+    def advance_high_watermark(self) -> bool:
+        """Raises it to what every member of the maximal ISR has; whether consumers see more."""
+        if self._resigned or self.is_under_min_isr:
+            return False
+        ends = [self._followers[member].log_end_offset for member in self.maximal_isr if member != self.broker_id]
+        return self._log.advance_high_watermark(min([self._log.reported_end_offset, *ends]))
+
+    def resign(self) -> None:
+        """The replica does not lead any more: what is still on its way, such as the answer to a proposal, changes
+        nothing."""
+        self._resigned = True
+
+    @property
+    def latest_offset_is_known(self) -> bool:
+        """Whether the watermark has passed the epoch's start: before that ListOffsets answers OFFSET_NOT_AVAILABLE
+        (KIP-207)."""
+        return self._log.high_watermark >= self.epoch_start_offset
+
+    # -- followers -----------------------------------------------------------------------------------------------
+
+    def on_fetch(
+        self, fetch: ReplicaFetch, registration: BrokerRegistration | None, now_ms: float
+    ) -> FetchedPartition | None:
+        """Counts the follower's end and may raise the high watermark. None: the caller reads from `fetch_offset` on.
+
+        `registration` is the follower's as this broker knows it.
+        """
+        if self._resigned:
+            return FetchedPartition(ErrorCode.not_leader_or_follower)
+        refused = self._check_epoch(fetch) or self._check_divergence(fetch) or self._check_range(fetch)
+        if refused is not None:
+            return refused
+        follower = self._followers.get(fetch.replica_id)
+        if follower is not None and self._is_registered(fetch, registration):
+            follower.fetched(fetch, self._log.log_end_offset, now_ms)
+            self.advance_high_watermark()
+        return None
+
+    def _check_epoch(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+        if fetch.leader_epoch == self.epoch:
+            return None
+        fenced = fetch.leader_epoch < self.epoch
+        return FetchedPartition(ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch)
+
+    def _check_divergence(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+        """Whether the follower's log, up to its end, is a prefix of this one (KIP-595)."""
+        if fetch.last_fetched_epoch == NO_EPOCH:
+            return None
+        epoch, end = self._log.end_offset_for_epoch(fetch.last_fetched_epoch)
+        if epoch == fetch.last_fetched_epoch and end >= fetch.fetch_offset:
+            return None
+        if epoch == NO_EPOCH:  # later than all that this log has
+            epoch, end = self._log.leader_epoch, self._log.log_end_offset
+        if fetch.fetch_offset < self._log.log_start_offset:
+            return FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
+        return FetchedPartition(diverging_epoch=EpochEndOffset(epoch, end))
+
+    def _check_range(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+        if self._log.log_start_offset <= fetch.fetch_offset <= self._log.log_end_offset:
+            return None
+        return FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
+
+    def _is_registered(self, fetch: ReplicaFetch, registration: BrokerRegistration | None) -> bool:
+        """A Fetch of a follower's earlier registration says nothing of what it has now (KIP-903)."""
+        return registration is not None and registration.epoch == fetch.replica_epoch
+
+    # -- the ISR -------------------------------------------------------------------------------------------------
+
+    def next_proposal(
+        self, registrations: Registrations, now_ms: float, lateness_ms: float = 0.0
+    ) -> IsrProposal | None:
+        """The change of the ISR that is to be written now; the caller reports how that ended to `on_outcome`.
+
+        `lateness_ms` is how late this broker itself is: its own pause is nobody else's lag. An attempt whose outcome is
+        unknown is followed by another from the same base, with the stored ISR if nothing else is wanted: once that is
+        written, the version has moved, and the first one is decided.
+        """
+        if any(proposal.outcome is not ProposalOutcome.UNKNOWN for proposal in self._proposals):
+            return None
+        max_lag_ms = self._settings.replica_lag_time_max_ms
+        end = self._log.log_end_offset
+        kept = {
+            member
+            for member in self.state.isr
+            if member == self.broker_id
+            or self._followers[member].is_caught_up(end, now_ms, max_lag_ms + max(lateness_ms, 0.0))
+        }
+        added = tuple(
+            registrations[replica]
+            for replica in self._replicas
+            if replica in registrations and self._may_join(registrations[replica], now_ms)
+        )
+        members = kept | {registration.broker_id for registration in added}
+        isr = tuple(replica for replica in self._replicas if replica in members)
+        if members == set(self.state.isr) and not self._proposals:
+            return None
+        data_ids = {registration.broker_id: registration.data_id for registration in added}
+        proposed = with_isr(self.state, isr, data_ids, self._settings.min_insync_replicas)
+        for again in self._proposals:
+            if again.state == proposed:
+                again.outcome = None
+                return again
+        proposal = IsrProposal(self.version, proposed, added)
+        self._propose(proposal)
+        return proposal
+
+    def _propose(self, proposal: IsrProposal) -> None:
+        self._proposals.append(proposal)
+
+    def _may_join(self, registration: BrokerRegistration, now_ms: float) -> bool:
+        """R4: caught up, registered as the one that fetches, not leaving, and as far as every committed record."""
+        follower = self._followers.get(registration.broker_id)
+        return (
+            follower is not None
+            and registration.broker_id not in self.state.isr
+            and not registration.leaving
+            and follower.broker_epoch == registration.epoch
+            and follower.is_caught_up(self._log.log_end_offset, now_ms, self._settings.replica_lag_time_max_ms)
+            and follower.log_end_offset >= self._least_end_to_join
+        )
+
+    @property
+    def _least_end_to_join(self) -> int:
+        """The watermark of a new leader may be behind that of the one before, but its epoch's start is not
+        (KAFKA-7128)."""
+        return max(self._log.high_watermark, self.epoch_start_offset)
+
+    def on_outcome(self, proposal: IsrProposal, outcome: ProposalOutcome) -> None:
+        """How a write of the proposal ended. A refusal says nothing of an earlier write of the same."""
+        if outcome is ProposalOutcome.UNKNOWN:
+            proposal.may_be_written = True
+        elif outcome is ProposalOutcome.REFUSED and proposal.may_be_written:
+            outcome = ProposalOutcome.UNKNOWN
+        proposal.outcome = outcome
+        if outcome is ProposalOutcome.REFUSED and proposal in self._proposals:
+            self._proposals.remove(proposal)
+            self.advance_high_watermark()
+
+    def on_state(self, state: PartitionState, version: int) -> None:
+        """The state as read in the metadata of `version`, in the same leader epoch.
+
+        A write that was conditional on an earlier version has either led to what was read, or never happens.
+        """
+        self.state, self.version = state, version
+        self._proposals = [proposal for proposal in self._proposals if proposal.base_version >= version]
+        self.advance_high_watermark()

@@ -1,0 +1,121 @@
+"""One replica of a partition and its role: leader, follower or neither (Kafka's `Partition`; R1)."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from .delayed_produce import DelayedProduces
+from .follower import PartitionFollower
+from .leader import PartitionLeader, ReplicationSettings
+from .partition_state import NO_EPOCH, NO_LEADER, PartitionState
+from .registrations import BrokerRegistration
+from .replica_log import ReplicaLog
+
+W = TypeVar("W")
+
+
+def leads(state: PartitionState, broker_id: int, registration: BrokerRegistration | None) -> bool:
+    """Whether the broker leads under this registration of its own (R1).
+
+    A broker that is back under another registration does not act on the state that it finds, and one whose data is not
+    that of the ISR has lost records.
+    """
+    return (
+        state.leader == broker_id
+        and registration is not None
+        and registration.epoch == state.leader_broker_epoch
+        and broker_id in state.isr
+        and registration.data_id == state.data_ids[broker_id]
+    )
+
+
+class Partition(Generic[W]):
+    """Follows the metadata: changes role, and completes the Produce requests that wait. `W` is what stands for one.
+
+    All calls on one thread.
+    """
+
+    def __init__(
+        self, broker_id: int, log: ReplicaLog, replicas: tuple[int, ...], settings: ReplicationSettings
+    ) -> None:
+        self.broker_id = broker_id
+        self.log = log
+        self.leader: PartitionLeader | None = None
+        self.follower: PartitionFollower | None = None
+        self.state: PartitionState | None = None
+        self.version = -1
+        self._replicas = replicas
+        self._settings = settings
+        self._delayed: DelayedProduces[W] = DelayedProduces()
+        self._left_epoch = NO_EPOCH
+        log.rest()
+
+    def on_metadata(
+        self, state: PartitionState, version: int, own: BrokerRegistration | None, now_ms: float
+    ) -> list[W]:
+        """Takes the role that `state` gives; returns the waiting requests that fail with NOT_LEADER_OR_FOLLOWER.
+
+        `own` is this broker's live registration; None while it has none. Metadata older than the last is passed over.
+        """
+        if version < self.version:
+            return []
+        self.state, self.version = state, version
+        if leads(state, self.broker_id, own) and state.leader_epoch > self._left_epoch:
+            return self._lead(state, version, now_ms)
+        failed = self._stop_leading()
+        if own is None or state.leader in (NO_LEADER, self.broker_id):
+            self._rest()
+        elif self.follower is None or self.follower.leader_epoch != state.leader_epoch:
+            self.follower = PartitionFollower(self.broker_id, self.log, state.leader, state.leader_epoch)
+        return failed
+
+    def _lead(self, state: PartitionState, version: int, now_ms: float) -> list[W]:
+        if self.leader is not None and self.leader.epoch == state.leader_epoch:
+            self.leader.on_state(state, version)
+            return []
+        failed = self._stop_leading()
+        self.follower = None
+        self.leader = PartitionLeader(self.broker_id, self.log, self._replicas, self._settings, state, version, now_ms)
+        self.leader.advance_high_watermark()
+        return failed
+
+    def _stop_leading(self) -> list[W]:
+        """An epoch that was left is not led again: its proposals would be forgotten, yet might still be written."""
+        if self.leader is None:
+            return []
+        self._left_epoch = self.leader.epoch
+        self.leader.resign()
+        self.leader = None
+        return self._delayed.take_all()
+
+    def _rest(self) -> None:
+        self.follower = None
+        self.log.rest()
+
+    # -- Produce -------------------------------------------------------------------------------------------------
+
+    def check_produce(self) -> ErrorCode:
+        """Whether records with acks=all are taken now."""
+        if self.leader is None:
+            return ErrorCode.not_leader_or_follower
+        return ErrorCode.not_enough_replicas if self.leader.is_under_min_isr else ErrorCode.none
+
+    def appended(self, leader_epoch: int, end_offset: int, waiter: W) -> bool:
+        """Records up to `end_offset` are in the log, appended under `leader_epoch` or found to be a retry's: `waiter`
+        waits until they are committed. A retry waits like the first attempt. False when this replica does not lead in
+        that epoch any more."""
+        if self.leader is None or self.leader.epoch != leader_epoch:
+            return False
+        self._delayed.add(end_offset, waiter)
+        self.leader.advance_high_watermark()
+        return True
+
+    def take_committed(self) -> tuple[list[W], ErrorCode]:
+        """The requests whose records are committed, and what they are answered: NOT_ENOUGH_REPLICAS_AFTER_APPEND where
+        the ISR has fallen below the minimum meanwhile."""
+        done = self._delayed.take_committed(self.log.high_watermark)
+        if done and self.leader is not None and self.leader.is_under_min_isr:
+            return done, ErrorCode.not_enough_replicas_after_append
+        return done, ErrorCode.none

@@ -1,0 +1,93 @@
+"""A partition's state in the coordination, `…/partitions/<n>/state`, and how its members change (R6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..errors import CoordinationError
+
+NO_LEADER: Final = -1
+NO_EPOCH: Final = -1
+STATE_VERSION: Final = 2
+"""Of the layout; version 1, of Kafka, has no broker epoch, data ids and ELR."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Leader, in-sync replicas and eligible leader replicas (KIP-966) of a partition.
+
+    Invariants: `isr` is never empty; `isr` and `elr` share no member; `data_ids` has an entry for each member of both.
+    """
+
+    leader: int
+    leader_epoch: int
+    leader_broker_epoch: int
+    """The registration under which the leader leads; another of the same broker does not (R1, R8)."""
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    data_ids: Mapping[int, str]
+    """By member: the data that holds every committed record."""
+    controller_epoch: int
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return self.isr + self.elr
+
+    def encode(self) -> bytes:
+        return json.dumps(
+            {
+                "version": STATE_VERSION,
+                "leader": self.leader,
+                "leader_epoch": self.leader_epoch,
+                "leader_broker_epoch": self.leader_broker_epoch,
+                "isr": self.isr,
+                "elr": self.elr,
+                "data_ids": {str(member): data_id for member, data_id in self.data_ids.items()},
+                "controller_epoch": self.controller_epoch,
+            },
+            separators=(",", ":"),
+        ).encode()
+
+    @classmethod
+    def decode(cls, path: str, data: bytes) -> PartitionState:
+        """`CoordinationError` naming the path when the data is no such state. Unknown fields are passed over."""
+        try:
+            found = json.loads(data)
+            return cls(
+                leader=int(found["leader"]),
+                leader_epoch=int(found["leader_epoch"]),
+                leader_broker_epoch=int(found["leader_broker_epoch"]),
+                isr=tuple(int(member) for member in found["isr"]),
+                elr=tuple(int(member) for member in found["elr"]),
+                data_ids={int(member): str(data_id) for member, data_id in found["data_ids"].items()},
+                controller_epoch=int(found["controller_epoch"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CoordinationError(f"{path} holds no partition state: {error!r}") from error
+
+
+def with_isr(
+    state: PartitionState, isr: tuple[int, ...], added: Mapping[int, str], min_insync_replicas: int
+) -> PartitionState:
+    """The state with other in-sync replicas and the same leader. `added`: the data ids of the new members."""
+    elr = next_elr(isr, state.elr, [member for member in state.isr if member not in isr], min_insync_replicas)
+    data_ids = {member: added[member] if member in added else state.data_ids[member] for member in isr + elr}
+    return PartitionState(
+        state.leader, state.leader_epoch, state.leader_broker_epoch, isr, elr, data_ids, state.controller_epoch
+    )
+
+
+def next_elr(
+    isr: tuple[int, ...], elr: Iterable[int], removed: Iterable[int], min_insync_replicas: int
+) -> tuple[int, ...]:
+    """The eligible leader replicas beside `isr`, after `removed` have left it.
+
+    While the ISR is below the minimum, the high watermark stands still, so that whoever left keeps every committed
+    record. Once the ISR reaches it, the watermark moves and the others fall behind.
+    """
+    if len(isr) >= min_insync_replicas:
+        return ()
+    return tuple(dict.fromkeys(member for member in (*elr, *removed) if member not in isr))

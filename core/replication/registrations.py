@@ -1,0 +1,52 @@
+"""What the coordination says of live brokers, and what a registered broker's data is worth to a partition (R7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """A live broker's registration.
+
+    `epoch` grows with every registration (the creation id of its path). `incarnation` names the registration: it is a
+    path of its own that a transaction can check. `data_ids` are those of its log directory, newest first.
+    """
+
+    broker_id: int
+    epoch: int
+    incarnation: str
+    data_ids: tuple[str, ...]
+    leaving: bool = False
+
+    @property
+    def data_id(self) -> str:
+        return self.data_ids[0]
+
+
+Registrations = Mapping[int, BrokerRegistration]
+"""The live brokers by id, read after the states they are judged by (R10)."""
+
+
+class Standing(Enum):
+    """What a member of an ISR or ELR is worth, by its data."""
+
+    SOUND = "sound"
+    """Registered, and its newest data id is the one in the state: it has what it had."""
+    ABSENT = "absent"
+    """Not registered; presumed to have what it had."""
+    DOUBTFUL = "doubtful"
+    """Registered with data that descends from that in the state: it may have lost a suffix."""
+    NEW = "new"
+    """Registered with other data: it has lost everything."""
+
+
+def standing(registration: BrokerRegistration | None, data_id: str | None) -> Standing:
+    """Of the member whose data id in the partition's state is `data_id`."""
+    if registration is None:
+        return Standing.ABSENT
+    if registration.data_id == data_id:
+        return Standing.SOUND
+    return Standing.DOUBTFUL if data_id in registration.data_ids else Standing.NEW

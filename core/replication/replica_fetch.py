@@ -1,0 +1,39 @@
+"""A replica's Fetch of one partition, and its answer (Fetch 15 and later: KIP-595, KIP-903)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+
+class EpochEndOffset(NamedTuple):
+    """Where an epoch ends in the leader's log."""
+
+    leader_epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFetch:
+    """`last_fetched_epoch` is the epoch of the record before `fetch_offset` in the follower's log, -1 when not known;
+    `replica_epoch` the follower's broker epoch."""
+
+    replica_id: int
+    replica_epoch: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPartition:
+    """The leader's answer. With `diverging_epoch` it has no records, and the follower truncates. All bounds are read
+    together with the records, in one lock."""
+
+    error: ErrorCode = ErrorCode.none
+    diverging_epoch: EpochEndOffset | None = None
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: bytes = b""

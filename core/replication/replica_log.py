@@ -1,0 +1,84 @@
+"""What replication asks of a partition's log. `PartitionLog` provides it, and the simulation's `MemoryLog`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class ReplicaLog(Protocol):
+    """One replica's log and its role.
+
+    The log checks the role under its own lock (R11): a client's append is stored only while the log leads in that
+    append's epoch, a replica's only while the log follows in its epoch. Offsets may be read without the lock.
+    """
+
+    @property
+    def log_start_offset(self) -> int: ...
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    @property
+    def reported_end_offset(self) -> int:
+        """The end up to which this replica vouches for its records: the log end offset, or the flushed end where
+        `flush.messages` or `flush.ms` holds records back."""
+        ...
+
+    @property
+    def high_watermark(self) -> int: ...
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest epoch in the log's epoch cache; -1 when none is known."""
+        ...
+
+    @property
+    def last_record_epoch(self) -> int:
+        """The epoch of the last record; -1 when there is none. Other than `leader_epoch`, it does not count an epoch
+        that has begun and has no records yet."""
+        ...
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and its end offset (KIP-101).
+
+        (-1, -1) for an epoch that is not known; (`epoch`, first known start) for one older than all that are known.
+        """
+        ...
+
+    def lead(self, leader_epoch: int) -> None:
+        """Takes clients' appends of this epoch, which begins at the log end offset; in memory only."""
+        ...
+
+    def follow(self, leader_epoch: int) -> None:
+        """Takes replicas' appends of this epoch."""
+        ...
+
+    def rest(self) -> None:
+        """Takes no append."""
+        ...
+
+    def replicate(self, records: bytes, leader_epoch: int) -> None:
+        """Appends whole batches as the leader stored them, with their offsets and epochs.
+
+        The first begins at the log end offset, except on a compacted topic. Raises `FencedLeaderEpochError` when the
+        log does not follow in `leader_epoch`.
+        """
+        ...
+
+    def truncate_to(self, offset: int) -> None:
+        """Drops every batch that holds `offset` or a later one, and every epoch that begins at `offset` or later,
+        also when `offset` is the log end. The high watermark falls where it must."""
+        ...
+
+    def restart_at(self, offset: int) -> None:
+        """Drops everything: start, end and high watermark are `offset`, and no epoch is known (KAFKA-9491)."""
+        ...
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raises the high watermark to `offset` or to the log end; whether consumers see more. It never lowers it."""
+        ...
+
+    def advance_log_start(self, offset: int) -> None:
+        """Raises the log start offset to `offset`, at most to the log end, and the high watermark where it is below:
+        the leader has deleted those records, so they were committed, and they are not shown here first."""
+        ...

@@ -1,0 +1,148 @@
+"""Changes in one total order, the ring, and answers that are lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.changes import (
+    CHANGES,
+    INCARNATIONS,
+    RING_SIZE,
+    MetadataChange,
+    MetadataStates,
+    change_operations,
+    controller_guard,
+    incarnation_path,
+    leader_guard,
+    read_states,
+    ring_path,
+    write_change,
+)
+from klamm.core.cluster.incarnations import (
+    evict_operations,
+    read_registration,
+    read_registrations,
+    register_operations,
+)
+from klamm.core.cluster.steps import run_steps
+from klamm.core.errors import CoordinationError
+from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation
+from klamm.core.records.partition import TopicPartition
+from klamm.core.replication.leader import ProposalOutcome
+from klamm.core.replication.partition_state import PartitionState
+from klammsim.coordination import SimCoordination, SimTree
+
+TP = TopicPartition("t", 0)
+STATE = PartitionState(0, 5, 100, (0, 1), (), {0: "a0", 1: "a1"}, 1)
+
+
+@pytest.fixture
+def coordination() -> SimCoordination:
+    made = SimCoordination(SimTree(lambda: 1_800_000_000_000))
+    made.start()
+    for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES):
+        made.create(path, make_parents=True)
+    for number in range(RING_SIZE):
+        made.create(f"{CHANGES}/{number}", b"{}")
+    made.create(paths.METADATA_VERSION)
+    made.create(paths.CONTROLLER_EPOCH, b"1")
+    made.create(paths.partition_state("t", 0), STATE.encode(), make_parents=True)
+    return made
+
+
+def read(coordination: SimCoordination, known: MetadataStates | None = None) -> MetadataStates:
+    return run_steps(coordination, read_states(known, [TP]))
+
+
+def write(coordination: SimCoordination, base: MetadataStates, isr: tuple[int, ...]) -> ProposalOutcome:
+    state = replace(base.states[TP].state, isr=isr, data_ids={member: f"a{member}" for member in isr})
+    operations = change_operations(controller_guard(0), base, {TP: state}, "test")
+    return run_steps(coordination, write_change(operations))
+
+
+def test_a_change_is_read_from_the_ring(coordination: SimCoordination) -> None:
+    base = read(coordination)
+    assert (base.version, base.states[TP]) == (0, (STATE, 0))
+    assert write(coordination, base, (0,)) is ProposalOutcome.APPLIED
+    after = read(coordination, base)
+    assert (after.version, after.states[TP].state.isr, after.states[TP].path_version) == (1, (0,), 1)
+    assert read(coordination) == after, "as when all is read"
+
+
+def test_who_has_not_read_the_newest_change_writes_nothing(coordination: SimCoordination) -> None:
+    base = read(coordination)
+    write(coordination, base, (0,))
+    assert write(coordination, base, (1,)) is ProposalOutcome.REFUSED
+    assert read(coordination).states[TP].state.isr == (0,)
+
+
+def test_all_is_read_when_the_ring_does_not_reach_back(coordination: SimCoordination) -> None:
+    base = newest = read(coordination)
+    for number in range(RING_SIZE + 3):
+        write(coordination, newest, (number % 2,))
+        newest = read(coordination, newest)
+    assert read(coordination, base) == newest
+
+
+def test_a_leader_that_was_evicted_or_adds_one_that_was_is_refused(coordination: SimCoordination) -> None:
+    for name in ("mine", "theirs"):
+        coordination.create(incarnation_path(name), ephemeral=True)
+    base = read(coordination)
+    operations = change_operations(leader_guard("mine", ["theirs"]), base, {TP: STATE}, "mine")
+    coordination.delete(incarnation_path("theirs"))
+    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.REFUSED
+    coordination.create(incarnation_path("theirs"))
+    assert run_steps(coordination, write_change(operations)) is ProposalOutcome.APPLIED
+
+
+class LosesAnswers(SimCoordination):
+    """Carries a transaction out, and says that it is not known."""
+
+    def transaction(self, operations: Sequence[Operation]) -> None:
+        super().transaction(operations)
+        raise CoordinationUnavailableError("planted")
+
+
+def test_a_write_whose_answer_was_lost_is_found_in_the_ring(coordination: SimCoordination) -> None:
+    loses = LosesAnswers(coordination._tree)
+    loses.start()
+    base = read(coordination)
+    assert write(loses, base, (0,)) is ProposalOutcome.UNKNOWN
+    change = MetadataChange.decode(ring_path(1), coordination.get(ring_path(1))[0])
+    assert (change.version, change.by, change.states[TP].state.isr) == (1, "test", (0,))
+
+
+def test_a_registration_is_two_paths_that_come_and_go_together(coordination: SimCoordination) -> None:
+    data = b'{"incarnation":"one","data":["a0"],"state":"serving"}'
+    coordination.transaction(register_operations(0, "one", data, None))
+    first = run_steps(coordination, read_registration(0))
+    assert first is not None
+    assert first.session_id == coordination.session_id
+    again = data.replace(b"one", b"two")
+    coordination.transaction(register_operations(0, "two", again, first.registration))
+    second = run_steps(coordination, read_registrations())[0]
+    assert (second.incarnation, second.data_ids, second.leaving) == ("two", ("a0",), False)
+    assert second.epoch > first.registration.epoch
+    assert coordination.children(INCARNATIONS) == ["two"]
+    with pytest.raises(CoordinationError):
+        coordination.transaction(evict_operations(first.registration))
+    coordination.transaction(evict_operations(second))
+    assert run_steps(coordination, read_registrations()) == {}
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"leader":"x"}'])
+def test_a_damaged_state_is_one_clear_line(coordination: SimCoordination, data: bytes) -> None:
+    path = paths.partition_state("t", 0)
+    coordination.set(path, data)
+    with pytest.raises(CoordinationError, match=f"{path} holds no partition state"):
+        read(coordination)
+
+
+def test_a_damaged_registration_is_one_clear_line(coordination: SimCoordination) -> None:
+    coordination.transaction([Create(paths.broker(0), b'{"incarnation":"one","data":[]}')])
+    with pytest.raises(CoordinationError, match="/brokers/ids/0 holds no registration"):
+        run_steps(coordination, read_registrations())

@@ -1,0 +1,106 @@
+"""Elections by data (R6-R8), case by case."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from klamm.core.replication.elections import RecoveredEnd, elect
+from klamm.core.replication.partition_state import NO_LEADER, PartitionState
+from klamm.core.replication.registrations import BrokerRegistration
+
+REPLICAS = (0, 1, 2)
+DATA = {0: "a0", 1: "a1", 2: "a2"}
+STATE = PartitionState(0, 5, 100, (0, 1, 2), (), DATA, 3)
+
+
+def registered(broker: int, *data_ids: str, epoch: int | None = None, leaving: bool = False) -> BrokerRegistration:
+    return BrokerRegistration(
+        broker, 100 + broker if epoch is None else epoch, f"i{broker}", data_ids or (DATA[broker],), leaving
+    )
+
+
+def live(*registrations: BrokerRegistration) -> dict[int, BrokerRegistration]:
+    return {registration.broker_id: registration for registration in registrations}
+
+
+ALL = live(registered(0), registered(1), registered(2))
+
+
+def test_nothing_changes_while_the_leader_and_its_isr_are_live() -> None:
+    assert elect(STATE, REPLICAS, ALL, {}, 2, 4) is None
+
+
+def test_a_dead_leader_is_replaced_by_the_first_live_member_of_the_isr() -> None:
+    elected = elect(STATE, REPLICAS, live(registered(1), registered(2)), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1, 2), (), {1: "a1", 2: "a2"}, 4)
+
+
+def test_who_leaves_an_isr_below_the_minimum_enters_the_elr() -> None:
+    elected = elect(STATE, REPLICAS, live(registered(2)), {}, 2, 4)
+    assert elected == PartitionState(2, 6, 102, (2,), (0, 1), DATA, 4)
+
+
+def test_a_restarted_leader_leads_in_a_new_epoch() -> None:
+    back = ALL | live(registered(0, epoch=200))
+    elected = elect(STATE, REPLICAS, back, {}, 2, 4)
+    assert elected == replace(STATE, leader_epoch=6, leader_broker_epoch=200, controller_epoch=4)
+
+
+def test_a_member_with_another_disk_leaves_the_isr() -> None:
+    elected = elect(STATE, REPLICAS, ALL | live(registered(0, "b0", epoch=200)), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1, 2), (), {1: "a1", 2: "a2"}, 4)
+
+
+def test_a_doubtful_member_leaves_while_a_sound_one_is_live() -> None:
+    elected = elect(STATE, REPLICAS, ALL | live(registered(1, "b1", "a1", epoch=201)), {}, 2, 4)
+    assert elected == PartitionState(0, 5, 100, (0, 2), (), {0: "a0", 2: "a2"}, 4)
+
+
+def test_a_member_of_the_elr_leads_when_the_isr_is_away() -> None:
+    state = replace(STATE, isr=(0,), elr=(1, 2))
+    elected = elect(state, REPLICAS, live(registered(1), registered(2)), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1,), (2, 0), DATA, 4)
+
+
+def test_nobody_leaves_while_no_sound_member_is_live() -> None:
+    """An absent member may come back doubtful, too, and then have less than the one that is doubtful now."""
+    state = replace(STATE, isr=(2,), elr=(0,), data_ids={2: "a2", 0: "a0"}, leader=2, leader_broker_epoch=102)
+    elected = elect(state, REPLICAS, live(registered(0, "b0", "a0", epoch=200)), {}, 2, 4)
+    assert elected is not None
+    assert (elected.leader, elected.leader_epoch) == (NO_LEADER, 6)
+    assert (elected.isr, elected.elr) == ((2,), (0,))
+    assert elect(elected, REPLICAS, live(registered(0, "b0", "a0", epoch=200)), {}, 2, 4) is None
+
+
+def test_after_a_power_loss_of_all_the_longest_log_leads_once_all_have_said_how_long_theirs_is() -> None:
+    state = replace(STATE, isr=(1,), elr=(0,), data_ids={1: "a1", 0: "a0"})
+    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1, "b1", "a1", epoch=201))
+    headless = elect(state, REPLICAS, brokers, {}, 2, 4)
+    assert headless is not None
+    assert (headless.leader, headless.leader_epoch) == (NO_LEADER, 6)
+    ends = {0: RecoveredEnd(6, "b0", 5, 90), 1: RecoveredEnd(5, "b1", 5, 99)}
+    assert elect(headless, REPLICAS, brokers, ends, 2, 4) is None, "the end of an earlier epoch does not count"
+    ends[1] = RecoveredEnd(6, "c1", 5, 99)
+    assert elect(headless, REPLICAS, brokers, ends, 2, 4) is None, "nor one of other data"
+    ends[1] = RecoveredEnd(6, "b1", 4, 99)
+    elected = elect(headless, REPLICAS, brokers, ends, 2, 4)
+    assert elected == PartitionState(0, 7, 200, (0,), (), {0: "b0"}, 4), "epoch 5 is later than epoch 4"
+
+
+def test_a_new_disk_among_doubtful_members_needs_an_unclean_election() -> None:
+    state = replace(STATE, leader=NO_LEADER, leader_broker_epoch=-1, isr=(0, 1), data_ids={0: "a0", 1: "a1"})
+    brokers = live(registered(0, "b0", "a0", epoch=200), registered(1, "c1", epoch=201))
+    ends = {0: RecoveredEnd(5, "b0", 5, 90)}
+    assert elect(state, REPLICAS, brokers, ends, 2, 4) is None
+    elected = elect(state, REPLICAS, brokers, ends, 2, 4, unclean=True)
+    assert elected == PartitionState(0, 6, 200, (0,), (), {0: "b0"}, 4)
+
+
+def test_a_leader_that_is_leaving_hands_over_and_leaves_the_isr() -> None:
+    elected = elect(STATE, REPLICAS, ALL | live(registered(0, leaving=True)), {}, 2, 4)
+    assert elected == PartitionState(1, 6, 101, (1, 2), (), {1: "a1", 2: "a2"}, 4)
+
+
+def test_the_last_live_member_leads_though_it_is_leaving() -> None:
+    state = replace(STATE, isr=(0,), data_ids={0: "a0"})
+    assert elect(state, REPLICAS, live(registered(0, leaving=True), registered(1)), {}, 1, 4) is None

@@ -1,0 +1,157 @@
+"""The leader's watermark and proposals (R2-R6), step by step."""
+
+from __future__ import annotations
+
+from kio.schema.errors import ErrorCode
+
+from klamm.core.replication.leader import PartitionLeader, ProposalOutcome, ReplicationSettings
+from klamm.core.replication.partition_state import PartitionState, with_isr
+from klamm.core.replication.registrations import BrokerRegistration
+from klamm.core.replication.replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from klammsim.memory_log import MemoryLog
+
+REPLICAS = (0, 1, 2)
+BROKERS = {broker: BrokerRegistration(broker, 100 + broker, f"i{broker}", (f"a{broker}",)) for broker in REPLICAS}
+
+
+def state_of(*isr: int) -> PartitionState:
+    return PartitionState(0, 5, 100, isr, (), {member: f"a{member}" for member in isr}, 1)
+
+
+def leader_of(log: MemoryLog, *isr: int, min_insync_replicas: int = 2) -> PartitionLeader:
+    settings = ReplicationSettings(min_insync_replicas, 30)
+    return PartitionLeader(0, log, REPLICAS, settings, state_of(*isr), 7, 0.0)
+
+
+def fetch(
+    leader: PartitionLeader, replica: int, offset: int, now: float = 1.0, last: int = 5
+) -> FetchedPartition | None:
+    request = ReplicaFetch(replica, 100 + replica, leader.epoch, offset, last if offset else -1)
+    return leader.on_fetch(request, BROKERS[replica], now)
+
+
+def appended(log: MemoryLog, count: int) -> None:
+    for _ in range(count):
+        log.append(log.log_end_offset, 5)
+
+
+def test_the_watermark_is_what_every_member_of_the_isr_has() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1, 2)
+    appended(log, 3)
+    assert fetch(leader, 1, 3) is None
+    assert log.high_watermark == 0
+    fetch(leader, 2, 2)
+    assert log.high_watermark == 2
+
+
+def test_a_fetch_of_another_epoch_registration_or_history_counts_for_nothing() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 3)
+    for epoch, error in ((4, ErrorCode.fenced_leader_epoch), (6, ErrorCode.unknown_leader_epoch)):
+        answer = leader.on_fetch(ReplicaFetch(1, 101, epoch, 3, 5), BROKERS[1], 1.0)
+        assert answer == FetchedPartition(error)
+    assert leader.on_fetch(ReplicaFetch(1, 99, 5, 3, 5), BROKERS[1], 1.0) is None, "it is served"
+    assert leader.on_fetch(ReplicaFetch(1, 101, 5, 3, 4), BROKERS[1], 1.0) == FetchedPartition(
+        diverging_epoch=EpochEndOffset(4, 0)
+    )
+    answer = leader.on_fetch(ReplicaFetch(1, 101, 5, 4, 5), BROKERS[1], 1.0)
+    assert answer == FetchedPartition(diverging_epoch=EpochEndOffset(5, 3))
+    assert log.high_watermark == 0
+
+
+def test_a_proposal_holds_the_watermark_until_it_is_read_back_or_refused() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 1)
+    fetch(leader, 1, 1)
+    fetch(leader, 2, 1)
+    proposal = leader.next_proposal(BROKERS, 2.0)
+    assert proposal is not None
+    assert proposal.state.isr == (0, 1, 2)
+    assert proposal.added == (BROKERS[2],)
+    assert leader.next_proposal(BROKERS, 2.0) is None, "one at a time"
+    appended(log, 1)
+    fetch(leader, 1, 2)
+    assert log.high_watermark == 1
+    leader.on_outcome(proposal, ProposalOutcome.REFUSED)
+    assert log.high_watermark == 2
+
+
+def test_a_proposal_without_an_answer_is_made_again_and_a_refusal_then_says_nothing() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    fetch(leader, 1, 0)
+    fetch(leader, 2, 0)
+    first = leader.next_proposal(BROKERS, 2.0)
+    assert first is not None
+    leader.on_outcome(first, ProposalOutcome.UNKNOWN)
+    assert leader.next_proposal(BROKERS, 3.0) is first
+    leader.on_outcome(first, ProposalOutcome.REFUSED)
+    assert leader.maximal_isr == {0, 1, 2}
+    leader.on_state(state_of(0, 1), 8)
+    assert leader.maximal_isr == {0, 1}
+
+
+def test_the_stored_isr_is_written_again_to_decide_a_proposal_that_is_not_wanted_any_more() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    fetch(leader, 1, 0)
+    fetch(leader, 2, 0)
+    first = leader.next_proposal(BROKERS, 2.0)
+    assert first is not None
+    leader.on_outcome(first, ProposalOutcome.UNKNOWN)
+    gone = {broker: BROKERS[broker] for broker in (0, 1)}
+    second = leader.next_proposal(gone, 3.0)
+    assert second is not None
+    assert (second.state, second.base_version) == (state_of(0, 1), 7)
+
+
+def test_a_lagging_member_is_proposed_away_but_not_for_the_leaders_own_pause() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1, 2)
+    appended(log, 1)
+    fetch(leader, 1, 1, now=20.0)
+    assert leader.next_proposal(BROKERS, 50.0, lateness_ms=25.0) is None
+    proposal = leader.next_proposal(BROKERS, 50.0)
+    assert proposal is not None
+    assert proposal.state.isr == (0, 1)
+
+
+def test_a_follower_joins_no_sooner_than_at_the_epochs_start() -> None:
+    log = MemoryLog("0")
+    log.lead(4)
+    for value in range(3):
+        log.append(value, 4)
+    leader = leader_of(log, 0, 1)
+    assert (leader.epoch_start_offset, leader.latest_offset_is_known) == (3, False)
+    leader._followers[2].last_caught_up_ms = 1.0
+    fetch(leader, 2, 2, last=4)
+    assert leader.next_proposal(BROKERS, 2.0) is None
+    fetch(leader, 2, 3, last=4)
+    assert leader.next_proposal(BROKERS, 2.0) is not None
+
+
+def test_below_the_minimum_the_watermark_stands_and_the_elr_keeps_who_left() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0)
+    appended(log, 1)
+    assert leader.is_under_min_isr
+    assert not leader.advance_high_watermark()
+    shrunk = with_isr(state_of(0, 1, 2), (0,), {}, 2)
+    assert (shrunk.isr, shrunk.elr) == ((0,), (1, 2))
+    grown = with_isr(shrunk, (0, 2), {2: "b2"}, 2)
+    assert (grown.isr, grown.elr, grown.data_ids) == ((0, 2), (), {0: "a0", 2: "b2"})
+
+
+def test_a_leader_that_has_resigned_changes_nothing() -> None:
+    log = MemoryLog("0")
+    leader = leader_of(log, 0, 1)
+    appended(log, 1)
+    fetch(leader, 1, 1)
+    assert log.high_watermark == 1
+    appended(log, 1)
+    leader.resign()
+    assert fetch(leader, 1, 2) == FetchedPartition(ErrorCode.not_leader_or_follower)
+    assert log.high_watermark == 1

@@ -1,0 +1,1 @@
+"""The simulation of replication: the production state machines under virtual time and faults."""

@@ -1,0 +1,552 @@
+"""A broker of the simulation: production state machines, and the little that carries their requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from kio.schema.errors import ErrorCode
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.changes import (
+    MetadataStates,
+    change_operations,
+    controller_guard,
+    leader_guard,
+    read_states,
+    write_change,
+)
+from klamm.core.cluster.incarnations import (
+    read_registration,
+    read_registrations,
+    register_operations,
+    registration_fields,
+)
+from klamm.core.cluster.steps import Steps, children, find, get, transact
+from klamm.core.interfaces.coordination import (
+    BadVersionError,
+    Create,
+    Delete,
+    NodeExistsError,
+    NoNodeError,
+    Set,
+    Watch,
+)
+from klamm.core.replication import data_ids
+from klamm.core.replication.data_ids import DataIdentity
+from klamm.core.replication.elections import RecoveredEnd, elect
+from klamm.core.replication.follower import FetchResult
+from klamm.core.replication.leader import ProposalOutcome
+from klamm.core.replication.partition import Partition
+from klamm.core.replication.partition_state import NO_LEADER
+from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
+from klamm.core.replication.replica_fetch import FetchedPartition, ReplicaFetch
+
+from .coordination import SimCoordination
+from .memory_log import MemoryLog
+from .scene import RECOVERED, REPLICAS, TP
+
+if TYPE_CHECKING:
+    from .world import World
+
+TICK: Final = 8.0
+
+
+class Waiter(NamedTuple):
+    """A Produce request that waits."""
+
+    value: int
+    offset: int
+
+
+class Lease(NamedTuple):
+    epoch: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a broker has read: states first, then the registrations that they are judged by (R10)."""
+
+    states: MetadataStates
+    registrations: dict[int, BrokerRegistration]
+    recovered: dict[int, RecoveredEnd]
+    controller: str | None
+    """The incarnation of the controller."""
+    lease: Lease | None
+    """This broker's, if it is the controller."""
+    begun: float
+
+
+class SimBroker:
+    """A process with a log directory. `act` defers what happens to it while it is paused."""
+
+    def __init__(self, world: World, number: int) -> None:
+        self.world = world
+        self.id = number
+        self.process = 0
+        self.up = False
+        self.paused = False
+        self.cut_off = False
+        """From the coordination."""
+        self.leaving = False
+        self.tainted = False
+        """Whether data was lost, until the broker is in the ISR with what it has now."""
+        self.log = self._new_log()
+        self.boot = 0
+        self._data_ids_drawn = 0
+        self.identity = DataIdentity((self._draw_data_id(),), "boot-0")
+        self._data_lost = False
+        self._incarnations = 0
+        self._queue: list[Callable[[], None]] = []
+        self.coordination = SimCoordination(world.tree)
+        self._start()
+
+    def _start(self) -> None:
+        self.partition: Partition[Waiter] | None = None
+        self.view: View | None = None
+        self.own: BrokerRegistration | None = None
+        self.incarnation = ""
+        self._registered_at: float | None = None
+        self._registering = self._looking = self._look_again = self._electing = self._writing = False
+        self._fetch_sent = float("-inf")
+        self._reported: tuple[int, str] | None = None
+        self._watches: list[Watch] = []
+        self._tick_due = self.world.now
+
+    def __str__(self) -> str:
+        role = "-"
+        if self.partition is not None and self.partition.leader is not None:
+            role = f"leads {self.partition.leader.epoch}"
+        elif self.partition is not None and self.partition.follower is not None:
+            role = f"follows {self.partition.follower.leader}"
+        return (
+            f"broker {self.id} up={self.up} {role} end={self.log.log_end_offset} hw={self.log.high_watermark} "
+            f"epochs={self.log.epoch_entries()} own={self.own and self.own.epoch} data={self.identity.data_ids}"
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def _new_log(self) -> MemoryLog:
+        return MemoryLog(f"broker {self.id}", lambda _, first, end: self.world.on_committed(self, first, end))
+
+    def _draw_data_id(self) -> str:
+        self._data_ids_drawn += 1
+        return f"data-{self.id}-{self._data_ids_drawn}"
+
+    def data_id_at_next_start(self) -> str | None:
+        """The newest data id if nothing was lost since it was drawn."""
+        return None if self._data_lost else self.identity.data_ids[0]
+
+    def act(self, process: int, action: Callable[[], None]) -> None:
+        """Does it if that process still runs; later if it is paused."""
+        if not self.up or self.process != process:
+            return
+        if self.paused:
+            self._queue.append(action)
+        else:
+            action()
+
+    def later(self, delay: float, action: Callable[[], None]) -> None:
+        process = self.process
+        self.world.at(delay, lambda: self.act(process, action))
+
+    def start(self) -> None:
+        if self.up:
+            return
+        self.up, self.paused, self.cut_off, self.leaving = True, False, False, False
+        self.process += 1
+        self._queue = []
+        self._start()
+        self.identity = data_ids.identity_at_start(
+            self.identity, f"boot-{self.boot}", self._draw_data_id, recovery_cut=False
+        )
+        self._data_lost = False
+        self.partition = Partition(self.id, self.log, REPLICAS, self.world.settings)
+        self.coordination = SimCoordination(self.world.tree)
+        self.coordination.start()
+        self._open_session()
+        self.world.check_members()
+        self.later(self.world.random.random() * 5, self._tick)
+
+    def _open_session(self) -> None:
+        self._watches = [
+            self.coordination.watch(path, lambda: self.later(self.world.delay(), self.look))
+            for path in (paths.METADATA_VERSION, paths.BROKER_IDS, paths.CONTROLLER, RECOVERED)
+        ]
+        self._registered_at, self._registering, self._electing = None, False, False
+        self._new_incarnation()
+        self._register()
+
+    def _new_incarnation(self) -> None:
+        self._incarnations += 1
+        self.incarnation = f"incarnation-{self.id}-{self._incarnations}"
+
+    def register_again(self) -> None:
+        """A new registration in place of the old one, as after an eviction that nobody has acted on yet."""
+        self._registered_at = None
+        self._new_incarnation()
+        self._register()
+
+    def kill(self) -> None:
+        """`kill -9`: the page cache survives."""
+        if self.up:
+            self.up = False
+            self.log.crash(self.world.random)
+
+    def lose_power(self) -> None:
+        self.kill()
+        self.boot += 1
+        lost = self.log.lose_power(self.world.random)
+        self._lost_data(lost)
+
+    def fail_flush(self) -> None:
+        """A flush fails: the log is offline, the broker restarts, and what was not flushed may be gone."""
+        self.kill()
+        self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, flush_failed=True)
+        self._lost_data(self.log.lose_power(self.world.random))
+
+    def replace_disk(self) -> None:
+        self.kill()
+        self.log = self._new_log()
+        self.identity = DataIdentity((self._draw_data_id(),), f"boot-{self.boot}")
+        self.tainted = True
+
+    def _lost_data(self, records: int) -> None:
+        self._data_lost = self.tainted = True
+        self.world.counts.faults["records lost from disks"] = (
+            self.world.counts.faults.get("records lost from disks", 0) + records
+        )
+
+    def stop_cleanly(self) -> None:
+        """The end of a controlled shutdown: all is flushed, the session is closed."""
+        self.log.flush(self.log.log_end_offset)
+        self.log.checkpoint()
+        self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, clean=True)
+        self.up = False
+        self.log.rest()
+        self.coordination.close()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        queue, self._queue = self._queue, []
+        process = self.process
+        for action in queue:
+            self.act(process, action)
+
+    def session_over(self) -> None:
+        """The broker hears that its session has expired: it stops leading, and registers under a new one."""
+        if self.coordination.session_id != 0:
+            return
+        self.own = None
+        self._take_metadata()
+        self.coordination.restart()
+        self._looking = self._writing = False
+        self._open_session()
+
+    # -- registration --------------------------------------------------------------------------------------------
+
+    def _register(self) -> None:
+        if self._registering or self._registered_at is not None:
+            return
+        self._registering = True
+        session_id = self.coordination.session_id
+
+        def done(registered: bool) -> None:
+            if session_id != self.coordination.session_id:
+                return
+            self._registering = False
+            if registered:
+                self._registered_at = self.world.now
+                self.look()
+            else:
+                self.later(5, self._register)
+
+        self.world.converse(self, self._register_steps(self.incarnation), done, lambda: done(False))
+
+    def _register_steps(self, incarnation: str) -> Steps[bool]:
+        found = yield from read_registration(self.id)
+        if found is not None and found.registration.incarnation == incarnation:
+            return True
+        fields = registration_fields(incarnation, self.identity.data_ids, leaving=self.leaving)
+        replaced = None if found is None else found.registration
+        try:
+            yield from transact(*register_operations(self.id, incarnation, json.dumps(fields).encode(), replaced))
+        except (NodeExistsError, NoNodeError):
+            return False
+        return True
+
+    def leave(self) -> None:
+        """The first step of a controlled shutdown: the registration says so."""
+        if self.own is None or self.leaving:
+            return
+        self.leaving = True
+        fields = registration_fields(self.incarnation, self.identity.data_ids, leaving=True)
+
+        def steps() -> Steps[None]:
+            yield from transact(Set(paths.broker(self.id), json.dumps(fields).encode(), 0))
+
+        self.world.converse(self, steps(), lambda _: None, lambda: None)
+
+    # -- reading the metadata ------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Reads the metadata; once more if asked meanwhile."""
+        if self._looking:
+            self._look_again = True
+            return
+        self._looking, self._look_again = True, False
+        session_id = self.coordination.session_id
+
+        def done(view: View | None) -> None:
+            if session_id != self.coordination.session_id:
+                return
+            self._looking = False
+            if view is not None:
+                self._see(view)
+            if self._look_again and self.up:
+                self.look()
+
+        known = self.view.states if self.view is not None else None
+        self.world.converse(self, self._look_steps(known), done, lambda: done(None))
+
+    def _look_steps(self, known: MetadataStates | None) -> Steps[View]:
+        begun = self.world.now
+        states = yield from read_states(known, [TP])
+        registrations = yield from read_registrations()
+        recovered = {}
+        for name in (yield from children(RECOVERED)):
+            node = yield from find(f"{RECOVERED}/{name}")
+            if node is not None:
+                recovered[int(name)] = RecoveredEnd(*json.loads(node[0]))
+        epoch, stat = yield from get(paths.CONTROLLER_EPOCH)
+        controller = yield from find(paths.CONTROLLER)
+        lease = None
+        if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
+            lease = Lease(int(epoch), stat.version)  # read before it was seen that the lease is this broker's
+        holder = controller[0].decode() if controller is not None else None
+        return View(states, registrations, recovered, holder, lease, begun)
+
+    def _see(self, view: View) -> None:
+        self.view = view
+        own = view.registrations.get(self.id)
+        self.own = own if own is not None and own.incarnation == self.incarnation else None
+        if self.own is None and self._registered_at is not None and view.begun > self._registered_at:
+            self.register_again()  # it was evicted
+        self._take_metadata()
+        self._report_recovered_end()
+        self._control()
+        self._propose()
+
+    def _take_metadata(self) -> None:
+        if self.view is None or self.partition is None:
+            return
+        stored = self.view.states.states[TP].state
+        before, followed = self.partition.leader, self.partition.follower
+        self.partition.on_metadata(stored, self.view.states.version, self.own, self.world.now)
+        leader = self.partition.leader
+        if leader is not None and leader is not before:
+            self.world.on_leading(self, leader.epoch)
+        self._complete()
+        if self.partition.follower is not None and self.partition.follower is not followed:
+            self._fetch_sent = float("-inf")
+            self.fetch()
+        if self.own is not None and stored.data_ids.get(self.id) == self.own.data_id and self.id in stored.isr:
+            self.tainted = self._data_lost
+
+    def _report_recovered_end(self) -> None:
+        """R7: a doubtful member says where its log ends, once nothing is appended in this epoch."""
+        assert self.view is not None
+        state = self.view.states.states[TP].state
+        if self.own is None or state.leader != NO_LEADER or self.id not in state.members:
+            return
+        if standing(self.own, state.data_ids[self.id]) is not Standing.DOUBTFUL:
+            return
+        key = (state.leader_epoch, self.own.incarnation)
+        if self._reported == key:
+            return
+        end = RecoveredEnd(state.leader_epoch, self.own.data_id, self.log.last_record_epoch, self.log.log_end_offset)
+        data = json.dumps([end.leader_epoch, end.data_id, end.last_epoch, end.end_offset]).encode()
+
+        def steps() -> Steps[bool]:
+            path = f"{RECOVERED}/{self.id}"
+            found = yield from find(path)
+            if found is not None and found[0] == data and found[1].ephemeral_owner == self.coordination.session_id:
+                return True
+            replaced = [Delete(path, found[1].version)] if found is not None else []
+            try:
+                yield from transact(*replaced, Create(path, data, ephemeral=True))
+            except (NodeExistsError, NoNodeError, BadVersionError):
+                return False
+            return True
+
+        def done(reported: bool) -> None:
+            self._reported = key if reported else None
+
+        self._reported = key
+        self.world.converse(self, steps(), done, lambda: done(False))
+
+    # -- controller ----------------------------------------------------------------------------------------------
+
+    def _control(self) -> None:
+        view = self.view
+        if view is None or self.own is None or self._electing:
+            return
+        if view.controller is None:
+            self._electing = True
+            self.world.converse(self, self._take_controller_steps(), self._elected, lambda: self._elected(None))
+            return
+        if view.lease is None:
+            return
+        elected = elect(
+            view.states.states[TP].state,
+            REPLICAS,
+            view.registrations,
+            view.recovered,
+            self.world.settings.min_insync_replicas,
+            view.lease.epoch,
+        )
+        if elected is None:
+            return
+        operations = change_operations(
+            controller_guard(view.lease.version), view.states, {TP: elected}, f"{self.incarnation}/c"
+        )
+        self._electing = True
+        self.world.converse(self, write_change(operations), self._elected, lambda: self._elected(None))
+
+    def _elected(self, outcome: ProposalOutcome | None) -> None:
+        self._electing = False
+        if outcome is ProposalOutcome.REFUSED:
+            self.world.counts.refused_writes += 1
+        self.look()
+
+    def _take_controller_steps(self) -> Steps[None]:
+        if (yield from find(paths.CONTROLLER)) is not None:
+            return
+        data, stat = yield from get(paths.CONTROLLER_EPOCH)
+        try:
+            yield from transact(
+                Create(paths.CONTROLLER, self.incarnation.encode(), ephemeral=True),
+                Set(paths.CONTROLLER_EPOCH, b"%d" % (int(data) + 1), stat.version),
+            )
+        except (NodeExistsError, BadVersionError):
+            return
+
+    # -- leader --------------------------------------------------------------------------------------------------
+
+    def produce(self, value: int) -> None:
+        """A client's record with acks=all, perhaps sent before."""
+        partition = self.partition
+        if partition is None or partition.leader is None or partition.check_produce() is not ErrorCode.none:
+            return
+        epoch = partition.leader.epoch
+        offset = self.log.offset_of(value)
+        if offset is None:
+            offset = self.log.append(value, epoch)
+        partition.appended(epoch, offset + 1, Waiter(value, offset))
+        self._complete()
+
+    def _complete(self) -> None:
+        if self.partition is None:
+            return
+        done, error = self.partition.take_committed()
+        for waiter in done if error is ErrorCode.none else ():
+            self.world.acknowledge(self, waiter.value, waiter.offset)
+
+    def _propose(self, lateness: float = 0.0) -> None:
+        if self.partition is None or self.partition.leader is None or self.view is None or self.own is None:
+            return
+        leader = self.partition.leader
+        if leader.version != self.view.states.version:
+            return
+        proposal = leader.next_proposal(self.view.registrations, self.world.now, lateness)
+        if proposal is None:
+            return
+        guard = leader_guard(self.own.incarnation, [added.incarnation for added in proposal.added])
+        operations = change_operations(guard, self.view.states, {TP: proposal.state}, f"{self.own.incarnation}/l")
+
+        def done(outcome: ProposalOutcome) -> None:
+            leader.on_outcome(proposal, outcome)
+            self._complete()
+            if outcome is ProposalOutcome.REFUSED:
+                self.world.counts.refused_writes += 1
+            self.look()
+
+        self.world.converse(self, write_change(operations), done, lambda: done(ProposalOutcome.UNKNOWN))
+
+    def _serve_fetch(self, fetch: ReplicaFetch, answered: Callable[[FetchedPartition], None]) -> None:
+        leader = self.partition.leader if self.partition is not None else None
+        if leader is None:
+            answer = FetchedPartition(ErrorCode.not_leader_or_follower)
+        else:
+            known = self.view.registrations.get(fetch.replica_id) if self.view is not None else None
+            refused = leader.on_fetch(fetch, known, self.world.now)
+            if refused is None:
+                records = self.log.read(fetch.fetch_offset, self.world.random.choice((1, 3, 100)))
+                refused = FetchedPartition(
+                    high_watermark=self.log.high_watermark,
+                    log_start_offset=self.log.log_start_offset,
+                    records=records,
+                )
+            answer = refused
+            self._complete()
+            self._propose()
+        self.world.send("answer", self.id, fetch.replica_id, lambda: answered(answer))
+
+    # -- follower ------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        """Sends a Fetch to the leader unless one is on its way."""
+        follower = self.partition.follower if self.partition is not None else None
+        if follower is None or self.own is None or self.world.now - self._fetch_sent < self.world.fetch_timeout:
+            return
+        request = follower.fetch(self.own.epoch)
+        if request is None:
+            return
+        self._fetch_sent = self.world.now
+        leader = self.world.brokers[follower.leader]
+
+        def answered(answer: FetchedPartition) -> None:
+            result = follower.on_answer(request, answer) if self._follows(follower) else FetchResult.STALE
+            if result is FetchResult.STALE:
+                return
+            self._fetch_sent = float("-inf")
+            self.world.counts.truncations += result is FetchResult.TRUNCATED
+            if result is FetchResult.TRUNCATED:
+                self.world.check_members()
+            if result is FetchResult.REFUSED:
+                self.look()
+            if result is not FetchResult.REFUSED and (answer.records or result is not FetchResult.APPENDED):
+                self.fetch()
+
+        self.world.send("fetch", self.id, leader.id, lambda: leader._serve_fetch(request, answered))
+
+    def _follows(self, follower: object) -> bool:
+        """Answers of a link that the role change has closed are passed over."""
+        return self.partition is not None and self.partition.follower is follower
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        lateness = self.world.now - self._tick_due
+        random = self.world.random
+        if self.coordination.session_id == 0 and not self.cut_off:
+            self.session_over()
+        self.fetch()
+        self._propose(lateness)
+        if random.random() < 0.2:
+            self.log.flush(random.randint(self.log.flushed_offset, self.log.log_end_offset))
+        if random.random() < 0.1:
+            self.log.checkpoint()
+        if random.random() < 0.3:
+            self.look()
+        if self._registered_at is None:
+            self._register()
+        delay = TICK / 4 + random.random() * TICK * 3 / 4
+        self._tick_due = self.world.now + delay
+        self.later(delay, self._tick)

@@ -1,0 +1,178 @@
+"""`make sim`: random schedules of the code as it is, then every mutation, which must be caught.
+
+Exit 1 on a violation or on a mutation that is not caught. A violation prints its seed, the command that runs it again
+and the fewest faults that still lead to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Final
+
+from .mutations import MUTATIONS
+from .schedule import STEPS, Schedule, plan_of, run_schedule
+from .scripts import SCRIPTS
+from .violation import ViolationError
+
+SCHEDULES: Final = 100_000
+QUICK_SCHEDULES: Final = 15_000
+MOST_UNTIL_CAUGHT: Final = 3_000
+QUICK_UNTIL_CAUGHT: Final = 300
+_PIECE: Final = 100
+
+
+@dataclass(slots=True)
+class Outcome:
+    """Of the schedules of consecutive seeds."""
+
+    schedules: int = 0
+    events: int = 0
+    acknowledged: int = 0
+    elections: int = 0
+    isr_changes: int = 0
+    truncations: int = 0
+    refused_writes: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+    violations: list[tuple[int, str]] = field(default_factory=list)
+
+    def add(self, other: Outcome) -> None:
+        for name in ("schedules", "events", "acknowledged", "elections", "isr_changes", "truncations"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.refused_writes += other.refused_writes
+        for fault, count in other.faults.items():
+            self.faults[fault] = self.faults.get(fault, 0) + count
+        self.violations += other.violations
+
+
+def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
+    """Runs `count` schedules from seed `first` on."""
+    outcome = Outcome()
+    for seed in range(first, first + count):
+        schedule = Schedule(plan_of(seed, steps))
+        try:
+            schedule.run()
+        except ViolationError as violation:
+            outcome.violations.append((seed, str(violation)))
+        counts = schedule.world.counts
+        faults = dict(counts.faults)
+        outcome.add(
+            Outcome(
+                1, counts.events, counts.acknowledged, counts.elections, counts.isr_changes, counts.truncations,
+                counts.refused_writes, faults,
+            )
+        )  # fmt: skip
+    return outcome
+
+
+def schedules_until_caught(name: str, most: int, first: int = 0) -> int | None:
+    """How many random schedules until the mutation is caught; None when it is not."""
+    with MUTATIONS[name].planted():
+        for seed in range(first, first + most):
+            try:
+                run_schedule(seed)
+            except ViolationError:
+                return seed - first + 1
+    return None
+
+
+def script_catches(name: str) -> bool | None:
+    """Whether the mutation's own script ends in a violation; None where it has none."""
+    if name not in SCRIPTS:
+        return None
+    with MUTATIONS[name].planted():
+        try:
+            SCRIPTS[name]()
+        except ViolationError:
+            return True
+    return False
+
+
+def shrink(seed: int, steps: int = STEPS) -> list[str]:
+    """The faults of the seed's schedule that are needed for a violation, found by leaving out one after the other."""
+    schedule = Schedule(plan_of(seed, steps))
+    skipped: frozenset[int] = frozenset()
+    if not _violates(schedule):
+        return []
+    needed = schedule
+    for number in range(len(schedule.faults)):
+        attempt = Schedule(plan_of(seed, steps, skipped | {number}))
+        if _violates(attempt):
+            skipped, needed = skipped | {number}, attempt
+    return [fault for number, fault in enumerate(needed.faults) if number not in skipped]
+
+
+def _violates(schedule: Schedule) -> bool:
+    try:
+        schedule.run()
+    except ViolationError:
+        return True
+    return False
+
+
+def _pieces(first: int, count: int) -> Iterator[tuple[int, int]]:
+    for begin in range(first, first + count, _PIECE):
+        yield begin, min(_PIECE, first + count - begin)
+
+
+def _run_random(first: int, count: int, processes: int) -> Outcome:
+    total, begun = Outcome(), time.monotonic()
+    with ProcessPoolExecutor(processes) as pool:
+        for outcome in pool.map(_run_piece, _pieces(first, count)):
+            total.add(outcome)
+            if sys.stderr.isatty():
+                rate = total.schedules / max(time.monotonic() - begun, 0.001)
+                print(f"\r{total.schedules} of {count} schedules, {rate:.0f}/s ", end="", file=sys.stderr, flush=True)
+    if sys.stderr.isatty():
+        print(file=sys.stderr)
+    return total
+
+
+def _run_piece(piece: tuple[int, int]) -> Outcome:
+    return run_seeds(*piece)
+
+
+def _run_mutation(task: tuple[str, int]) -> tuple[str, int | None, bool | None]:
+    name, most = task
+    return name, schedules_until_caught(name, most), script_catches(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code."""
+    parser = argparse.ArgumentParser(prog="make sim", description="Schedules of the replication protocol.")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SCHEDULES} schedules, mutations up to less")
+    parser.add_argument("--schedules", type=int, help="how many, from --seed on")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed; alone, only this one, with its faults")
+    parser.add_argument("--only", choices=["schedules", "mutations"], help="one half")
+    parser.add_argument("--processes", type=int, default=2)
+    asked = parser.parse_args(arguments)
+    count = asked.schedules or (QUICK_SCHEDULES if asked.quick else SCHEDULES)
+    failed = False
+    if asked.only != "mutations":
+        total = _run_random(asked.seed, count, asked.processes)
+        print(
+            f"schedules {total.schedules} events {total.events} acknowledged {total.acknowledged} "
+            f"elections {total.elections} isr-changes {total.isr_changes} truncations {total.truncations} "
+            f"refused-writes {total.refused_writes} violations {len(total.violations)}"
+        )
+        print("  faults " + " ".join(f"{name.replace(' ', '-')} {n}" for name, n in sorted(total.faults.items())))
+        for seed, what in total.violations[:5]:
+            print(f"seed {seed}: {what}")
+            print(f"  needs: {'; '.join(shrink(seed)) or 'no fault'}")
+            print(f"  again: make sim SEED={seed} SCHEDULES=1")
+        failed = bool(total.violations)
+    if asked.only != "schedules" and not (asked.schedules and asked.only is None):
+        most = QUICK_UNTIL_CAUGHT if asked.quick else MOST_UNTIL_CAUGHT
+        with ProcessPoolExecutor(asked.processes) as pool:
+            for name, caught, by_script in pool.map(_run_mutation, [(name, most) for name in MUTATIONS]):
+                at_random = f"after {caught} schedules" if caught else f"not in {most} schedules"
+                script = {True: ", by its script", False: ", NOT BY ITS SCRIPT", None: ""}[by_script]
+                found = (caught is not None or by_script is True) and by_script is not False
+                verdict = "caught" if found else "NOT CAUGHT"
+                print(f"mutation {name} ({MUTATIONS[name].rule}) {verdict} {at_random}{script}")
+                failed = failed or not found
+    return 1 if failed else 0

@@ -1,0 +1,202 @@
+"""A partition's log in memory that meets `ReplicaLog`, with what a crash may leave of it.
+
+A record is one number; a batch holds one record. The epoch cache has the rules of `LeaderEpochs`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from random import Random
+from struct import Struct
+from typing import Final
+
+from klamm.core.log.errors import FencedLeaderEpochError, InvalidRecordError
+
+from .violation import ViolationError
+
+_BATCH: Final = Struct(">qiq")
+"""Offset, leader epoch, value."""
+NO_ROLE: Final = ("rest", -1)
+
+
+class MemoryLog:
+    """`on_committed(first, end)` is called when the high watermark moves, before consumers see the records."""
+
+    def __init__(self, name: str, on_committed: Callable[[MemoryLog, int, int], None] | None = None) -> None:
+        self.name = name
+        self.values: list[int] = []
+        self.epochs_of: list[int] = []
+        self.log_start_offset = 0
+        self.high_watermark = 0
+        self.flushed_offset = 0
+        self._checkpoint = 0
+        self._epochs: list[int] = []
+        self._starts: list[int] = []
+        self._role: tuple[str, int] = NO_ROLE
+        self._on_committed = on_committed
+        self._offsets: dict[int, int] = {}
+
+    # -- bounds --------------------------------------------------------------------------------------------------
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.log_start_offset + len(self.values)
+
+    @property
+    def reported_end_offset(self) -> int:
+        return self.log_end_offset
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._epochs[-1] if self._epochs else -1
+
+    @property
+    def last_record_epoch(self) -> int:
+        return self.epochs_of[-1] if self.epochs_of else -1
+
+    def epoch_entries(self) -> list[tuple[int, int]]:
+        return list(zip(self._epochs, self._starts, strict=True))
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        if epoch == -1 or epoch > self.leader_epoch:
+            return -1, -1
+        if epoch == self.leader_epoch:
+            return epoch, self.log_end_offset
+        index = bisect_right(self._epochs, epoch)
+        return (self._epochs[index - 1] if index else epoch), self._starts[index]
+
+    def offset_of(self, value: int) -> int | None:
+        """Of the record with this value: what a producer's state knows of a retry."""
+        return self._offsets.get(value)
+
+    def value_at(self, offset: int) -> int | None:
+        index = offset - self.log_start_offset
+        return self.values[index] if 0 <= index < len(self.values) else None
+
+    def records_from(self, offset: int) -> list[tuple[int, int]]:
+        """(Epoch, value) of each record from `offset` on."""
+        first = offset - self.log_start_offset
+        return list(zip(self.epochs_of[first:], self.values[first:], strict=True))
+
+    # -- roles and appends ---------------------------------------------------------------------------------------
+
+    def lead(self, leader_epoch: int) -> None:
+        self._role = ("lead", leader_epoch)
+        self._assign(leader_epoch, self.log_end_offset)
+
+    def follow(self, leader_epoch: int) -> None:
+        self._role = ("follow", leader_epoch)
+
+    def rest(self) -> None:
+        self._role = NO_ROLE
+
+    def append(self, value: int, leader_epoch: int) -> int:
+        """A client's record; returns its offset."""
+        self._check_role(("lead", leader_epoch))
+        self._store(leader_epoch, value)
+        return self.log_end_offset - 1
+
+    def replicate(self, records: bytes, leader_epoch: int) -> None:
+        self._check_role(("follow", leader_epoch))
+        for offset, epoch, value in _BATCH.iter_unpack(records):
+            if offset != self.log_end_offset:
+                raise InvalidRecordError(f"{self.name}: a batch at {offset}, the log ends at {self.log_end_offset}")
+            self._store(epoch, value)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """At most `count` batches from `offset` on."""
+        first = offset - self.log_start_offset
+        return b"".join(
+            _BATCH.pack(offset + index, self.epochs_of[first + index], self.values[first + index])
+            for index in range(min(count, len(self.values) - first))
+        )
+
+    def _check_role(self, wanted: tuple[str, int]) -> None:
+        if self._role != wanted:
+            raise FencedLeaderEpochError(f"{self.name}: {wanted} is asked for, the role is {self._role}")
+
+    def _store(self, epoch: int, value: int) -> None:
+        if self.epochs_of and epoch < self.epochs_of[-1]:
+            raise ViolationError(f"epochs fall along the log of {self.name}: {epoch} after {self.epochs_of[-1]}")
+        self._assign(epoch, self.log_end_offset)
+        self._offsets[value] = self.log_end_offset
+        self.values.append(value)
+        self.epochs_of.append(epoch)
+
+    def _assign(self, epoch: int, start: int) -> None:
+        if epoch > self.leader_epoch:
+            self._epochs.append(epoch)
+            self._starts.append(start)
+
+    # -- watermark, start, truncation ----------------------------------------------------------------------------
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        end = min(offset, self.log_end_offset)
+        if end <= self.high_watermark:
+            return False
+        if self._on_committed is not None:
+            self._on_committed(self, self.high_watermark, end)
+        self.high_watermark = end
+        return True
+
+    def advance_log_start(self, offset: int) -> None:
+        offset = min(offset, self.log_end_offset)
+        drop = offset - self.log_start_offset
+        if drop <= 0:
+            return
+        del self.values[:drop], self.epochs_of[:drop]
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        self.flushed_offset = max(self.flushed_offset, offset)
+        index = bisect_right(self._starts, offset) - 1
+        if index >= 0:
+            self._epochs, self._starts = self._epochs[index:], [offset, *self._starts[index + 1 :]]
+
+    def truncate_to(self, offset: int) -> None:
+        self._cut(offset)
+        self._cut_epochs(offset)
+
+    def _cut(self, offset: int) -> None:
+        if offset >= self.log_end_offset:
+            return
+        del self.values[offset - self.log_start_offset :], self.epochs_of[offset - self.log_start_offset :]
+        self._offsets = {value: place for value, place in self._offsets.items() if place < offset}
+        self.high_watermark = min(self.high_watermark, offset)
+        self.flushed_offset = min(self.flushed_offset, offset)
+        self._checkpoint = min(self._checkpoint, offset)
+
+    def _cut_epochs(self, offset: int) -> None:
+        keep = sum(start < offset for start in self._starts)
+        del self._epochs[keep:], self._starts[keep:]
+
+    def restart_at(self, offset: int) -> None:
+        self.values, self.epochs_of, self._offsets = [], [], {}
+        self._epochs, self._starts = [], []
+        self.log_start_offset = self.high_watermark = self.flushed_offset = self._checkpoint = offset
+
+    # -- disk ----------------------------------------------------------------------------------------------------
+
+    def flush(self, offset: int) -> None:
+        self.flushed_offset = max(self.flushed_offset, offset)
+
+    def checkpoint(self) -> None:
+        self._checkpoint = self.high_watermark
+
+    def crash(self, random: Random) -> None:
+        """The process ends, the page cache stays: all records do. The watermark is that of the checkpoint, or later;
+        an epoch without records may be forgotten."""
+        self._role = NO_ROLE
+        self.high_watermark = max(
+            self.log_start_offset,
+            random.randint(min(self._checkpoint, self.high_watermark), self.high_watermark),
+        )
+        if random.random() < 0.5:
+            self._cut_epochs(self.log_end_offset)
+
+    def lose_power(self, random: Random) -> int:
+        """A suffix that was not flushed is gone; returns how many records."""
+        self.crash(random)
+        end = self.log_end_offset
+        self.truncate_to(random.randint(min(self.flushed_offset, end), end))
+        return end - self.log_end_offset

@@ -1,0 +1,303 @@
+"""Planted bugs, one for each rule of the protocol. Each must be caught: by random schedules, or by its own script.
+
+A mutation replaces functions or methods of the production code while it is planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+from unittest.mock import patch
+
+from kio.schema.errors import ErrorCode
+
+from klamm.core.cluster.changes import change_operations
+from klamm.core.interfaces.coordination import ANY_VERSION, Operation, Set
+from klamm.core.replication import data_ids, elections, partition, partition_state
+from klamm.core.replication.data_ids import DataIdentity, identity_at_start
+from klamm.core.replication.delayed_produce import DelayedProduces
+from klamm.core.replication.follower import FetchResult, PartitionFollower
+from klamm.core.replication.leader import IsrProposal, PartitionLeader, ProposalOutcome
+from klamm.core.replication.partition import Partition
+from klamm.core.replication.partition_state import PartitionState
+from klamm.core.replication.registrations import BrokerRegistration, Standing
+from klamm.core.replication.replica_fetch import FetchedPartition, ReplicaFetch
+
+from . import broker
+from .broker import Waiter
+from .memory_log import MemoryLog
+
+Patch = tuple[object, str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """`rule` as in docs/cluster.md."""
+
+    name: str
+    rule: str
+    what: str
+    patches: tuple[Patch, ...]
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for owner, name, replacement in self.patches:
+                stack.enter_context(patch.object(owner, name, replacement))
+            yield
+
+
+# -- the leader --------------------------------------------------------------------------------------------------
+
+_propose: Final = PartitionLeader._propose
+_on_outcome: Final = PartitionLeader.on_outcome
+_check_divergence: Final = PartitionLeader._check_divergence
+
+
+def _high_watermark_of(leader: PartitionLeader) -> int:
+    return leader._log.high_watermark
+
+
+def _stored_isr(leader: PartitionLeader) -> frozenset[int]:
+    return frozenset(leader.state.isr)
+
+
+def _not_refused(_: PartitionLeader, __: ReplicaFetch) -> None:
+    return None
+
+
+def _propose_and_believe(leader: PartitionLeader, proposal: IsrProposal) -> None:
+    _propose(leader, proposal)
+    leader.state = proposal.state
+
+
+def _advance_whatever_the_isr(leader: PartitionLeader) -> bool:
+    ends = [leader._followers[member].log_end_offset for member in leader.maximal_isr if member != leader.broker_id]
+    return leader._log.advance_high_watermark(min([leader._log.reported_end_offset, *ends]))
+
+
+def _always_registered(_: PartitionLeader, __: ReplicaFetch, ___: BrokerRegistration | None) -> bool:
+    return True
+
+
+def _may_join_under_any_epoch(leader: PartitionLeader, registration: BrokerRegistration, now_ms: float) -> bool:
+    follower = leader._followers.get(registration.broker_id)
+    return (
+        follower is not None
+        and registration.broker_id not in leader.state.isr
+        and not registration.leaving
+        and follower.is_caught_up(leader._log.log_end_offset, now_ms, leader._settings.replica_lag_time_max_ms)
+        and follower.log_end_offset >= leader._least_end_to_join
+    )
+
+
+def _forget_when_not_answered(leader: PartitionLeader, proposal: IsrProposal, outcome: ProposalOutcome) -> None:
+    _on_outcome(leader, proposal, ProposalOutcome.REFUSED if outcome is ProposalOutcome.UNKNOWN else outcome)
+
+
+def _stay(_: PartitionLeader) -> None:
+    return None
+
+
+def _diverging_with_watermark(leader: PartitionLeader, fetch: ReplicaFetch) -> FetchedPartition | None:
+    answer = _check_divergence(leader, fetch)
+    return None if answer is None else replace(answer, high_watermark=leader._log.high_watermark)
+
+
+# -- the follower ------------------------------------------------------------------------------------------------
+
+_on_answer: Final = PartitionFollower.on_answer
+
+
+def _truncate_whenever_told(follower: PartitionFollower, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+    if answer.diverging_epoch is not None and answer.error is ErrorCode.none:
+        return follower._diverged(answer.diverging_epoch)
+    return _on_answer(follower, fetch, answer)
+
+
+def _watermark_then_truncate(follower: PartitionFollower, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+    if answer.diverging_epoch is not None and follower._is_current(fetch):
+        follower._log.advance_high_watermark(answer.high_watermark)
+    return _on_answer(follower, fetch, answer)
+
+
+def _watermark_then_start(follower: PartitionFollower, answer: FetchedPartition) -> None:
+    follower._log.advance_high_watermark(answer.high_watermark)
+    follower._log.advance_log_start(answer.log_start_offset)
+
+
+_truncate_to: Final = MemoryLog.truncate_to
+
+
+def _truncate_only_records(log: MemoryLog, offset: int) -> None:
+    if offset < log.log_end_offset:
+        _truncate_to(log, offset)
+
+
+# -- states and elections ----------------------------------------------------------------------------------------
+
+_changed: Final = elections._changed
+_among: Final = elections._among_trusted_members
+
+
+def _elr_whatever_the_isr(isr: tuple[int, ...], elr: Sequence[int], removed: Sequence[int], _: int) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(member for member in (*elr, *removed) if member not in isr))
+
+
+def _leads_by_name(state: PartitionState, broker_id: int, registration: BrokerRegistration | None) -> bool:
+    return registration is not None and state.leader == broker_id
+
+
+def _leads_under_any_data(state: PartitionState, broker_id: int, registration: BrokerRegistration | None) -> bool:
+    return registration is not None and state.leader == broker_id and registration.epoch == state.leader_broker_epoch
+
+
+def _sound_if_live(registration: BrokerRegistration | None, _: str | None) -> Standing:
+    return Standing.ABSENT if registration is None else Standing.SOUND
+
+
+def _changed_in_the_same_epoch(
+    state: PartitionState, leader: int, leader_broker_epoch: int, *rest: object
+) -> PartitionState:
+    changed = _changed(state, leader, leader_broker_epoch, *rest)  # type: ignore[arg-type]
+    return replace(changed, leader_epoch=state.leader_epoch) if leader == state.leader else changed
+
+
+def _doubtful_leave_early(state: PartitionState, trusted: list[int], *rest: object) -> PartitionState:
+    after = _among(state, trusted, *rest)  # type: ignore[arg-type]
+    if after.leader >= 0:
+        return after
+    isr = tuple(member for member in state.isr if member in trusted)
+    elr = tuple(member for member in state.elr if member in trusted)
+    isr, elr = (isr, elr) if isr else (elr[:1], elr[1:])
+    return replace(after, isr=isr, elr=elr, data_ids={member: state.data_ids[member] for member in isr + elr})
+
+
+def _keep_data_id(
+    found: DataIdentity | None, boot_id: str, new_id: Callable[[], str], *, recovery_cut: bool
+) -> DataIdentity:
+    if found is None:
+        return identity_at_start(found, boot_id, new_id, recovery_cut=recovery_cut)
+    return DataIdentity(found.data_ids, boot_id)
+
+
+# -- Produce and the coordination --------------------------------------------------------------------------------
+
+
+def _retry_is_done(replica: Partition[Waiter], leader_epoch: int, end_offset: int, waiter: Waiter) -> bool:
+    if replica.leader is None or replica.leader.epoch != leader_epoch:
+        return False
+    waiting: DelayedProduces[Waiter] = replica._delayed
+    waiting.add(end_offset if end_offset == replica.log.log_end_offset else 0, waiter)
+    replica.leader.advance_high_watermark()
+    return True
+
+
+def _unversioned(*arguments: object) -> list[Operation]:
+    operations = change_operations(*arguments)  # type: ignore[arg-type]
+    return [replace(operation, version=ANY_VERSION) if isinstance(operation, Set) else operation
+            for operation in operations]  # fmt: skip
+
+
+def _no_guard(*_: object) -> list[Operation]:
+    return []
+
+
+MUTATIONS: Final = {
+    mutation.name: mutation
+    for mutation in (
+        Mutation(
+            "joins-before-epoch-start", "R4", "a follower joins the ISR before it has reached the epoch's start",
+            ((PartitionLeader, "_least_end_to_join", property(_high_watermark_of)),),
+        ),
+        Mutation(
+            "stored-isr", "R2", "the high watermark is that of the stored ISR, not the maximal one",
+            ((PartitionLeader, "maximal_isr", property(_stored_isr)),),
+        ),
+        Mutation(
+            "fetch-epoch-unchecked", "R3", "the leader counts a Fetch of another leader epoch",
+            ((PartitionLeader, "_check_epoch", _not_refused),),
+        ),
+        Mutation(
+            "no-divergence-check", "R3", "the leader counts a Fetch whose log diverges",
+            ((PartitionLeader, "_check_divergence", _not_refused),),
+        ),
+        Mutation(
+            "truncation-keeps-epochs", "R9", "truncate_to(log end) keeps the epochs that begin there",
+            ((MemoryLog, "truncate_to", _truncate_only_records),),
+        ),
+        Mutation(
+            "unversioned-state", "order of changes", "states are written whatever their version",
+            ((broker, "change_operations", _unversioned),),
+        ),
+        Mutation(
+            "elr-kept", "R6", "the ELR is kept though the watermark moves",
+            ((partition_state, "next_elr", _elr_whatever_the_isr), (elections, "next_elr", _elr_whatever_the_isr)),
+        ),
+        Mutation(
+            "late-diverging-answer", "R9", "a diverging answer to an earlier request truncates",
+            ((PartitionFollower, "on_answer", _truncate_whenever_told),),
+        ),
+        Mutation(
+            "retry-acknowledged-early", "acks=all", "a retry is acknowledged before its records are committed",
+            ((Partition, "appended", _retry_is_done),),
+        ),
+        Mutation(
+            "shrink-believed", "R5", "a proposed ISR counts before it is stored",
+            ((PartitionLeader, "_propose", _propose_and_believe),),
+        ),
+        Mutation(
+            "lost-answer-forgotten", "R5", "a proposal whose write was not answered is dropped",
+            ((PartitionLeader, "on_outcome", _forget_when_not_answered),),
+        ),
+        Mutation(
+            "deposed-leader-commits", "R1", "the answer to a proposal moves the watermark of a leader that was deposed",
+            ((PartitionLeader, "resign", _stay),),
+        ),
+        Mutation(
+            "watermark-under-min-isr", "R2", "the high watermark rises while the ISR is below the minimum",
+            ((PartitionLeader, "advance_high_watermark", _advance_whatever_the_isr),),
+        ),
+        Mutation(
+            "power-loss-keeps-data-id", "data id", "a start after a power loss keeps the data id",
+            ((data_ids, "identity_at_start", _keep_data_id),),
+        ),
+        Mutation(
+            "watermark-before-truncation", "R9", "a follower takes the watermark of a diverging answer, then truncates",
+            ((PartitionLeader, "_check_divergence", _diverging_with_watermark),
+             (PartitionFollower, "on_answer", _watermark_then_truncate)),
+        ),
+        Mutation(
+            "watermark-before-log-start", "R9", "a follower takes the leader's watermark before its log start",
+            ((PartitionFollower, "_take_bounds", _watermark_then_start),),
+        ),
+        Mutation(
+            "reborn-leads", "R1", "a broker leads because the state names it, under whatever registration",
+            ((partition, "leads", _leads_by_name),),
+        ),
+        Mutation(
+            "isr-by-broker-id", "R7", "a live member of the ISR is sound, whatever its data",
+            ((elections, "standing", _sound_if_live), (partition, "leads", _leads_under_any_data)),
+        ),
+        Mutation(
+            "doubtful-leave-early", "R7", "doubtful members leave while the others are absent",
+            ((elections, "_among_trusted_members", _doubtful_leave_early),),
+        ),
+        Mutation(
+            "broker-epoch-unchecked", "R3", "a Fetch of a follower's earlier registration counts",
+            ((PartitionLeader, "_is_registered", _always_registered),
+             (PartitionLeader, "_may_join", _may_join_under_any_epoch)),
+        ),
+        Mutation(
+            "restart-in-same-epoch", "R8", "a leader that is back under a new registration keeps its epoch",
+            ((elections, "_changed", _changed_in_the_same_epoch),),
+        ),
+        Mutation(
+            "controller-epoch-unchecked", "guard", "a deposed controller's write is not refused",
+            ((broker, "controller_guard", _no_guard),),
+        ),
+    )
+}  # fmt: skip
+"""By name."""

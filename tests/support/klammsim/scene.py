@@ -1,0 +1,14 @@
+"""What every schedule is about: one partition on three brokers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from klamm.core.cluster import paths
+from klamm.core.records.partition import TopicPartition
+
+TP: Final = TopicPartition("t", 0)
+STATE_PATH: Final = paths.partition_state(TP.topic, TP.partition)
+REPLICAS: Final = (0, 1, 2)
+BROKERS: Final = len(REPLICAS)
+RECOVERED: Final = "/brokers/recovered"

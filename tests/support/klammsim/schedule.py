@@ -1,0 +1,274 @@
+"""Random schedules: a swarm configuration, a workload and faults, all from one seed; then everything heals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Final
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.incarnations import evict_operations
+from klamm.core.interfaces.coordination import Delete, Operation
+
+from .broker import SimBroker
+from .world import QUIET, Conditions, Counts, World
+
+STEPS: Final = 700
+HEALING: Final = 1_500.0
+_SESSION_ENDS: Final = (3.0, 60.0, 120.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one seed decides before the first step. `skipped`: faults, by their number, that are left out."""
+
+    seed: int
+    steps: int
+    min_insync_replicas: int
+    faults: float
+    """Probability of a fault at each step."""
+    conditions: Conditions
+    skipped: frozenset[int] = frozenset()
+
+
+def plan_of(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Plan:
+    random = Random(f"plan {seed}")
+    return Plan(
+        seed,
+        steps,
+        2 if seed % 3 else 1,
+        random.choice((0.005, 0.015, 0.04)),
+        Conditions(
+            longest_delay=random.choice((1.5, 4.0, 15.0)),
+            dropped=random.choice((0.0, 0.02, 0.1)),
+            reset=random.choice((0.0, 0.1, 1.0)),
+            unanswered=random.choice((0.0, 0.05, 0.3)),
+            interleaved=random.choice((0.0, 0.05, 0.2)),
+            max_lag=random.choice((30.0, 30.0, 100.0)),
+        ),
+        skipped,
+    )
+
+
+class Schedule:
+    """One run of a plan. Power losses, failed flushes and new disks strike one replica at a time, or all at once: a
+    second one is spared until the first is back in sync; with a minimum of one in-sync replica only all at once."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.world = World(plan.seed, plan.min_insync_replicas, plan.conditions)
+        self.faults: list[str] = []
+        """What struck, in order; its place is the number by which it can be skipped."""
+        self._calm = False
+        self._values = 0
+
+    def run(self) -> Counts:
+        """Raises `ViolationError` when an invariant does not hold."""
+        world = self.world
+        world.conditions = replace(QUIET, max_lag=self.plan.conditions.max_lag)
+        for broker in world.brokers:
+            broker.start()
+        world.run_until(300, world.is_healthy)
+        world.conditions = self.plan.conditions
+        for step in range(self.plan.steps):
+            world.at(float(step), self._step)
+        world.run(self.plan.steps + 1.0)
+        self._heal()
+        world.run_until(world.now + HEALING, lambda: world.counts.events % 16 == 0 and world.is_healthy())
+        world.check_end()
+        return world.counts
+
+    def _step(self) -> None:
+        random = self.world.random
+        if random.random() < 0.25:
+            if self._values and random.random() < 0.15:
+                self._produce(random.randint(max(1, self._values - 5), self._values))
+            else:
+                self._values += 1
+                self._produce(self._values)
+        if random.random() < 0.01:
+            self._delete_old_records()
+        if random.random() < self.plan.faults:
+            self._fault()
+
+    def _produce(self, value: int) -> None:
+        """To every broker that thinks it leads: clients learn of a new leader late."""
+        for broker in self.world.brokers:
+            self._deliver(broker, lambda broker=broker: broker.produce(value))  # type: ignore[misc]
+
+    def _deliver(self, broker: SimBroker, action: Callable[[], None]) -> None:
+        process = broker.process
+        self.world.at(self.world.delay(), lambda: broker.act(process, action))
+
+    def _delete_old_records(self) -> None:
+        """Retention at a leader. The newest records stay: a producer may send them again."""
+        for broker in self.world.brokers:
+            if broker.up and broker.partition is not None and broker.partition.leader is not None:
+                log = broker.log
+                log.advance_log_start(min(log.log_start_offset + 10, log.high_watermark - 20))
+
+    # -- faults --------------------------------------------------------------------------------------------------
+
+    def _fault(self) -> None:
+        world, random = self.world, self.world.random
+        broker = random.choice(world.brokers)
+        state = world.state
+        if state is not None and state.leader >= 0 and random.random() < 0.5:
+            broker = world.brokers[state.leader]
+        kind = random.random()
+        for most, strike in (
+            (0.22, self._kill),
+            (0.29, self._lose_power),
+            (0.32, self._fail_flush),
+            (0.36, self._replace_disk),
+            (0.39, self._lose_all_power),
+            (0.43, self._leave),
+            (0.60, self._pause),
+            (0.75, self._cut),
+            (0.88, self._cut_off),
+            (1.00, self._suspect),
+        ):
+            if kind < most:
+                number = len(self.faults)
+                name = strike.__name__.strip("_").replace("_", " ")
+                self.faults.append(f"{world.now:.0f} {name} {broker.id}")
+                if number not in self.plan.skipped:
+                    world.counts.faults[name] = world.counts.faults.get(name, 0) + 1
+                    strike(broker)
+                return
+
+    def _kill(self, broker: SimBroker) -> None:
+        if broker.up:
+            broker.kill()
+            self._restart_later(broker)
+
+    def _restart_later(self, broker: SimBroker) -> None:
+        session_id = broker.coordination.session_id
+        random = self.world.random
+        self.world.at(random.choice(_SESSION_ENDS), lambda: self.world.tree.expire(session_id))
+        process = broker.process
+        self.world.at(random.choice((1.0, 20.0, 80.0, 200.0)), lambda: self._restart(broker, process))
+
+    def _restart(self, broker: SimBroker, process: int) -> None:
+        if not broker.up and broker.process == process:
+            broker.start()
+
+    def _may_lose_data(self, broker: SimBroker) -> bool:
+        others = (other for other in self.world.brokers if other is not broker)
+        return self.plan.min_insync_replicas > 1 and broker.up and not any(other.tainted for other in others)
+
+    def _lose_power(self, broker: SimBroker) -> None:
+        if self._may_lose_data(broker):
+            broker.lose_power()
+            self._restart_later(broker)
+
+    def _fail_flush(self, broker: SimBroker) -> None:
+        if self._may_lose_data(broker):
+            broker.fail_flush()
+            self._restart_later(broker)
+
+    def _replace_disk(self, broker: SimBroker) -> None:
+        if self._may_lose_data(broker):
+            broker.replace_disk()
+            self._restart_later(broker)
+
+    def _lose_all_power(self, _: SimBroker) -> None:
+        """What no member of the ISR and ELR has flushed is lost to everyone; all else must survive."""
+        world = self.world
+        state = world.state
+        if state is None or any(broker.tainted for broker in world.brokers):
+            return
+        for broker in world.brokers:
+            if broker.coordination.session_id:
+                world.tree.expire(broker.coordination.session_id)
+            was_up = broker.up
+            broker.lose_power()
+            if was_up:
+                self._restart_later(broker)
+        end = max(world.brokers[member].log.log_end_offset for member in state.members)
+        del world.committed[end:]
+        world.acknowledged = {value: offset for value, offset in world.acknowledged.items() if offset < end}
+
+    def _leave(self, broker: SimBroker) -> None:
+        if not broker.up or broker.paused:
+            return
+        broker.leave()
+        process = broker.process
+
+        def stop() -> None:
+            if broker.up and not broker.paused and broker.process == process:
+                broker.stop_cleanly()
+                self.world.at(self.world.random.choice((1.0, 80.0)), lambda: self._restart(broker, process))
+
+        self.world.at(60, stop)
+
+    def _pause(self, broker: SimBroker) -> None:
+        if not broker.up or broker.paused:
+            return
+        broker.pause()
+        process, random = broker.process, self.world.random
+        session_id = broker.coordination.session_id
+
+        def expire() -> None:
+            if broker.paused and broker.process == process:
+                self.world.tree.expire(session_id)
+
+        def resume() -> None:
+            if broker.up and broker.paused and broker.process == process:
+                broker.resume()
+
+        if random.random() < 0.7:
+            self.world.at(40, expire)
+        self.world.at(random.choice((10.0, 60.0, 150.0)), resume)
+
+    def _cut(self, broker: SimBroker) -> None:
+        random = self.world.random
+        other = random.choice([other.id for other in self.world.brokers if other is not broker])
+        self.world.cuts.add((broker.id, other))
+        if random.random() < 0.6:
+            self.world.cuts.add((other, broker.id))
+        self.world.at(random.choice((20.0, 100.0)), self.world.cuts.clear)
+
+    def _cut_off(self, broker: SimBroker) -> None:
+        """From the coordination: its session ends while it is away, or it is back in time."""
+        broker.cut_off = True
+        session_id = broker.coordination.session_id
+
+        def expire() -> None:
+            if broker.cut_off:
+                self.world.tree.expire(session_id)
+
+        def back() -> None:
+            broker.cut_off = False
+
+        self.world.at(40, expire)
+        self.world.at(self.world.random.choice((20.0, 90.0)), back)
+
+    def _suspect(self, broker: SimBroker) -> None:
+        """A false suspicion: its registration is deleted, and `/controller` if it has that."""
+        operations: list[Operation] = []
+        if broker.own is not None and self.world.tree.find(f"/brokers/incarnations/{broker.own.incarnation}"):
+            operations += evict_operations(broker.own)
+        controller = self.world.tree.find(paths.CONTROLLER)
+        if controller is not None and controller[1].ephemeral_owner == broker.coordination.session_id:
+            operations.append(Delete(paths.CONTROLLER))
+        self.world.tree.apply(operations, 0)
+
+    def _heal(self) -> None:
+        world = self.world
+        world.conditions = QUIET
+        world.cuts.clear()
+        for broker in world.brokers:
+            broker.cut_off = False
+            if broker.paused and broker.up:
+                broker.resume()
+            if broker.up and broker.leaving:
+                broker.stop_cleanly()
+            if not broker.up:
+                broker.start()
+
+
+def run_schedule(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()) -> Counts:
+    """Runs one seed's schedule."""
+    return Schedule(plan_of(seed, steps, skipped)).run()

@@ -1,0 +1,317 @@
+"""Directed schedules: for each rule that random faults seldom test, the course of events in which it is needed.
+
+Each passes as the code is, and ends in a `ViolationError` with the mutation of the same name planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from klamm.core.cluster import paths
+from klamm.core.interfaces.coordination import Delete, Operation, Set
+
+from .broker import SimBroker
+from .scene import STATE_PATH
+from .world import Conditions, World
+
+_PATIENCE: Final = 3_000.0
+
+
+class Stage:
+    """A quiet world in which everyone is in sync and broker 0 leads. Every wait ends within a bound."""
+
+    def __init__(self, min_insync_replicas: int = 2, max_lag: float = 1_000.0) -> None:
+        self.world = World(1, min_insync_replicas, Conditions(max_lag=max_lag))
+        self.brokers = self.world.brokers
+        for broker in self.brokers:
+            broker.start()
+            self.until(lambda broker=broker: broker.own is not None)  # type: ignore[misc]
+        self.until(self.world.is_healthy)
+
+    def until(self, reached: Callable[[], bool]) -> None:
+        self.world.run_until(self.world.now + _PATIENCE, reached)
+        assert reached(), f"not reached by {self.world.now}: {self.world.state} {[str(b) for b in self.brokers]}"
+
+    def produce(self, leader: int, *values: int) -> None:
+        for value in values:
+            self.brokers[leader].produce(value)
+
+    def until_end(self, broker: int, end: int) -> None:
+        self.until(lambda: self.brokers[broker].log.log_end_offset == end)
+
+    def until_committed(self, count: int) -> None:
+        self.until(lambda: len(self.world.committed) == count)
+
+    def until_isr(self, *members: int) -> None:
+        self.until(lambda: self.world.state is not None and set(self.world.state.isr) == set(members))
+
+    def until_leader(self, broker: int) -> None:
+        """It leads, and knows that it does."""
+
+        def leads() -> bool:
+            partition = self.brokers[broker].partition
+            state = self.world.state
+            return (
+                state is not None
+                and state.leader == broker
+                and partition is not None
+                and partition.leader is not None
+                and partition.leader.epoch == state.leader_epoch
+            )
+
+        self.until(leads)
+
+    def until_seen(self, viewer: int, other: int) -> None:
+        """The viewer knows the other's registration with the data that it has now."""
+
+        def seen() -> bool:
+            view = self.brokers[viewer].view
+            found = view.registrations.get(other) if view is not None else None
+            return found is not None and found.data_id == self.brokers[other].data_id_at_next_start()
+
+        self.until(seen)
+
+    def end_session(self, broker: SimBroker) -> None:
+        self.world.tree.expire(broker.coordination.session_id)
+
+    def kill(self, number: int) -> None:
+        self.brokers[number].kill()
+        self.end_session(self.brokers[number])
+
+    def cut(self, one: int, other: int) -> None:
+        self.world.cuts |= {(one, other), (other, one)}
+
+    def without_broker_2(self) -> None:
+        """It is cut off from the leader, lags by one record, and leaves the ISR."""
+        self.cut(0, 2)
+        self.world.run(10)
+        self.produce(0, 100)
+        self.until_isr(0, 1)
+        self.until_committed(1)
+
+    def hold(self, kind: str, sender: int, receiver: int) -> None:
+        self.world.hold = lambda *message: message == (kind, sender, receiver)
+
+    def hold_state_writes(self, *brokers: int) -> None:
+        """These brokers' writes of the state are carried out when they are released; the answer is lost."""
+
+        def fate(broker: int, operations: Sequence[Operation]) -> str | None:
+            writes_state = any(isinstance(operation, Set) and operation.path == STATE_PATH for operation in operations)
+            return "held" if broker in brokers and writes_state else "answered"
+
+        self.world.write_fate = fate
+
+    def release_writes(self) -> None:
+        self.world.write_fate = None
+        held, self.world.held_writes = self.world.held_writes, []
+        for write in held:
+            write()
+
+    def finish(self) -> None:
+        """Everything heals."""
+        self.world.hold = self.world.write_fate = None
+        self.world.cuts.clear()
+        for broker in self.brokers:
+            broker.start()
+        self.until(self.world.is_healthy)
+        self.world.check_end()
+
+
+def joins_before_epoch_start() -> None:
+    """A new leader whose watermark is behind; a member of its ISR comes back with an empty disk at once."""
+    stage = Stage()
+    world = stage.world
+    world.hold = lambda kind, sender, _: kind == "answer" and sender == 0 and len(world.committed) > 0
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    stage.hold("fetch", 2, 1)
+    stage.kill(0)
+    stage.until_leader(1)
+    assert stage.brokers[1].log.high_watermark == 0
+    stage.brokers[2].replace_disk()
+    stage.end_session(stage.brokers[2])
+    stage.until_isr(1)
+    held = len(world.held)
+    stage.brokers[2].start()
+    stage.until(lambda: len(world.held) > held)
+    stage.until_seen(1, 2)
+    stage.hold("answer", 1, 2)
+    world.held.pop()[3]()
+    world.run(30)
+    world.hold = None
+    stage.until_isr(1, 2)
+    stage.finish()
+
+
+def stored_isr() -> None:
+    """The leader has proposed a member; the write is done, the answer lost, and the coordination away."""
+    stage = Stage(max_lag=60)
+    world, leader = stage.world, stage.brokers[0]
+    stage.without_broker_2()
+
+    def fate(broker: int, operations: Sequence[Operation]) -> str | None:
+        if broker != 0 or not any(operation.path == STATE_PATH for operation in operations):
+            return None
+        leader.later(0, lambda: setattr(leader, "cut_off", True))
+        return "applied"
+
+    world.write_fate = fate
+    world.cuts.clear()
+    stage.until_isr(0, 1, 2)
+    stage.cut(0, 2)
+    stage.produce(0, 1)
+    stage.until_end(1, 2)
+    world.run(30)
+    leader.cut_off = False
+    stage.finish()
+
+
+def lost_answer_forgotten() -> None:
+    """A proposal whose write was not answered is carried out after the watermark has moved."""
+    stage = Stage(max_lag=60)
+    world = stage.world
+    stage.without_broker_2()
+    stage.hold_state_writes(0)
+    world.cuts.clear()
+    stage.until(lambda: bool(world.held_writes))
+    world.run(5)
+    stage.cut(0, 2)
+    stage.produce(0, 1)
+    stage.until_end(1, 2)
+    world.run(30)
+    stage.release_writes()
+    stage.finish()
+
+
+def unversioned_state() -> None:
+    """As before, but the leader has written the ISR again meanwhile, and trusts that the first write is refused."""
+    stage = Stage(max_lag=60)
+    world = stage.world
+    stage.without_broker_2()
+    stage.hold_state_writes(0)
+    world.cuts.clear()
+    stage.until(lambda: bool(world.held_writes))
+    stage.cut(0, 2)
+    world.run(150)  # broker 2 lags: the next attempt is the stored ISR again
+    world.write_fate = None
+    stage.produce(0, 1)
+    stage.until_committed(2)
+    stage.release_writes()
+    stage.finish()
+
+
+def fetch_epoch_unchecked() -> None:
+    """A Fetch is late by two elections; the follower has truncated what it had then."""
+    stage = Stage()
+    world = stage.world
+    stage.kill(0)
+    stage.until_leader(1)
+    stage.brokers[0].start()
+    stage.until_isr(0, 1, 2)
+    stage.cut(0, 1)
+    world.run(10)
+    stage.produce(1, 1)
+    world.hold = lambda kind, sender, receiver: (
+        (kind, sender, receiver) == ("fetch", 2, 1) and stage.brokers[2].log.log_end_offset == 1
+    )
+    stage.until(lambda: len(world.held) == 1)
+    stage.brokers[1].register_again()
+    stage.until_leader(0)
+    stage.produce(0, 2)
+    stage.until(lambda: stage.brokers[2].log.values == [2])
+    stage.kill(0)
+    stage.until_leader(1)
+    world.held.pop(0)[3]()
+    stage.finish()
+
+
+def late_diverging_answer() -> None:
+    """A diverging answer arrives after the follower has truncated and fetched what the leader has."""
+    stage = Stage()
+    world = stage.world
+    stage.cut(0, 1)
+    world.run(10)
+    stage.produce(0, 1)
+    stage.until_end(2, 1)
+    stage.hold("answer", 1, 2)
+    stage.kill(0)
+    stage.until(lambda: len(world.held) == 1)
+    world.hold = None
+    stage.until_end(2, 0)
+    stage.produce(1, 2)
+    stage.until_committed(1)
+    world.held.pop(0)[3]()
+    stage.finish()
+
+
+def watermark_before_log_start() -> None:
+    """All that the leader has of a follower's range was deleted: nobody can say whether they agree."""
+    stage = Stage(min_insync_replicas=1)
+    world = stage.world
+    stage.cut(0, 1)
+    stage.cut(0, 2)
+    world.run(10)
+    stage.produce(0, 1, 2, 3, 4, 5)
+    stage.kill(0)
+    stage.until_leader(1)
+    stage.produce(1, 11, 12, 13, 14, 15)
+    stage.until_committed(5)
+    stage.brokers[1].log.advance_log_start(5)
+    stage.finish()
+
+
+def broker_epoch_unchecked() -> None:
+    """A follower's Fetch arrives after it has come back with an empty disk."""
+    stage = Stage()
+    world = stage.world
+    stage.produce(0, 1)
+    stage.until_committed(1)
+    stage.hold("fetch", 2, 0)
+    stage.until(lambda: len(world.held) == 1)
+    stage.brokers[2].replace_disk()
+    stage.end_session(stage.brokers[2])
+    stage.until_isr(0, 1)
+    stage.brokers[2].start()
+    stage.until(lambda: len(world.held) > 1)
+    stage.until_seen(0, 2)
+    world.held.pop(0)[3]()
+    world.run(60)
+    stage.finish()
+
+
+def controller_epoch_unchecked() -> None:
+    """A controller's write is late; another controller is elected meanwhile, and has written nothing yet."""
+    stage = Stage()
+    world = stage.world
+    stage.hold_state_writes(0, 1, 2)
+    stage.kill(0)
+    stage.until(lambda: bool(world.held_writes))
+    before = _controller_epoch(world)
+    world.tree.apply([Delete(paths.CONTROLLER)], 0)
+    stage.until(lambda: _controller_epoch(world) > before)
+    stage.release_writes()
+    stage.finish()
+
+
+def _controller_epoch(world: World) -> int:
+    found = world.tree.find(paths.CONTROLLER_EPOCH)
+    assert found is not None
+    return int(found[0])
+
+
+SCRIPTS: Final[dict[str, Callable[[], None]]] = {
+    script.__name__.replace("_", "-"): script
+    for script in (
+        joins_before_epoch_start,
+        stored_isr,
+        lost_answer_forgotten,
+        unversioned_state,
+        fetch_epoch_unchecked,
+        late_diverging_answer,
+        watermark_before_log_start,
+        broker_epoch_unchecked,
+        controller_epoch_unchecked,
+    )
+}
+"""By the name of the mutation that each must catch."""

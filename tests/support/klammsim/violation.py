@@ -1,0 +1,7 @@
+"""What a schedule ends with when an invariant does not hold."""
+
+from __future__ import annotations
+
+
+class ViolationError(AssertionError):
+    """An invariant of replication that does not hold; the message says which, where and when."""

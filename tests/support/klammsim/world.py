@@ -1,0 +1,342 @@
+"""Virtual time, the network, the conversations with the coordination, and the invariants that hold at every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from random import Random
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from klamm.core.cluster import paths
+from klamm.core.cluster.changes import CHANGES, INCARNATIONS, RING_SIZE
+from klamm.core.cluster.steps import Answer, Request, Steps, Transact, carry_out
+from klamm.core.errors import CoordinationError
+from klamm.core.interfaces.coordination import (
+    CoordinationUnavailableError,
+    Create,
+    Operation,
+    SessionExpiredError,
+    Set,
+)
+from klamm.core.replication.leader import ReplicationSettings
+from klamm.core.replication.partition_state import PartitionState
+
+from .coordination import SimTree
+from .memory_log import MemoryLog
+from .scene import BROKERS, RECOVERED, STATE_PATH, TP
+from .violation import ViolationError
+
+if TYPE_CHECKING:
+    from .broker import SimBroker
+
+T = TypeVar("T")
+_YEAR_2026_MS: Final = 1_767_225_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """How bad things are. Times in ticks of about a millisecond."""
+
+    longest_delay: float = 1.0
+    dropped: float = 0.0
+    """Probability that a message between brokers is lost."""
+    reset: float = 0.0
+    """Probability that a message travels on a connection of its own, so that it may be overtaken."""
+    unanswered: float = 0.0
+    """Probability that a write to the coordination is not answered: it is carried out, at once or late, or is not."""
+    interleaved: float = 0.0
+    """Probability that others act between two reads of one conversation."""
+    max_lag: float = 30.0
+    """`replica.lag.time.max.ms`."""
+
+
+QUIET: Final = Conditions()
+
+
+@dataclass(slots=True)
+class Counts:
+    events: int = 0
+    acknowledged: int = 0
+    elections: int = 0
+    isr_changes: int = 0
+    refused_writes: int = 0
+    truncations: int = 0
+    faults: dict[str, int] = field(default_factory=dict)
+
+
+class World:
+    """One partition on three brokers."""
+
+    def __init__(self, seed: int, min_insync_replicas: int, conditions: Conditions) -> None:
+        from .broker import SimBroker
+
+        self.random = Random(seed)
+        self.now = 0.0
+        self.conditions = conditions
+        self.settings = ReplicationSettings(min_insync_replicas, conditions.max_lag)
+        self.counts = Counts()
+        self.cuts: set[tuple[int, int]] = set()
+        self.committed: list[int] = []
+        """By offset: every record that was ever below a leader's high watermark."""
+        self.acknowledged: dict[int, int] = {}
+        """Offsets by value."""
+        self.held: list[tuple[str, int, int, Callable[[], None]]] = []
+        """Messages taken out of the network: kind, sender, receiver, and how to deliver it."""
+        self.hold: Callable[[str, int, int], bool] | None = None
+        """Whether to take a message out of the network."""
+        self.write_fate: Callable[[int, Sequence[Operation]], str | None] | None = None
+        """What becomes of a broker's write: answered, lost, applied (and not answered), late, held; None: by chance."""
+        self.held_writes: list[Callable[[], None]] = []
+        self.state: PartitionState | None = None
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._scheduled = 0
+        self._arrivals: dict[tuple[int, int], float] = {}
+        self._leaders: dict[int, tuple[int, int]] = {}
+        self.tree = SimTree(lambda: _YEAR_2026_MS + int(self.now), self._written)
+        self.brokers: list[SimBroker] = [SimBroker(self, number) for number in range(BROKERS)]
+        self._make_paths()
+
+    def _make_paths(self) -> None:
+        """What a first start and a CreateTopics would have made."""
+        tree = self.tree
+        for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES, RECOVERED, paths.partitions(TP.topic)):
+            tree.make_parents(f"{path}/x", 0)
+        operations = [Create(f"{CHANGES}/{number}", b"{}") for number in range(RING_SIZE)]
+        tree.apply([*operations, Create(paths.METADATA_VERSION), Create(paths.CONTROLLER_EPOCH, b"0")], 0)
+        brokers = tuple(range(BROKERS))
+        ids = {broker.id: broker.identity.data_ids[0] for broker in self.brokers}
+        state = PartitionState(-1, 0, -1, brokers, (), ids, 0)
+        tree.make_parents(STATE_PATH, 0)
+        tree.apply([Create(STATE_PATH, state.encode())], 0)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def at(self, delay: float, action: Callable[[], None]) -> None:
+        self._scheduled += 1
+        heappush(self._heap, (self.now + delay, self._scheduled, action))
+
+    def run_until(self, end: float, enough: Callable[[], bool] | None = None) -> None:
+        """Until then, or until nothing is to happen, or it is `enough`."""
+        while self._heap and self._heap[0][0] <= end:
+            self.now, _, action = heappop(self._heap)
+            self.counts.events += 1
+            action()
+            if enough is not None and enough():
+                return
+        self.now = max(self.now, end)
+
+    def run(self, duration: float) -> None:
+        self.run_until(self.now + duration)
+
+    def delay(self) -> float:
+        longest = self.conditions.longest_delay
+        return self.random.random() * longest * (10 if longest > 1 and self.random.random() < 0.05 else 1)
+
+    @property
+    def fetch_timeout(self) -> float:
+        return 20 + 2.5 * self.conditions.longest_delay
+
+    # -- network -------------------------------------------------------------------------------------------------
+
+    def send(self, kind: str, sender: int, receiver: int, handle: Callable[[], None]) -> None:
+        """A message between two processes; it is lost with either end's process, a cut, or by chance."""
+        target = self.brokers[receiver]
+        process = target.process
+
+        def deliver() -> None:
+            target.act(process, handle)
+
+        if self.hold is not None and self.hold(kind, sender, receiver):
+            self.held.append((kind, sender, receiver, deliver))
+            return
+        if (sender, receiver) in self.cuts or self.random.random() < self.conditions.dropped:
+            return
+        arrival = self.now + self.delay()
+        if self.random.random() >= self.conditions.reset:
+            arrival = max(arrival, self._arrivals.get((sender, receiver), 0.0))
+            self._arrivals[sender, receiver] = arrival
+        self.at(arrival - self.now, deliver)
+
+    # -- coordination --------------------------------------------------------------------------------------------
+
+    def converse(
+        self, broker: SimBroker, steps: Steps[T], done: Callable[[T], None], failed: Callable[[], None]
+    ) -> None:
+        """Carries out the steps, each request at a time of its own. `failed`: the coordination gave an error that the
+        steps do not handle."""
+        process, coordination = broker.process, broker.coordination
+
+        def proceed(answer: Answer, error: CoordinationError | None) -> None:
+            while True:
+                try:
+                    request = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as end:
+                    done(end.value)
+                    return
+                except SessionExpiredError:
+                    failed()
+                    broker.session_over()
+                    return
+                except CoordinationError:
+                    failed()
+                    return
+                if isinstance(request, Transact) or self.random.random() < self.conditions.interleaved:
+                    self.at(self.delay(), partial(execute, request))
+                    return
+                answer, error = attempt(request)
+
+        def attempt(request: Request) -> tuple[Answer, CoordinationError | None]:
+            if broker.cut_off:
+                return None, CoordinationUnavailableError("cut off from the coordination")
+            try:
+                return carry_out(coordination, request), None
+            except CoordinationError as error:
+                return None, error
+
+        def attempt_late(request: Request) -> None:
+            attempt(request)
+
+        def execute(request: Request) -> None:
+            fate = self._fate(broker, request)
+            answer, error = attempt(request) if fate in ("answered", "applied") else (None, None)
+            if fate == "late" and not broker.cut_off:
+                self.at(self.random.random() * 40, partial(attempt_late, request))
+            elif fate == "held" and not broker.cut_off:
+                self.held_writes.append(partial(attempt_late, request))
+            if fate != "answered":
+                answer, error = None, CoordinationUnavailableError("planted: no answer")
+            self.at(self.delay(), lambda: broker.act(process, lambda: proceed(answer, error)))
+
+        self.at(self.delay(), lambda: broker.act(process, lambda: proceed(None, None)))
+
+    def _fate(self, broker: SimBroker, request: Request) -> str:
+        if not isinstance(request, Transact):
+            return "answered"
+        if self.write_fate is not None and (chosen := self.write_fate(broker.id, request.operations)) is not None:
+            return chosen
+        if self.random.random() >= self.conditions.unanswered:
+            return "answered"
+        return self.random.choice(("lost", "applied", "late"))
+
+    # -- invariants ----------------------------------------------------------------------------------------------
+
+    def _written(self, operations: Sequence[Operation]) -> None:
+        """Of each state that is written: epochs grow, and its members have every committed record."""
+        for operation in operations:
+            if isinstance(operation, Create | Set) and operation.path == STATE_PATH:
+                self._check_state(PartitionState.decode(STATE_PATH, operation.data))
+
+    def _check_state(self, new: PartitionState) -> None:
+        old, self.state = self.state, new
+        if not new.isr or set(new.isr) & set(new.elr) or set(new.data_ids) != set(new.members):
+            self.violated(f"the state is inconsistent: {new}")
+        if old is not None:
+            if new.leader_epoch < old.leader_epoch or new.controller_epoch < old.controller_epoch:
+                self.violated(f"an epoch falls: {new} after {old}")
+            if (new.leader, new.leader_broker_epoch) != (old.leader, old.leader_broker_epoch):
+                if new.leader_epoch == old.leader_epoch:
+                    self.violated(f"another leader in the same epoch: {new} after {old}")
+                self.counts.elections += new.leader >= 0
+                current = self.tree.find(paths.CONTROLLER_EPOCH)
+                if current is None or int(current[0]) != new.controller_epoch:
+                    self.violated(f"a deposed controller writes {new}, the epoch is {current}")
+            self.counts.isr_changes += new.isr != old.isr
+        self.check_members()
+
+    def check_members(self) -> None:
+        """What the proof rests on: every member of the stored ISR and ELR whose data is the one that the state names
+        has every committed record."""
+        if self.state is None:
+            return
+        for member in self.state.members:
+            broker = self.brokers[member]
+            if broker.data_id_at_next_start() == self.state.data_ids[member]:
+                self.check_has_committed(broker, f"a member of {self.state}")
+
+    def check_has_committed(self, broker: SimBroker, what: str) -> None:
+        log = broker.log
+        start, end = log.log_start_offset, len(self.committed)
+        if log.values[: max(0, end - start)] != self.committed[start:]:
+            self.violated(f"broker {broker.id}, {what}, lacks committed records: {_difference(log, self.committed)}")
+
+    def on_committed(self, broker: SimBroker, first: int, end: int) -> None:
+        """A replica's watermark passes records: a leader's commits them, a follower's shows what is committed."""
+        log, leads = broker.log, broker.partition is not None and broker.partition.leader is not None
+        for offset in range(first, end):
+            value = log.value_at(offset)
+            assert value is not None
+            if offset < len(self.committed):
+                if self.committed[offset] != value:
+                    self.violated(
+                        f"broker {broker.id} shows {value} at {offset}, committed was {self.committed[offset]}"
+                    )
+            elif leads and offset == len(self.committed):
+                self.committed.append(value)
+            else:
+                self.violated(f"broker {broker.id} shows {value} at {offset}, which is not committed")
+        if leads:
+            self.check_members()
+
+    def on_leading(self, broker: SimBroker, leader_epoch: int) -> None:
+        known = self._leaders.setdefault(leader_epoch, (broker.id, broker.process))
+        if known != (broker.id, broker.process):
+            self.violated(f"two leaders of epoch {leader_epoch}: {known} and {(broker.id, broker.process)}")
+        if self.state is not None and self.state.leader_epoch == leader_epoch:
+            self.check_has_committed(broker, f"which becomes leader in epoch {leader_epoch},")
+
+    def acknowledge(self, broker: SimBroker, value: int, offset: int) -> None:
+        if self.acknowledged.setdefault(value, offset) != offset:
+            self.violated(f"{value} acknowledged at {self.acknowledged[value]} and {offset}")
+        if offset >= len(self.committed) or self.committed[offset] != value:
+            self.violated(f"broker {broker.id} acknowledges {value} at {offset}, which is not committed")
+        holders = sum(other.log.value_at(offset) == value or offset < other.log.log_start_offset or other.tainted
+                      for other in self.brokers)  # fmt: skip
+        if holders < self.settings.min_insync_replicas:
+            self.violated(f"{value} acknowledged at {offset}, and {holders} replicas have it")
+        self.counts.acknowledged = len(self.acknowledged)
+
+    def violated(self, what: str) -> None:
+        raise ViolationError(f"at {self.now:.1f}: {what}")
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def is_healthy(self) -> bool:
+        """Whether every replica is in sync with a leader and has the same log."""
+        state = self.state
+        if state is None or state.leader < 0 or len(state.isr) != BROKERS:
+            return False
+        leader = self.brokers[state.leader]
+        if not leader.up or leader.partition is None or leader.partition.leader is None:
+            return False
+        return all(
+            broker.up and broker.log.log_end_offset == broker.log.high_watermark == leader.log.log_end_offset
+            for broker in self.brokers
+        )
+
+    def check_end(self) -> None:
+        """After healing: full ISR, identical logs, each value once, every acknowledged record at its offset."""
+        if not self.is_healthy():
+            self.violated(f"not healthy at the end: {self.state} {[str(broker) for broker in self.brokers]}")
+        assert self.state is not None
+        leader_id = self.state.leader
+        leader = self.brokers[leader_id].log
+        for broker in self.brokers:
+            first = max(leader.log_start_offset, broker.log.log_start_offset)
+            if leader.records_from(first) != broker.log.records_from(first):
+                self.violated(f"the logs of brokers {leader_id} and {broker.id} differ")
+        if len(set(leader.values)) != len(leader.values):
+            self.violated("a value is in the log twice")
+        for value, offset in self.acknowledged.items():
+            if self.committed[offset] != value or (
+                offset >= leader.log_start_offset and leader.value_at(offset) != value
+            ):
+                self.violated(f"{value}, acknowledged at {offset}, is lost")
+
+
+def _difference(log: MemoryLog, committed: list[int]) -> str:
+    for offset in range(log.log_start_offset, len(committed)):
+        if log.value_at(offset) != committed[offset]:
+            return f"at {offset} it has {log.value_at(offset)}, committed is {committed[offset]}"
+    return "none"
