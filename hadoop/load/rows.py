@@ -7,7 +7,7 @@ the format's time zone. A record without a value (a tombstone) has nulls for the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -156,7 +156,9 @@ class RowMaker:
         """Rows that stand for batches which cannot be opened, with the reason."""
         if not self._format.quarantine:
             return {}
-        return {row: why for row, why in enumerate(batch.column("error").to_pylist()) if why is not None}
+        reasons = batch.column("error")
+        rows = pc.indices_nonzero(pc.is_valid(reasons))
+        return dict(zip(rows.to_pylist(), reasons.take(rows).to_pylist(), strict=True))
 
     def _refuse(self, batch: pa.RecordBatch, bad: Mapping[int, str]) -> None:
         row = min(bad)
@@ -170,8 +172,7 @@ class RowMaker:
         """The values as structs, each with the schema that its envelope names; in the order of the batch."""
         size = self._envelope.prefix_size
         if unopened:
-            opened = pa.array([row not in unopened for row in range(len(values))], pa.bool_())
-            values = pc.if_else(opened, values, pa.scalar(None, values.type))
+            values = pc.if_else(_among(unopened, len(values)), pa.scalar(None, values.type), values)
         prefixes = pc.binary_slice(values, 0, size).dictionary_encode()
         bad: dict[int, str] = {}
         found: list[tuple[pa.Array, pa.Array]] = []
@@ -242,15 +243,30 @@ def _scatter(groups: list[tuple[pa.Array, pa.Array]], length: int, kind: pa.Data
     if not groups:
         return pa.nulls(length, kind)
     places = pa.concat_arrays([rows for rows, _ in groups])
-    filled = pc.is_in(pa.array(range(length), places.type), places)
+    filled = pc.is_in(_numbers(length), places)
     sources = pc.sort_indices(places).cast(pa.int64())
     positions = pc.replace_with_mask(pa.nulls(length, pa.int64()), filled, sources)
     return pa.concat_arrays([decoded for _, decoded in groups]).take(positions)
 
 
 def _quarantined(values: pa.Array, bad: Mapping[int, str]) -> list[pa.Array]:
-    errors = pa.array([bad.get(row) for row in range(len(values))], pa.string())
-    return [errors, pc.if_else(pc.is_valid(errors), values, pa.scalar(None, pa.binary()))]
+    """The reason and the value of each bad row; null for the others."""
+    none = [pa.nulls(len(values), kind) for kind in (pa.string(), pa.binary())]
+    if not bad:
+        return none
+    mask = _among(bad, len(values))
+    reasons = pa.array([bad[row] for row in sorted(bad)], pa.string())
+    return [pc.replace_with_mask(none[0], mask, reasons), pc.if_else(mask, values, pa.scalar(None, pa.binary()))]
+
+
+def _among(rows: Iterable[int], length: int) -> pa.Array:
+    """Whether each of so many rows is one of these."""
+    return pc.is_in(_numbers(length), pa.array(list(rows), pa.uint64()))
+
+
+def _numbers(length: int) -> pa.Array:
+    """0, 1, 2, … as uint64, without a Python object for each."""
+    return pc.indices_nonzero(pa.repeat(True, length))
 
 
 def _key_text(key: SchemaKey) -> str:
