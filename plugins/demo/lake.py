@@ -1,4 +1,4 @@
-"""What anybody sees of the lake's files, with nothing of Klamm's: by the kernel, or by WebHDFS, which is HTTP."""
+"""Reads the lake's files without Klamm: from the file system, or by WebHDFS, which is HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LakeFiles(Protocol):
     """Paths are relative to the lake."""
 
     def folders(self, path: str) -> list[str]:
-        """The names of the directories in a directory; none when it is not there."""
+        """The names of the directories in a directory; none if it does not exist."""
         ...
 
     def read(self, path: str) -> bytes:
@@ -69,5 +69,5 @@ class WebHdfsFiles:
 
 
 def lake_files(workspace: Workspace) -> LakeFiles:
-    """Of the run's lake, wherever that is."""
+    """The files of the run's lake, on either file system."""
     return WebHdfsFiles(workspace.hdfs.web_url) if workspace.hdfs else LocalFiles(Path(workspace.lake))

@@ -1,4 +1,4 @@
-"""The picture of a run as numbers: records per second over time, what happened when, and what took how long. Pure."""
+"""The picture of a run as numbers: records per second over time, events, and durations of phases. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .timeline import Kind, Mark, Phase, Sample
 RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
 """Pixels: of the margins, of the height of the plot, of the axis below it, and of a phase."""
 NEAR: Final = 14
-"""Marks that are nearer than this stand below one another."""
+"""Marks that are closer than this are staggered."""
 MAX_BINS: Final = 150
 PARTS: Final = 4
 NARROW: Final = 2.0
@@ -51,7 +51,7 @@ class Flag:
 
 @dataclass(frozen=True)
 class Stretch:
-    """A phase as a bar; its name stands at `text_x`, before it where there is no room behind it."""
+    """A phase as a bar; its name is at `text_x`, before the bar if there is no room behind it."""
 
     x: float
     y: float

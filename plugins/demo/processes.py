@@ -1,4 +1,4 @@
-"""The demo's processes: each in a group of its own, each with a log, all ended at the end."""
+"""The demo's processes: each in its own process group, each with a log, all ended at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STOP_S = 15.0
 
 
 class DemoError(KlammError):
-    """A step of the demo went wrong; names the process and what it said last."""
+    """A step of the demo failed; names the process and its last line."""
 
 
 class Child:
@@ -82,7 +82,7 @@ class Child:
         )
 
     def last_line(self) -> str:
-        """What it said last."""
+        """The last line of its log."""
         lines = [line for line in self.output().splitlines() if line.strip()]
         return lines[-1] if lines else "nothing"
 
@@ -101,7 +101,7 @@ class Child:
 
 
 class Processes:
-    """All of a run's. A context manager: leaving it ends what still runs, the last started first."""
+    """All processes of a run. A context manager: leaving it ends those that still run, the last started first."""
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
@@ -133,7 +133,7 @@ class Processes:
         self.close()
 
     def close(self) -> None:
-        """End what runs; nothing starts after that."""
+        """Ends all processes; none starts after that."""
         with self._lock:
             self._closed = True
         for child in reversed(self._children):
@@ -143,7 +143,7 @@ class Processes:
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float, *watched: Child) -> None:
-    """Until `condition()` is true; `DemoError` when it does not come about in time or a watched process ends."""
+    """Waits until `condition()` is true; raises `DemoError` on time-out or when a watched process ends."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         for child in watched:

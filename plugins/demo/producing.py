@@ -1,4 +1,4 @@
-"""One producer process of the demo: sends its share of the flights, and writes down what it was acknowledged for.
+"""One producer process of the demo: sends its share of the flights, and records the keys of the acknowledged ones.
 
     python -m klamm.plugins.demo.producing CONFIG NUMBER PRODUCERS LIMIT PLANT FILE
 
@@ -24,7 +24,7 @@ TABLE_ROWS = 5000
 
 
 def parts(number: int, producers: int, limit: int, plant: str) -> Iterator[pa.Table]:
-    """What is sent for each line: a share of each month, then the late day."""
+    """The flights to send for each line: a share of each month, then the late day."""
     in_time, late = split_late(load_flights(limit))
     if plant == "lost":
         in_time = in_time.slice(1)
@@ -34,7 +34,7 @@ def parts(number: int, producers: int, limit: int, plant: str) -> Iterator[pa.Ta
 
 
 def send(producer: Producer, flights: pa.Table, acknowledged: TextIO) -> None:
-    """Send flights as tables, and wait until all are settled; raises what one of them was refused for."""
+    """Sends flights as tables, and waits until all are settled; raises the error of a refused one."""
     keys = flight_keys(flights)
     rows = pa.table({"key": keys, "value": flights.to_struct_array(), "timestamp": flights["time_hour"]})
     tables = [rows.slice(start, TABLE_ROWS) for start in range(0, rows.num_rows, TABLE_ROWS)]

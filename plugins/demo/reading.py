@@ -1,4 +1,4 @@
-"""The lake read back with Spark as any reader would: plain partition discovery, nothing of Klamm's.
+"""Reads the lake with Spark as any reader would: plain partition discovery, without Klamm.
 
     python -m klamm.plugins.demo.reading LAKE FILE
 

@@ -1,4 +1,4 @@
-"""The report of a run: one HTML file of the run itself, what happened when, the lake's loads, and the audit by day."""
+"""The report of a run: one HTML file with the course of the run, the lake's loads, and the audit by day."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .verdict import Verdict
 
 @dataclass(frozen=True)
 class Report:
-    """What a run has to tell. `planted`: the anomaly, in words; empty without one."""
+    """The data of a run for the report. `planted`: the anomaly, in words; empty without one."""
 
     verdict: Verdict
     timeline: Timeline

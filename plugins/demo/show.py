@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: bars on a terminal, plain lines elsewhere."""
+"""Shows the progress of the demo: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
                                 │
                                 └─▶ load job, run by run, killed in one and started again ─▶ lake on HDFS
 
-Producers send a month when they are told to, so that producing goes on while the load job is killed and started again.
-Then comes the late day, and at the end everything is counted against everything.
+Producers send a month on request, so that producing continues while the load job is killed and restarted. Then the late
+day follows, and at the end all counts are compared.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from .workspace import Workspace
 
 STEP_S = 0.2
 MONTH_S = 1.5
-"""Pause between two months: producing goes on while the first loads run."""
+"""Pause between two months, so that producing continues while the first loads run."""
 MONTHS_ALLOWED = (3, 6, 8, MONTHS)
-"""How many months may be asked for at first, after the first load, after the kill, and after the load that follows it:
-so each of these has something to load."""
+"""The months that may be requested at first, after the first load, after the kill, and after the load that follows it,
+so that each of these has records to load."""
 PATIENCE_S = 120.0
 LOAD_S = 600.0
 AUDIT_WAIT_S, PLANTED_WAIT_S = 30.0, 5.0
@@ -92,7 +92,7 @@ class Story:
                 return self._flow(processes, producers, hdfs)
 
     def lake_left(self) -> str:
-        """Where the lake is, and how it is reached again."""
+        """The lake's path, and the command to serve it again."""
         served = served_by(self._workspace)
         return f"{self._workspace.lake}; `{served}` serves it" if served else self._workspace.lake
 
@@ -135,7 +135,7 @@ class Story:
                 self._follow(producers, group, started, loading)
             except BaseException:
                 self._ended.set()
-                processes.close()  # a load that runs ends, and its thread with it
+                processes.close()  # a running load ends, and its thread with it
                 raise
         return started.result()
 
@@ -169,7 +169,7 @@ class Story:
     def _until_killed(self, loads: Loads) -> None:
         begun_s = self._show.seconds
         doomed = loads.start_doomed()
-        loads.find()  # the first answer of WebHDFS takes the NameNode seconds: Spark starts meanwhile
+        loads.find()  # the NameNode's first WebHDFS response takes seconds: Spark starts meanwhile
         self._look_until(lambda: bool(self._look(loads, doomed, begun_s)), "the first load")
         self._allowed = MONTHS_ALLOWED[1]
         published_s = self._show.seconds
@@ -184,8 +184,8 @@ class Story:
         )
 
     def _look(self, loads: Loads, job: LoadJob, begun_s: float | None = None) -> bool:
-        """Tells what has become visible since the last look; whether something has. `begun_s`: when the job was
-        started, if this is the first thing that it loads."""
+        """Reports loads that have become visible since the last call; returns whether there are any. `begun_s`: the
+        start of the job, if this is its first load."""
         runs = {run.load: run for run in job.look() if run.status == "loaded"}
         new = loads.find() if runs else []
         for load in new:
@@ -201,12 +201,12 @@ class Story:
         return bool(new)
 
     def _all_in_time(self, loads: Loads, job: LoadJob) -> bool:
-        """Whether all but the late day is acknowledged; looks after the loads meanwhile."""
+        """Whether everything except the late day is acknowledged; follows the loads meanwhile."""
         self._look(loads, job)
         return self._acknowledged >= self._size.in_time
 
     def _has_all(self, loads: Loads, job: LoadJob, since_s: float) -> bool:
-        """Whether the lake has all that is stored, or a run that began since then has found nothing new."""
+        """Whether the lake has everything stored, or a run that began since then has found nothing new."""
         self._look(loads, job)
         return loads.rows() >= self._stored() or any(run.status == "empty" and run.from_s > since_s for run in job.runs)
 
@@ -230,7 +230,7 @@ class Story:
             raise DemoError("the demo is ending")
 
     def _follow(self, producers: Producers, group: Group, started: Future[Loads], loading: Future[None]) -> None:
-        """The rest, until the loads are done and the group has seen what is stored: months, the kill, the bars."""
+        """Runs the rest, until the loads are done and the group has read everything: months, the kill, the bars."""
         month_at = done_at = 0.0
         producing_s = self._show.seconds
         while True:
@@ -269,7 +269,7 @@ class Story:
         self._tell(f"planted: {text}")
 
     def _stored(self) -> int:
-        """Records that the group has to see: one is lost or doubled where that was planted."""
+        """Records that the group must read: one less or more if an anomaly was planted."""
         return self._size.all - self._lost + (self._plant is Plant.DOUBLED)
 
     def _verdict(self, consumed: int, lake: Counter[str], answer: Answer) -> Verdict:

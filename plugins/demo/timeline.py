@@ -1,4 +1,4 @@
-"""What happened when in a run of the demo: counts every moment, what took how long, and marks. For the report."""
+"""The timeline of a run of the demo: counts over time, phases with durations, and marks. For the report."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Sample:
-    """How many records had been counted up to then."""
+    """The number of records counted up to then."""
 
     at_s: float
     produced: int

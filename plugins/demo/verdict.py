@@ -10,10 +10,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Verdict:
-    """`produced`: flights that producers were acknowledged for, by the keys that they wrote down. `consumed`: distinct
-    (partition, offset) that the group's members were handed. `loaded`: rows of the lake. `missing` and `duplicated`
-    compare the multiset of the keys acknowledged with the lake's. `lowest`: the lowest completeness over all windows
-    and tiers; None when one is unknown. `audited`: what `klamm audit` says. `expected`: flights in the data."""
+    """`produced`: acknowledged flights, by the keys that the producers recorded. `consumed`: distinct (partition,
+    offset) that the group's members got. `loaded`: rows of the lake. `missing` and `duplicated` compare the multiset of
+    the keys acknowledged with the lake's. `lowest`: the lowest completeness over all windows and tiers; None when one
+    is unknown. `audited`: what `klamm audit` says. `expected`: flights in the data."""
 
     expected: int
     produced: int
@@ -48,6 +48,6 @@ def acknowledged_keys(files: Iterable[Path]) -> Counter[str]:
 
 
 def differences(acknowledged: Counter[str], lake: Counter[str]) -> tuple[int, int]:
-    """(missing, duplicated): what was acknowledged and is not in the lake, and what is in the lake and was not, or not
-    as often."""
+    """(missing, duplicated): acknowledged flights that the lake lacks, and flights in the lake beyond the acknowledged
+    ones."""
     return (acknowledged - lake).total(), (lake - acknowledged).total()

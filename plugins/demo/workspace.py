@@ -1,4 +1,4 @@
-"""Where one run of the demo keeps everything: its configuration, the broker's log, the lake, who saw what."""
+"""The directory of one run of the demo: configuration, the broker's log, the lake, the records of each process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from klamm.core.errors import ConfigError
 PORTS = range(20_000, 32_000)
 """Below those that systems give to outgoing connections."""
 POSITION = Struct(">iq")
-"""Partition and offset of a record that was handed out, as members write them down."""
+"""Partition and offset of a returned record, as members record them."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ WIDTH = 200
 
 
 def ask_audit(workspace: Workspace, wait_s: float) -> Answer:
-    """As of when all is complete, or else after `wait_s`."""
+    """The report when everything is complete, or else after `wait_s`."""
     settings = load_settings(workspace.config)
     servers = settings.producer.bootstrap_servers
     deadline = time.monotonic() + wait_s

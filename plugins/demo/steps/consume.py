@@ -39,7 +39,7 @@ class Group:
         self._killed_at_s = 0.0
 
     def consumed(self) -> int:
-        """Distinct positions that were handed out so far: what a killed member had not committed comes again."""
+        """Distinct positions returned so far: records that a killed member had not committed are returned again."""
         for number, path in enumerate(self._files):
             if path.exists():
                 with path.open("rb") as file:
@@ -59,7 +59,7 @@ class Group:
         return victim.name
 
     def taken_over(self) -> list[Taken]:
-        """What the others were given after that, in the order of time."""
+        """The partitions that the others were assigned after that, in the order of time."""
         found = []
         for number, path in enumerate(self._taken):
             for line in path.read_text().splitlines() if path.exists() else ():

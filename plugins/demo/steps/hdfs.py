@@ -11,9 +11,9 @@ from ..show import Show
 from ..workspace import HdfsAddress, Workspace, free_ports
 
 START_S = 1200.0
-"""The jars are fetched where they are not here yet."""
+"""The time-out of the start, which fetches missing jars."""
 NOT_POSSIBLE = 2
-"""The exit status of `klamm hdfs` on a machine that lacks something: the jars and what fetches them."""
+"""The exit status of `klamm hdfs` on a machine without the jars and without Maven."""
 _OPTIONS = ("--port", "--http-port", "--data-port", "--data-http-port", "--data-ipc-port")
 
 
@@ -41,8 +41,8 @@ def start_hdfs(workspace: Workspace, processes: Processes) -> StartingHdfs:
 
 
 def await_hdfs(starting: StartingHdfs, workspace: Workspace, show: Show) -> Workspace:
-    """The workspace with its lake on HDFS; where that is not to be had, as it was, and a line says why. `DemoError`
-    when it should have started."""
+    """Returns the workspace with its lake on HDFS; if HDFS is not available, the unchanged workspace, and a line says
+    why. Raises `DemoError` if it should have started."""
     child, deadline = starting.child, time.monotonic() + START_S
     while "klamm hdfs ready" not in child.output():
         if child.process.poll() == NOT_POSSIBLE:

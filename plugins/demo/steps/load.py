@@ -1,4 +1,4 @@
-"""Step 4: the load job goes on beside all else, is killed once between staging and publishing, and started again."""
+"""Step 4: the load job runs beside everything else, is killed once between staging and publishing, and is restarted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Published:
-    """A load that readers see, as its `_offsets.json` says; and how many days it has rows of."""
+    """A visible load, from its `_offsets.json`; and the number of days with rows."""
 
     number: int
     rows: int
@@ -42,7 +42,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Run:
-    """What the job says of one of its runs; instants in seconds since the epoch."""
+    """The job's report of one of its runs; instants in seconds since the epoch."""
 
     status: str
     from_s: float
@@ -58,7 +58,7 @@ class Run:
 
 
 class LoadJob:
-    """`klamm load --every`, one process; `runs` are those that it has done."""
+    """`klamm load --every`, one process; `runs` are its completed runs."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -82,11 +82,11 @@ class LoadJob:
         return new
 
     def clear(self) -> None:
-        """Of a killed driver: its JVM may live on."""
+        """Kills the rest of a killed driver: its JVM may still run."""
         self._child.signal(signal.SIGKILL)
 
     def stop(self) -> None:
-        """SIGTERM, to the driver and not to its JVM: it ends after its present run."""
+        """Sends SIGTERM to the driver and not to its JVM: it ends after its current run."""
         self._child.process.send_signal(signal.SIGTERM)
 
     def end(self) -> None:
@@ -96,7 +96,7 @@ class LoadJob:
 
 
 class Loads:
-    """Starts the job, and sees what it publishes: by reading the lake, not by what the job says."""
+    """Starts the job, and finds its published loads by reading the lake, not from the job's output."""
 
     def __init__(self, workspace: Workspace, processes: Processes) -> None:
         self._workspace = workspace

@@ -1,4 +1,4 @@
-"""Planted anomalies: what the demo has to find. Each is done below everything that counts and compares."""
+"""Planted anomalies, which the demo must find. Each is made below all counting and comparing."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Plant(StrEnum):
 
 
 def lose_one(workspace: Workspace, limit: int) -> str:
-    """Send one flight as a producer does, and let the broker lose it after it has acknowledged it: in its segment, the
-    batch is made one that no reader sees. Before anybody reads; the flight's key."""
+    """Sends one flight as a producer does, and lets the broker lose it after it has acknowledged it: in its segment,
+    the batch is changed so that no reader sees it. Must run before any read; returns the flight's key."""
     flight = planted(load_flights(limit))
     key = flight_key(flight)
     with Producer(workspace.config) as producer:
@@ -39,7 +39,7 @@ def lose_one(workspace: Workspace, limit: int) -> str:
 
 
 def double_one(workspace: Workspace, limit: int) -> str:
-    """Send one flight that was sent already, as a client would that neither counts nor is idempotent; its key."""
+    """Sends one flight a second time, like a client that neither counts nor is idempotent; returns its key."""
     flight = planted(load_flights(limit))
     key = flight_key(flight)
     with Producer(load_settings(workspace.config).with_(audit=None)) as producer:
@@ -48,7 +48,7 @@ def double_one(workspace: Workspace, limit: int) -> str:
 
 
 def hide_last_batch(segment: Path) -> None:
-    """Turn the last batch of a segment into a control batch, which readers pass over, with a right CRC."""
+    """Turns the last batch of a segment into a control batch, which readers skip, with a correct CRC."""
     data = bytearray(segment.read_bytes())
     batches = list(iter_headers(data))
     if not batches:

@@ -12,7 +12,7 @@ READ_S = 600.0
 
 
 class Readback:
-    """Reads how often the lake holds each flight, by the flight's own key; it runs from when it is made."""
+    """Counts each flight in the lake, by the flight's own key; starts when it is created."""
 
     def __init__(self, workspace: Workspace, processes: Processes) -> None:
         self._keys = workspace.root / "lake-keys.txt"
