@@ -189,6 +189,19 @@ async def test_what_a_request_waits_for_is_cancelled_with_its_connection(bench: 
     assert len(bench.connections) == 0
 
 
+@bench_test
+async def test_work_that_was_due_when_the_connection_was_lost_counts_nothing_more(bench: Bench) -> None:
+    bench.arrive(b"wait", *[b"more"] * (PIPELINED + 1))
+    bench.transport.feed(struct.pack(">i", 1_000_000) + bytes(1000), although_paused=True)
+    bench.release.set()
+    while len(bench.handled) == 1:
+        await asyncio.sleep(0)
+    assert bench.connection.busy, "one burst is handled, the next is due"
+    bench.connection.connection_lost(None)
+    await settle()
+    assert (bench.connections.memory.held, bench.connections.memory.queued) == (0, 0)
+
+
 @pytest.mark.parametrize(
     ("frame", "level", "line"),
     [

@@ -19,6 +19,8 @@ from klamm.core.errors import DeliveryError, ErrorCode
 from klamm.core.protocol.apis import ApiKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.record import RecordMetadata
+from klamm.core.transport.interface import Address, ByteStream
+from klamm.core.transport.plaintext_stream import PlaintextStream, dial_plaintext
 from klamm.plugins.codecs.gzip import GzipCodec
 from klammtest.brokers.scripted import Fault, ScriptedBroker, scripted_broker
 
@@ -207,11 +209,11 @@ def test_acks_0_is_done_when_it_is_written(broker: ScriptedBroker) -> None:
         assert target.send("t", b"y").result(60).offset == -1
 
 
-def narrow(address: tuple[str, int], timeout_s: float) -> socket.socket:
+def narrow(address: Address, timeout_s: float) -> ByteStream:
     """The kernel takes little at a time, so that most waits in the producer."""
-    opened = socket.create_connection(address, timeout_s)
+    opened = socket.create_connection((address.host, address.port), timeout_s)
     opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    return opened
+    return PlaintextStream(opened)
 
 
 @pytest.mark.parametrize("faults", [[], ["lost", "ok", "dropped"]])
@@ -256,11 +258,11 @@ def test_flush_has_a_limit(broker: ScriptedBroker) -> None:
 def test_a_broker_that_cannot_be_reached_at_first(broker: ScriptedBroker) -> None:
     dials = []
 
-    def dial(address: tuple[str, int], timeout_s: float) -> socket.socket:
+    def dial(address: Address, timeout_s: float) -> ByteStream:
         dials.append(address)
         if len(dials) in (2, 3, 4):
             raise ConnectionRefusedError(111, "Connection refused")
-        return socket.create_connection(address, timeout_s)
+        return dial_plaintext(address, timeout_s)
 
     with producer(broker, Network(dial=dial)) as target:
         assert target.send("t", b"x").result(60).offset == 0
