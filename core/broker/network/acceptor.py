@@ -1,8 +1,8 @@
-"""Taking connections from a listening socket, a few at a time.
+"""Accepts connections from a listening socket, a few at a time.
 
-Rules: a burst of new connections gets `_AT_ONCE` of them per turn of the event loop, so that those which are there are
-served in between; over `max.connection.creation.rate` (KIP-612) they wait in the system's queue, not here; when the
-process has no descriptor left, accepting pauses, which is said.
+Rules: of a burst of new connections `_AT_ONCE` are accepted per round of the event loop, so that open connections are
+served in between. Over `max.connection.creation.rate` (KIP-612) new ones wait in the kernel's queue, not here. If the
+process has no file descriptor left, accepting pauses, and a line in the log says so.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Acceptor:
-    """Belongs to the event loop. The socket is listening already, and stays its owner's."""
+    """Belongs to the event loop. The socket listens already; its owner closes it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Acceptor:
         self._loop.add_reader(self._socket.fileno(), self._ready)
 
     def stop(self) -> None:
-        """Accept no more; who has come in stays."""
+        """Accepts no more connections; those that were accepted stay open."""
         self._loop.remove_reader(self._socket.fileno())
         if self._later is not None:
             self._later.cancel()
@@ -69,7 +69,7 @@ class Acceptor:
                     self._connections.exhausted(error)
                     self._pause(_PAUSE_S)
                     return
-                continue  # the peer has given up meanwhile
+                continue  # the client has given up meanwhile
             self._connections.creation.spend()
             self._enter(wire)
 
@@ -89,5 +89,5 @@ class Acceptor:
         try:
             await self._accept(wire, self._make_handler)
         except OSError:
-            log.debug("a connection was gone before it was taken in", exc_info=True)
+            log.debug("a connection was gone before it was set up", exc_info=True)
             wire.close()

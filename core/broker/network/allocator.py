@@ -1,4 +1,4 @@
-"""Memory that was freed, given back to the system.
+"""Returns freed memory to the system.
 
 glibc keeps what large responses have left behind, up to 32 MiB a piece and in an arena for each thread, because it may
 be wanted again; after a crowd of slow readers that is as much as they held.
@@ -10,6 +10,6 @@ import ctypes
 
 
 def trim() -> bool:
-    """Blocking, some ms for each 100 MiB; whether anything was given back. False where the C library cannot."""
+    """Returns whether any memory was returned; False where the C library cannot. Blocks for some ms per 100 MiB."""
     call = getattr(ctypes.CDLL(None), "malloc_trim", None)
     return bool(call(0)) if call is not None else False

@@ -1,4 +1,4 @@
-"""How fast connections may come: `max.connection.creation.rate` (KIP-612), all listeners together."""
+"""How many connections per second are accepted: `max.connection.creation.rate` (KIP-612), over all listeners."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class CreationRate:
-    """A bucket of one second's connections that fills at `per_s`; a new one is full."""
+    """A token bucket of one second's connections that fills at `per_s`; it starts full."""
 
     def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s
@@ -15,18 +15,18 @@ class CreationRate:
         self._at = clock()
 
     def change(self, per_s: float) -> None:
-        """Another rate from now on."""
+        """Sets another rate."""
         self._refill()
         self._per_s = per_s
         self._left = min(self._left, per_s)
 
     def wait_s(self) -> float:
-        """Seconds until the next one may come in; 0: now."""
+        """Returns the seconds until the next connection may be accepted; 0: now."""
         self._refill()
         return max(1.0 - self._left, 0.0) / self._per_s
 
     def spend(self) -> None:
-        """One has come in."""
+        """A connection was accepted."""
         self._left -= 1.0
 
     def _refill(self) -> None:

@@ -1,9 +1,10 @@
-"""All connections of a broker, over all its listeners: who may come in, and who has to go.
+"""All connections of a broker, over all its listeners: which are admitted, and which have to be closed.
 
-Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once; one without
-traffic for `connections.max.idle.ms`, one whose request does not come to its end and one whose peer does not read what
-it asked for are closed by a sweep. Over `max.connection.creation.rate` new ones wait outside. What happens again and
-again is said once a second. Memory of responses that were read goes back to the system once it is calm.
+Rules: a connection over `max.connections` or its address's `max.connections.per.ip` is closed at once. A periodic sweep
+closes connections without traffic for `connections.max.idle.ms`, those whose request stays unfinished and those whose
+client does not read its responses. Over `max.connection.creation.rate` new ones wait in the kernel's queue. A line that
+would be logged again and again is logged once a second. Freed memory of responses is returned to the system once no
+more of it is freed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,12 @@ log = logging.getLogger(__name__)
 _SWEEP_MAX_S: Final = 5.0
 _SAID_EVERY_S: Final = 1.0
 _WORTH_TRIMMING: Final = 16 * 1024 * 1024
-"""Bytes of responses that were freed, from which on it is seen to that the system gets them back."""
+"""Freed bytes of responses from which on they are returned to the system."""
 _SLICE: Final = 500
-"""Connections looked at in one go, before others get their turn."""
+"""Connections that a sweep examines before it lets the event loop run."""
 _FOR_ROOM: Final = 32
-"""Closed in one sweep at most to have room for responses: hundreds that are closed together come back together."""
+"""Most connections that one sweep closes to free memory of responses: hundreds that are closed together reconnect
+together."""
 
 
 class OpenConnection(Protocol):
@@ -55,7 +57,7 @@ class OpenConnection(Protocol):
 
 
 class Connections:
-    """Belongs to the event loop; `len` and iteration may be asked on any thread."""
+    """Belongs to the event loop; `len` and iteration work on any thread."""
 
     def __init__(
         self, limits: Limits, metrics: BrokerMetrics | None = None, clock: Callable[[], float] = time.monotonic
@@ -65,7 +67,7 @@ class Connections:
         self.metrics = metrics or BrokerMetrics()
         self.clock = clock
         self.chunk = bytearray(READ_SIZE)
-        """The one buffer that all connections read into."""
+        """The one buffer into which all connections read."""
         self._ids = itertools.count(1)
         self._open: dict[OpenConnection, None] = {}
         self._by_address: Counter[str] = Counter()
@@ -80,7 +82,7 @@ class Connections:
         return self.memory.limits
 
     def apply(self, limits: Limits) -> None:
-        """Other limits from now on; who is in stays in."""
+        """Replaces the limits; open connections stay open."""
         self.memory.limits = limits
         self.creation.change(limits.creation_rate)
         self.memory.wake()
@@ -100,7 +102,7 @@ class Connections:
     # -- coming and going
 
     def admit(self, connection: OpenConnection) -> bool:
-        """Whether it may stay."""
+        """Returns whether a new connection may stay; counts it if so."""
         self.metrics.connections_accepted += 1
         limits = self.memory.limits
         if len(self._open) >= limits.max_connections:
@@ -119,19 +121,19 @@ class Connections:
         return False
 
     def throttled(self) -> None:
-        """New connections are left waiting outside, for their rate."""
+        """New connections wait in the kernel's queue, because of their rate."""
         self.metrics.connections_throttled += 1
         rate = self.memory.limits.creation_rate
         self._say("connections throttled", "new connections wait", f"max.connection.creation.rate={rate} is reached")
 
     def exhausted(self, error: OSError) -> None:
-        """New connections are left waiting outside, for want of a descriptor."""
+        """New connections wait in the kernel's queue, because no file descriptor is left."""
         self.metrics.connections_throttled += 1
         why = f"{error.strerror}; raise the limit of open files, or lower max.connections"
         self._say("connections throttled", "new connections wait", why)
 
     def held_up(self, limit: str) -> None:
-        """A connection has to wait, for a limit over all of them."""
+        """A connection has to wait, because of a limit over all of them."""
         self.metrics.held_up[limit] += 1
         memory, limits = self.memory, self.memory.limits
         now = {
@@ -142,7 +144,8 @@ class Connections:
         self._say(f"{limit} reached", "connections wait", f"{limit}: {now[limit]}")
 
     def worth_saying(self, event: str) -> str | None:
-        """Once a second for each event: what to add to the line, "" or how often it was not said; else None."""
+        """Returns None if a line about this event was logged less than a second ago; else what to add to the line: how
+        often it was suppressed since, or ""."""
         self._unsaid[event] += 1
         if self.clock() - self._said_at.get(event, float("-inf")) < _SAID_EVERY_S:
             return None
@@ -169,7 +172,9 @@ class Connections:
         self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
 
     async def stop(self, grace_s: float) -> int:
-        """Let each connection answer what it has read, for at most `grace_s`; close all. How many were cut off."""
+        """Lets connections answer what was received, for at most `grace_s` seconds, then closes all of them.
+
+        Returns how many were cut off."""
         if self._sweeper is not None:
             self._sweeper.cancel()
         for connection in self:
@@ -194,12 +199,12 @@ class Connections:
                 if reason is not None:
                     for_room -= tight
                     connection.expel(reason)
-                if reason is not None or number % _SLICE == 0:  # to free what one was sent may take a millisecond
+                if reason is not None or number % _SLICE == 0:  # freeing its responses may take a millisecond
                     await asyncio.sleep(0)
             await self._trim()
 
     async def _trim(self) -> None:
-        """Give freed memory back once it is calm: while responses come and go they use it again."""
+        """Returns freed memory to the system if none was freed since the last sweep: until then responses reuse it."""
         freed = self.memory.freed
         if freed >= _WORTH_TRIMMING and freed == self._freed_then:
             self.memory.freed = 0

@@ -1,4 +1,4 @@
-"""File descriptors: as many as the system allows, and how many of them connections may have.
+"""File descriptors: takes as many as the system allows, and divides them between connections and logs.
 
 A soft limit of 1,024 is common and is meant for programs that use select(); a broker takes all that it may, as the JVM
 does.
@@ -18,21 +18,21 @@ _log = logging.getLogger(__name__)
 
 
 def take_all() -> None:
-    """Raise this process's soft limit to the hard one."""
+    """Raises this process's soft limit to the hard one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def for_connections() -> int:
-    """Three quarters of what there may be, at least 256 being left for logs and all else."""
+    """Returns how many connections may have: three quarters of the limit, but at least 256 are left for the rest."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(hard - max(hard // 4, _LEAST_OTHERS), 1) if hard != resource.RLIM_INFINITY else 2**31 - 1
 
 
 def for_logs() -> int:
-    """Segment files that all logs together may have open: what connections leave, less 128 for all else; at least 64,
-    and no more than 16,384."""
+    """Returns how many segment files all logs together may have open: what connections leave, less 128 for everything
+    else; at least 64 and at most 16,384."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard == resource.RLIM_INFINITY:
         return _MOST_SEGMENTS

@@ -1,4 +1,5 @@
-"""What clients may take: connections, memory, time. Made from the configuration, and again when that is reloaded."""
+"""How many connections, how much memory and how much time clients may take. Made from the configuration, and made again
+when that is reloaded."""
 
 from __future__ import annotations
 
@@ -14,10 +15,12 @@ INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Limits:
-    """Frames and memory in bytes, times in seconds. Produce frames may be as large as `socket.request.max.bytes`, all
-    others 1 MiB unless configured. `frame_s`: a request that has begun brings 64 KiB or its end in each such period.
-    `send_s`: a peer that takes none of what waits for it in such a period is closed. Socket buffers of -1: the
-    system's."""
+    """Frames and memory in bytes, times in seconds.
+
+    Produce frames may be as large as `socket.request.max.bytes`, all others 1 MiB unless configured. `frame_s`: an
+    unfinished request must bring 64 KiB or its end in each such period. `send_s`: a client that reads nothing of its
+    responses for so long is disconnected. Socket buffers of -1: the kernel decides.
+    """
 
     produce_frame: int = 100 * 1024 * 1024
     other_frame: int = 1024 * 1024
@@ -37,7 +40,7 @@ class Limits:
 
     @classmethod
     def of_config(cls, config: BrokerConfig) -> Limits:
-        """No more connections than the process may have file descriptors for."""
+        """Admits no more connections than the process may have file descriptors for."""
         return cls(
             produce_frame=config.socket_request_max_bytes,
             other_frame=config.control_request_max_bytes,

@@ -33,7 +33,7 @@ class Listener:
         self._acceptor: Acceptor | None = None
 
     def bind(self) -> int:
-        """Take the port, before anything else is started, and return it; `ConfigError` where it is in use."""
+        """Takes the port, before anything else is started, and returns it. `ConfigError` if it is in use."""
         limits = self._connections.limits
         try:
             found = socket.getaddrinfo(self.host or None, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -55,13 +55,13 @@ class Listener:
         return self.port
 
     async def start(self) -> None:
-        """Accept connections on the bound socket."""
+        """Accepts connections on the bound socket."""
         assert self._socket is not None, "bind first"
         self._acceptor = Acceptor(self._socket, self._connections, self._connection, self._accept)
         self._acceptor.start()
 
     def close(self) -> None:
-        """Give up the port."""
+        """Releases the port."""
         if self._acceptor is not None:
             self._acceptor.stop()
         if self._socket is not None:

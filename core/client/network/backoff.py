@@ -51,7 +51,8 @@ class Retries:
         return self._deadline - self._clock()
 
     def wait(self, problem: Exception, *, until: float | None = None) -> None:
-        """After a failed try. `until` is an earlier deadline, for this problem."""
+        """Sleeps after a failed try, or raises `problem` if the time is up. `until` is an earlier deadline, for this
+        problem."""
         self._failures += 1
         delay = self._policy.delay(self._failures)
         if self._clock() + delay >= (self._deadline if until is None else min(until, self._deadline)):

@@ -1,7 +1,7 @@
 """Connections to brokers, lent to one caller at a time and kept for the next.
 
-Callers that run at once get connections of their own, so that a long poll or a JoinGroup that waits holds up nobody
-else; a caller alone finds the one that it used before.
+Concurrent callers get separate connections, so that a long poll or a waiting JoinGroup delays nobody else; consecutive
+calls use the same one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .blocking_connection import BlockingConnection
 from .connection import ClientConnection
 
 MAX_IDLE = 4
-"""Idle connections kept per broker; those given back beyond it are closed."""
+"""Idle connections kept per broker; more are closed when they are returned."""
 
 SETUP_TIMEOUT_S = 10.0
 """`socket.connection.setup.timeout.ms` as Kafka's clients have it."""
@@ -56,7 +56,7 @@ class ConnectionPool:
         self._give_back(connection)
 
     def close(self) -> None:
-        """Closes all; callers that wait for an answer get `ConnectionFailedError`."""
+        """Closes all connections; callers that wait for an answer get `ConnectionFailedError`."""
         with self._lock:
             self._closed = True
             all_of_them = [c for idle in self._idle.values() for c in idle] + list(self._lent)
