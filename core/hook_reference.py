@@ -9,6 +9,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from klamm import plugin
@@ -36,11 +37,11 @@ def signature(hook: Callable[..., Any]) -> str:
     return f"def {hook.__name__}({parameters}) -> {said.return_annotation}: ..."
 
 
-def seam(hook: Callable[..., Any]) -> type:
-    """What the hook's providers make, or the class that it returns itself."""
+def made_by(hook: Callable[..., Any]) -> tuple[type, ...]:
+    """The interfaces that the hook's providers may make, or the class that it returns itself."""
     (offered,) = get_args(get_type_hints(hook, localns=vars(plugin))["return"])
-    found: type = get_args(offered)[-1] if get_origin(offered) is Provider else offered
-    return found
+    made = get_args(offered)[-1] if get_origin(offered) is Provider else offered
+    return get_args(made) if isinstance(made, UnionType) else (made,)
 
 
 def reference() -> str:
@@ -50,11 +51,11 @@ def reference() -> str:
 def _lines() -> Iterator[str]:
     yield BEGIN
     for name, hook in hooks().items():
-        made = seam(hook)
         yield f"\n### {name}\n\n{inspect.getdoc(hook)}\n"
         yield f"```py\n@hookimpl\n{signature(hook)}\n```\n"
-        yield f"From `{made.__module__}`:\n"
-        yield f"```py\n{inspect.getsource(made).rstrip()}\n```"
+        for made in made_by(hook):
+            yield f"From `{made.__module__}`:\n"
+            yield f"```py\n{inspect.getsource(made).rstrip()}\n```"
 
 
 def main(page: Path) -> None:

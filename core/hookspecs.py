@@ -22,11 +22,12 @@ if TYPE_CHECKING:  # annotations only: `klamm --help` loads the hooks, and need 
     from .interfaces.coordination import Coordination
     from .interfaces.envelope import Envelope
     from .interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+    from .interfaces.load import Load
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
     from .interfaces.serde import Serde, SerdeContext
     from .interfaces.service import BrokerContext, Service
-    from .interfaces.sink import Sink
+    from .interfaces.sink import BatchSink, Sink
     from .interfaces.validator import TopicValidator
 
 PROJECT = "klamm"
@@ -65,8 +66,13 @@ def klamm_audits() -> Iterable[Provider[[], Audit]]:  # type: ignore[empty-body]
 
 
 @hookspec
-def klamm_sinks() -> Iterable[Provider[[], Sink]]:  # type: ignore[empty-body]
+def klamm_sinks() -> Iterable[Provider[[], Sink | BatchSink]]:  # type: ignore[empty-body]
     """Sinks; `create(config)`. One that raises stops its task before offsets are committed."""
+
+
+@hookspec
+def klamm_loads() -> Iterable[Provider[[], Load]]:  # type: ignore[empty-body]
+    """Sections of `sinks` that a command fills; `create(config)`. One that raises in `check` refuses the section."""
 
 
 @hookspec

@@ -29,11 +29,12 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from .interfaces.coordination import Coordination
     from .interfaces.envelope import Envelope
     from .interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+    from .interfaces.load import Load
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
     from .interfaces.serde import Serde, SerdeContext
     from .interfaces.service import BrokerContext, Service
-    from .interfaces.sink import Sink
+    from .interfaces.sink import BatchSink, Sink
     from .interfaces.validator import TopicValidator
 
 __all__ = ["ENTRY_POINT_GROUP", "LoadedPlugin", "PluginHost", "Providers", "plugin_commands", "plugin_host"]
@@ -101,6 +102,7 @@ class PluginHost:
         self._manager = pluggy.PluginManager(hookspecs.PROJECT)
         self._manager.add_hookspecs(hookspecs)
         self._sources: dict[str, str] = {}
+        self._offered: dict[str, list[tuple[str, object]]] = {}
         for point in metadata.entry_points(group=ENTRY_POINT_GROUP):
             dist = f"{point.dist.name} {point.dist.version}" if point.dist else point.value
             self._register(
@@ -142,8 +144,17 @@ class PluginHost:
         return self._collect("audit", "klamm_audits")
 
     @cached_property
-    def sinks(self) -> Providers[[], Sink]:
+    def sinks(self) -> Providers[[], Sink | BatchSink]:
         return self._collect("sink", "klamm_sinks")
+
+    @cached_property
+    def loads(self) -> Providers[[], Load]:
+        return self._collect("load", "klamm_loads")
+
+    @cached_property
+    def sinks_and_loads(self) -> Providers[[], Sink | BatchSink | Load]:
+        """What a section of `sinks` may name."""
+        return self._collect("sink", "klamm_sinks", "klamm_loads")
 
     @cached_property
     def producer_interceptors(self) -> Providers[[], ProducerInterceptor]:
@@ -187,12 +198,17 @@ class PluginHost:
             raise PluginError(f"plugin {name!r} ({source}) cannot be loaded: {error!r}") from error
         self._sources[name] = source
 
-    def _collect(self, seam: str, hook: str) -> Providers[P, T]:
-        return Providers(seam, self._offers(hook))
+    def _collect(self, seam: str, *hooks: str) -> Providers[P, T]:
+        offers: list[tuple[str, Provider[P, T]]] = []
+        for hook in hooks:
+            offers += self._offers(hook)
+        return Providers(seam, offers)
 
     def _offers(self, hook: str) -> list[tuple[str, T]]:
-        """What each plugin returned from one hook, with the plugin's name."""
-        return _offers(getattr(self._manager.hook, hook))
+        """What each plugin returned from one hook, with the plugin's name. The hook is called once."""
+        if hook not in self._offered:
+            self._offered[hook] = _call(getattr(self._manager.hook, hook))
+        return cast("list[tuple[str, T]]", self._offered[hook])
 
     def loaded(self) -> list[LoadedPlugin]:
         """What is loaded, from where, and which hooks each implements; sorted by name."""
@@ -201,7 +217,7 @@ class PluginHost:
             callers = self._manager.get_hookcallers(plugin) or []
             offers: list[tuple[str, Provider[..., object] | Command]] = []
             for caller in callers:
-                offers += _offers(caller)
+                offers += self._offers(caller.name)
             provides = [offer.name for owner, offer in offers if owner == name]
             rows.append(
                 LoadedPlugin(
@@ -215,13 +231,13 @@ class PluginHost:
         return sorted(rows, key=lambda row: row.name)
 
 
-def _offers(hook: pluggy.HookCaller) -> list[tuple[str, T]]:
-    """What each plugin returned from one hook, with the plugin's name."""
-    found: list[tuple[str, T]] = []
+def _call(hook: pluggy.HookCaller) -> list[tuple[str, object]]:
+    """What each plugin returns from the hook, with the plugin's name."""
+    found: list[tuple[str, object]] = []
     for implementation in hook.get_hookimpls():
         name = implementation.plugin_name
         try:
-            found += [(name, offer) for offer in cast("Iterable[T]", implementation.function())]
+            found += [(name, offer) for offer in cast("Iterable[object]", implementation.function())]
         except Exception as error:  # a third party's hook may raise anything
             raise PluginError(f"plugin {name!r}: hook {hook.name} raised {error!r}") from error
     return found

@@ -14,11 +14,11 @@ from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.provider import Provider
 
 if TYPE_CHECKING:
-    from klamm.plugin import Sink
+    from klamm.plugin import Load
 
     from .lake.frame import read_lake
 
-__all__ = ["klamm_commands", "klamm_sinks", "read_lake"]
+__all__ = ["klamm_commands", "klamm_loads", "read_lake"]
 
 
 if not TYPE_CHECKING:
@@ -50,8 +50,8 @@ def klamm_commands() -> Iterable[Command]:
 
 
 @hookimpl
-def klamm_sinks() -> Iterable[Provider[[], Sink]]:
+def klamm_loads() -> Iterable[Provider[[], Load]]:
     """The lake `hadoop`."""
-    from klamm.plugins.sinks.hadoop import HadoopSink, HadoopSinkConfig  # here, so that `klamm --help` is quick
+    from .lake.config import LakeConfig, LakeLoad  # here, so that `klamm --help` does not load them
 
-    return [Provider("hadoop", HadoopSink, HadoopSinkConfig, "a lake that `klamm load` fills, in one rename per load")]
+    return [Provider("hadoop", LakeLoad, LakeConfig, "a lake that `klamm load` fills, in one rename per load")]

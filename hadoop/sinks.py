@@ -5,12 +5,13 @@ from __future__ import annotations
 from klamm.core.config.sections.sink import SinkSettings
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
+
+from .lake.config import LakeConfig
 
 
 def choose(settings: Settings, sink: str | None) -> tuple[str, SinkSettings]:
     """The sink by name, or the only one of the plugin `hadoop`."""
-    lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, HadoopSinkConfig)]
+    lakes = [name for name, found in settings.sinks.items() if isinstance(found.choice.config, LakeConfig)]
     if sink is None:
         if len(lakes) != 1:
             known = ", ".join(lakes) or "none; `plugin: hadoop` makes one"

@@ -289,11 +289,7 @@ class SettingsLoader:
         section = self._section(path)
         plugin = section.pop(PLUGIN, "")
         own = {key: section.pop(key) for key in list(section) if key in own_keys()}
-        if plugin in host.sinks.names():
-            # a sink that wants to see a common key (a load: its topics) declares it too
-            wanted = {d.name for d in definitions(host.sinks.get(plugin).config)}
-            section.update({key: value for key, value in own.items() if key in wanted})
-        choice = self._plugin(path, host.sinks, plugin, section, also=(PLUGIN, *own_keys()))
+        choice = self._plugin(path, host.sinks_and_loads, plugin, section, also=(PLUGIN, *own_keys()))
         own.setdefault("group.id", f"sink-{name}")
         sink = self._model(SinkSettings, own, path)
         return None if sink is None or choice is None else sink.model_copy(update={"choice": choice})

@@ -64,7 +64,7 @@ def _seams(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
         ("serde", host.serdes),
         ("envelope", host.envelopes),
         ("audit", host.audits),
-        ("sink", host.sinks),
+        ("sink", host.sinks_and_loads),
         ("authenticator", host.authenticators),
         ("authorizer", host.authorizers),
         ("topic validator", host.topic_validators),

@@ -14,10 +14,11 @@ from ..interfaces.authenticator import Authenticator
 from ..interfaces.authorizer import Authorizer
 from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+from ..interfaces.load import Load
 from ..interfaces.offsets import OffsetStore
 from ..interfaces.serde import Serde, SerdeContext, TopicFormat
 from ..interfaces.service import BrokerContext, Service
-from ..interfaces.sink import CheckedSink, QuarantineSink, Sink
+from ..interfaces.sink import BatchSink, QuarantineSink, Sink
 from ..interfaces.validator import TopicValidator
 from ..plugins import PluginHost, plugin_host
 from ..records.codecs import CodecTable
@@ -74,9 +75,18 @@ class Settings:
         """None without an `audit` section."""
         return None if self.audit is None else self.host().audits.create(self.audit.plugin, self.audit.config)
 
-    def make_sink(self, name: str) -> Sink:
+    def make_sink(self, name: str) -> Sink | BatchSink:
+        """`ConfigError` when the file has no such sink, or a load under its name."""
         chosen = self.sink(name).choice
+        load = self.make_load(name)
+        if load is not None:
+            raise ConfigError(f"{self.source}: sinks.{name}: is filled by `klamm {load.command}`, not by `klamm sink`")
         return self.host().sinks.create(chosen.plugin, chosen.config)
+
+    def make_load(self, name: str) -> Load | None:
+        """None where the section is a sink's."""
+        chosen, loads = self.sink(name).choice, self.host().loads
+        return loads.create(chosen.plugin, chosen.config) if chosen.plugin in loads.names() else None
 
     def sink(self, name: str) -> SinkSettings:
         """`ConfigError` when the file has no such sink."""
@@ -88,16 +98,18 @@ class Settings:
     def check_sink(self, name: str) -> None:
         """`ConfigError` when there is no such sink, or its section asks for what the plugin cannot do. Connects to
         nothing."""
-        said, sink = self.sink(name), self.make_sink(name)
+        said, load = self.sink(name), self.make_load(name)
         where = f"{self.source}: sinks.{name}"
-        if said.topics_regex is not None and not isinstance(sink, CheckedSink):
-            raise ConfigError(f"{where}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics")
-        if isinstance(sink, CheckedSink):
+        if load is not None:
             try:
-                sink.check(said.on_bad_record)
+                load.check(said.on_bad_record)
             except ValueError as error:
                 raise ConfigError(f"{where}.{error}") from error
-        elif said.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
+            return
+        if said.topics_regex is not None:
+            raise ConfigError(f"{where}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics")
+        sink = self.make_sink(name)
+        if said.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
             raise ConfigError(
                 f"{where}.on.bad.record: the plugin {said.choice.plugin!r} has no place for what cannot be read; "
                 "expected fail or skip"

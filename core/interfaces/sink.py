@@ -2,7 +2,7 @@
 
 A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
 
-More protocols are a sink's to implement or not:
+A sink takes records (`Sink`) or whole record batches (`BatchSink`). More protocols are a sink's to implement or not:
 
 - `TopicIdSink`, for a sink that keeps positions of its own so as not to write again what is delivered again. An offset
   means something in one topic only: such a sink keeps its positions by topic id, or it drops the first records of a
@@ -10,7 +10,6 @@ More protocols are a sink's to implement or not:
 - `HistorySink`, for such a sink too: an offset means something in one history of its topic only. A log that was
   restored from an older backup ends below what the sink has, and other records take the place of those that were lost.
 - `QuarantineSink`, for a sink that has a place for what cannot be read (`on.bad.record: quarantine`).
-- `CheckedSink`, for a sink that takes only some of what its section may say.
 """
 
 from __future__ import annotations
@@ -39,6 +38,18 @@ class BadRecords:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordBatch:
+    """One record batch (magic 2) of a partition as the log stores it: `data` begins with the header of 61 bytes, and
+    its CRC was checked. The records in [from_offset, to_offset) are wanted; the batch holds `record_count`."""
+
+    partition: TopicPartition
+    from_offset: int
+    to_offset: int
+    record_count: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LogCut:
     """The records of a partition from `offset` on that were read are no longer in its log; those of them had leader
     epochs up to `lost_epoch`, and what takes their place has larger ones. A cut that is told again is equal to what it
@@ -50,11 +61,8 @@ class LogCut:
 
 
 class Sink(Protocol):
-    """Made once per task; called from one thread. A task whose topic is deleted and created again closes its sink and
-    makes another one. A sink that keeps positions of its own is a `TopicIdSink` too: its `topic_ids(ids)` is called
-    between `open` and the first `write`, and its positions are by topic id. One with a place for what cannot be read is
-    a `QuarantineSink` too: `quarantine(bad)`. Making one connects to nothing and writes nothing: `klamm config check`
-    makes one."""
+    """Takes decoded records. Made once per task; called from one thread. A task whose topic is deleted and created
+    again closes its sink and makes another one. Making one connects to nothing: `klamm config check` makes one."""
 
     def open(self) -> None: ...
 
@@ -73,7 +81,27 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class TopicIdSink(Sink, Protocol):
+class BatchSink(Protocol):
+    """A sink that takes whole record batches as the log stores them: nothing is decompressed or decoded for it."""
+
+    def open(self) -> None: ...
+
+    def write_batches(self, batches: Sequence[RecordBatch]) -> None:
+        """Takes batches of any of the task's partitions, in order within each. A batch may begin before its
+        `from_offset`, where the group's position lies inside it."""
+        ...
+
+    def flush(self) -> None:
+        """As `Sink.flush`."""
+        ...
+
+    def close(self) -> None:
+        """As `Sink.close`."""
+        ...
+
+
+@runtime_checkable
+class TopicIdSink(Protocol):
     """A sink that keeps positions of its own."""
 
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
@@ -83,7 +111,7 @@ class TopicIdSink(Sink, Protocol):
 
 
 @runtime_checkable
-class HistorySink(Sink, Protocol):
+class HistorySink(Protocol):
     """A sink that keeps positions of its own, and is told where a log lost its end."""
 
     def log_cut(self, cut: LogCut) -> None:
@@ -95,18 +123,9 @@ class HistorySink(Sink, Protocol):
 
 
 @runtime_checkable
-class QuarantineSink(Sink, Protocol):
+class QuarantineSink(Protocol):
     """A sink with a place for what cannot be read."""
 
     def quarantine(self, bad: BadRecords) -> None:
         """Set it aside; it is durable when the next `flush` returns. Doing it again changes nothing."""
-        ...
-
-
-@runtime_checkable
-class CheckedSink(Sink, Protocol):
-    """A sink that judges its section before it is opened, `on.bad.record` included."""
-
-    def check(self, on_bad_record: str) -> None:
-        """`ValueError` that names the key and says what is expected of it. Connects to nothing."""
         ...

@@ -20,11 +20,11 @@ from klamm.core.cli.options import DEFAULT_CONFIG, ConfigFile, console, named, t
 from klamm.core.config.problems import problems_of
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.sinks.hadoop import HDFS_SCHEME, HadoopSinkConfig, size_in_bytes
 
 from ..load.audit import read_audit
 from ..publishing.interface import LakeError, LakeReader, LakeUnavailableError, check_root
 from ..sinks import choose
+from .config import HDFS_SCHEME, LakeConfig, size_in_bytes
 from .files import LakeFiles, lake_files
 from .generations.generation import Generation, generation_numbers, generation_of, generations_of
 from .layout import TopicLayout
@@ -71,7 +71,7 @@ class Lake:
     """A lake that a user named by a sink, or by its path; with a path, `config` has defaults and `bounds` are
     unknown."""
 
-    config: HadoopSinkConfig
+    config: LakeConfig
     webhdfs: str | None
     bounds: Bounds | None
 
@@ -246,7 +246,7 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
         )
     name, chosen = choose(settings, lake)
     sink = chosen.choice.config
-    if not isinstance(sink, HadoopSinkConfig):  # `choose` has checked it
+    if not isinstance(sink, LakeConfig):  # `choose` has checked it
         raise ConfigError(f"{lake} is no sink with `plugin: hadoop`")
     if (found := sink.local_file_in_the_way()) is not None:
         raise ConfigError(f"{settings.source}: sinks.{name}.path: {found}")
@@ -254,12 +254,12 @@ def open_lake(config: Path, lake: str | None, webhdfs: str | None) -> Lake:
     return Lake(sink, webhdfs or sink.webhdfs_url, bounds)
 
 
-def _placed(path: str) -> HadoopSinkConfig:
+def _placed(path: str) -> LakeConfig:
     """A lake at a path that the user named."""
     try:
-        made = HadoopSinkConfig.model_validate({"path": path})
+        made = LakeConfig.model_validate({"path": path})
     except ValidationError as error:
-        [problem] = problems_of(error, HadoopSinkConfig, {"path": path})
+        [problem] = problems_of(error, LakeConfig, {"path": path})
         raise ConfigError(problem.message) from error
     if (found := made.local_file_in_the_way()) is not None:
         raise ConfigError(found)
@@ -271,7 +271,7 @@ def _webhdfs_of(config: Path, path: str) -> str | None:
     if urlsplit(path).scheme != HDFS_SCHEME or not named(config):
         return None
     sinks = (sink.choice.config for sink in load_settings(config).sinks.values())
-    lakes = (sink for sink in sinks if isinstance(sink, HadoopSinkConfig) and sink.webhdfs_url)
+    lakes = (sink for sink in sinks if isinstance(sink, LakeConfig) and sink.webhdfs_url)
     near = [sink for sink in lakes if f"{path}/".startswith(f"{sink.path}/")]
     return max(near, key=lambda sink: len(sink.path)).webhdfs_url if near else None
 

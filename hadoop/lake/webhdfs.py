@@ -21,9 +21,9 @@ from urllib3.exceptions import HTTPError
 from urllib3.util import Retry
 
 from klamm.core.errors import ConfigError
-from klamm.plugins.sinks.hadoop import webhdfs_urls
 
 from ..publishing.interface import LakeError, LakeUnavailableError
+from .config import webhdfs_urls
 from .layout import HALF, hdfs_authority, hdfs_path
 from .site import web_addresses
 

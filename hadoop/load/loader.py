@@ -13,10 +13,10 @@ from rich.console import Console
 
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 from ..avro.jar import with_avro
 from ..columnar.job import ColumnarJob
+from ..lake.config import LakeConfig
 from ..publishing.hdfs import HadoopJvm
 from ..publishing.interface import NoLakeError
 from ..publishing.schemes import publisher_for
@@ -47,7 +47,7 @@ class Loader:
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         config = settings.sink(sink).choice.config
-        if not isinstance(config, HadoopSinkConfig):
+        if not isinstance(config, LakeConfig):
             raise ConfigError(f"{settings.source}: sinks.{sink}: `klamm load` fills sinks with `plugin: hadoop` only")
         settings.check_sink(sink)
         self._section = settings.sink(sink)
@@ -178,7 +178,7 @@ class Loader:
             return 0
 
 
-def _spec(sink: str, config: HadoopSinkConfig, window_ms: int) -> LoadSpec:
+def _spec(sink: str, config: LakeConfig, window_ms: int) -> LoadSpec:
     return LoadSpec(
         root=config.path,
         files=FileFormat(config.format, config.partition_by, config.target_file_size),

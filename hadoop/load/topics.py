@@ -18,11 +18,11 @@ from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from klamm.schemas.log import SchemaEntry, TopicSchemaLog, newest_first, writers_by_key
 from klamm.schemas.options import AvroOptions
 
 from ..columnar.job import ReadTasks
+from ..lake.config import LakeConfig
 from ..lake.manifest import BatchMark
 from ..options import ReadOptions
 from ..spark.cluster import connect, edges
@@ -50,7 +50,7 @@ class ClusterTopics:
     """`job.Topics` on a cluster; owns its client, `close` when done. `quarantine`: what cannot be read is
     set aside."""
 
-    def __init__(self, settings: Settings, config: HadoopSinkConfig, *, quarantine: bool) -> None:
+    def __init__(self, settings: Settings, config: LakeConfig, *, quarantine: bool) -> None:
         self._settings = settings
         self._config = config
         self._quarantine = quarantine

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Protocol
 
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.sinks.hadoop import file_in_the_way
+
+from ..lake.config import file_in_the_way
 
 
 class TargetExistsError(KlammError):

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from klamm.plugins.sinks.hadoop import file_path, is_local_file
-
+from ..lake.config import file_path, is_local_file
 from ..lake.layout import HALF
 from .interface import LakeError, TargetExistsError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from klamm.core.errors import ConfigError
-from klamm.plugins.sinks.hadoop import HDFS_SCHEME, lake_scheme
 
+from ..lake.config import HDFS_SCHEME, lake_scheme
 from .hdfs import HadoopJvm, HdfsPublisher
 from .interface import Publisher
 from .local import LocalPublisher

@@ -55,6 +55,7 @@ from klamm.core.interfaces.coordination import (
 )
 from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
 from klamm.core.interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+from klamm.core.interfaces.load import Load
 from klamm.core.interfaces.no_config import NoConfig
 from klamm.core.interfaces.offsets import (
     CommittedOffset,
@@ -67,7 +68,16 @@ from klamm.core.interfaces.offsets import (
 from klamm.core.interfaces.provider import Provider
 from klamm.core.interfaces.serde import Deserializer, Serde, SerdeContext, Serializer, TopicFormat
 from klamm.core.interfaces.service import BrokerContext, LogRead, Service, ServiceMetric
-from klamm.core.interfaces.sink import BadRecords, CheckedSink, HistorySink, LogCut, QuarantineSink, Sink, TopicIdSink
+from klamm.core.interfaces.sink import (
+    BadRecords,
+    BatchSink,
+    HistorySink,
+    LogCut,
+    QuarantineSink,
+    RecordBatch,
+    Sink,
+    TopicIdSink,
+)
 from klamm.core.interfaces.validator import TopicValidator
 from klamm.core.plugins import PluginHost, plugin_host
 from klamm.core.records.codecs import CodecTable
@@ -87,10 +97,10 @@ __all__ = [
     "Authorizer",
     "BadRecords",
     "BadVersionError",
+    "BatchSink",
     "BrokerContext",
     "Buffer",
     "Check",
-    "CheckedSink",
     "Codec",
     "CodecTable",
     "Command",
@@ -115,6 +125,7 @@ __all__ = [
     "HistorySink",
     "Int",
     "KlammError",
+    "Load",
     "LogCut",
     "LogRead",
     "Long",
@@ -136,6 +147,7 @@ __all__ = [
     "RangeAudit",
     "RangeCount",
     "Record",
+    "RecordBatch",
     "RecordMetadata",
     "RegisteredSchema",
     "ResourceType",

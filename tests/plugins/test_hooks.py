@@ -64,6 +64,11 @@ def use_sinks(module: str) -> None:
     assert made.answer == 42
 
 
+def use_loads(module: str) -> None:
+    made: Any = settings(module, sinks={"s": {**CHOICE, "plugin": "everything-load", "topics": ["t"]}}).make_load("s")
+    assert made.answer == 42
+
+
 def use_producer_interceptors(module: str) -> None:
     check_list(module, "producer", "interceptors", lambda s: s.make_producer_interceptors())
 

@@ -15,6 +15,7 @@ from ...records.decode import Columns
 from ...records.partition import TopicPartition
 from ..cluster_client import ClusterClient
 from ..event_publisher import EventPublisher
+from .batches import BatchColumns
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ class ConsumerAudit:
 
     def count(self, partition: TopicPartition, columns: Columns) -> None:
         if self._audited([partition]):
-            self._call(lambda ranges: ranges.count(partition, columns.offsets, columns.timestamps_ms, columns.sizes))
+            self._call(lambda ranges: _count(ranges, partition, columns))
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Before the commit of `offsets`."""
@@ -98,3 +99,8 @@ class ConsumerAudit:
             except Exception as error:  # a plugin may raise anything
                 self.errors += 1
                 _log.warning("audit passed over: %s", error)
+
+
+def _count(ranges: RangeAudit, partition: TopicPartition, columns: Columns) -> None:
+    records = columns.records if isinstance(columns, BatchColumns) else columns
+    ranges.count(partition, records.offsets, records.timestamps_ms, records.sizes)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from typing import TypeVar
 from uuid import UUID
 
 from ...config.sections.consumer import ConsumerConfig
@@ -29,12 +30,11 @@ from ...config.settings import Settings
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...faults import fault_point
 from ...groups.membership.member import LostOwnershipError
-from ...interfaces.sink import BadRecords, HistorySink, QuarantineSink, Sink, TopicIdSink
+from ...interfaces.sink import BadRecords, BatchSink, HistorySink, QuarantineSink, Sink, TopicIdSink
 from ...records.codecs import UnsupportedCodecError
 from ...records.decode import decode_batch
 from ...records.header import crc_matches, iter_headers
 from ...records.partition import TopicPartition
-from ...records.record import ConsumerRecord
 from ..cluster_client import LATEST, ClusterClient
 from ..errors import ConnectionFailedError, UnreadableBatchError, UnreadableRecordError
 from ..typed import bootstrap_text
@@ -56,6 +56,7 @@ class _TopicsUnknownError(KlammError):
 
 
 _Unreadable = UnreadableBatchError | UnreadableRecordError
+T = TypeVar("T")
 
 
 @dataclass
@@ -76,7 +77,7 @@ class SinkRunner:
         self._options = settings.sink(name)
         self._settings = settings.with_(consumer=_consumer_config(settings, self._options.group_id))
         settings.check_sink(name)
-        self._sink: Sink = settings.make_sink(name)
+        self._sink: Sink | BatchSink = settings.make_sink(name)
         self._clock = clock
         self._handover = _Handover()
         self._ids: dict[str, UUID] = {}
@@ -131,9 +132,7 @@ class SinkRunner:
     def _round(self, client: ClusterClient, consumer: Consumer) -> bool:
         """Whether there was nothing to do."""
         handover = self._handover.asked()
-        records, bad = self._poll(consumer)
-        if records:
-            self._write(records)
+        written, bad = self._take(consumer)
         if bad is not None:
             self._pass_over(client, consumer, bad)
         cut = self._tell_cuts(client, consumer)
@@ -141,7 +140,7 @@ class SinkRunner:
             self._flush_or_wait(client, consumer)
         if handover:
             self._handover.done()
-        return not records and bad is None and not cut
+        return not written and bad is None and not cut
 
     def _tell_cuts(self, client: ClusterClient, consumer: Consumer) -> bool:
         """After what was polled is written: it was read before the cuts that are told now, if any."""
@@ -158,9 +157,27 @@ class SinkRunner:
             self._commit(consumer)
         return True
 
-    def _poll(self, consumer: Consumer) -> tuple[list[ConsumerRecord], _Unreadable | None]:
+    def _take(self, consumer: Consumer) -> tuple[int, _Unreadable | None]:
+        """Writes what one poll returns: how many records it were, and what could not be read."""
+        sink = self._sink
+        if isinstance(sink, BatchSink):
+            batches, bad = self._poll(lambda: consumer.poll_batches(POLL_S))
+            count = sum(batch.record_count for batch in batches)
+            if batches:
+                self._count(count)
+                sink.write_batches(batches)
+        else:
+            records, bad = self._poll(lambda: consumer.poll(POLL_S))
+            count = len(records)
+            if records:
+                self._count(count)
+                sink.write(records)
+        self.progress.records += count
+        return count, bad
+
+    def _poll(self, poll: Callable[[], list[T]]) -> tuple[list[T], _Unreadable | None]:
         try:
-            return consumer.poll(POLL_S), None
+            return poll(), None
         except (UnreadableBatchError, UnreadableRecordError) as error:
             if self._options.on_bad_record == "fail" or isinstance(error.__cause__, UnsupportedCodecError):
                 raise
@@ -184,11 +201,6 @@ class SinkRunner:
         if not self._unflushed:
             self._flushed_at = self._clock()
         self._unflushed += more
-
-    def _write(self, records: Sequence[ConsumerRecord]) -> None:
-        self._count(len(records))
-        self._sink.write(records)
-        self.progress.records += len(records)
 
     def _is_due(self) -> bool:
         late = self._clock() - self._flushed_at >= self._options.flush_interval_ms / 1000

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
-
 from ...load.interrupt import Interrupt
 from ...publishing.hdfs import HadoopJvm
 from ...publishing.interface import Publisher
 from ...publishing.schemes import publisher_for
+from ..config import LakeConfig
 from ..layout import TopicLayout
 from .garbage import Item, collect, plan
 
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 class Maintenance:
     """Compacts and collects the garbage of one lake; a context manager. Spark is left running."""
 
-    def __init__(self, config: HadoopSinkConfig, console: Console) -> None:
+    def __init__(self, config: LakeConfig, console: Console) -> None:
         self._config = config
         self._console = console
         self._interrupt = Interrupt()

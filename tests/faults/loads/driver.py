@@ -24,8 +24,8 @@ from rich.console import Console
 from klamm.core import faults
 from klamm.core.config.settings import load_settings
 from klamm.core.faults import ScriptedFaults
+from klamm.hadoop.lake.config import LakeConfig
 from klamm.hadoop.load.loader import Loader
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from loads import plants
 
 
@@ -50,7 +50,7 @@ class Driver:
         plants.unplant()
         settings = load_settings(config)
         chosen = settings.sink(sink).choice.config
-        assert isinstance(chosen, HadoopSinkConfig)
+        assert isinstance(chosen, LakeConfig)
         self._root = chosen.path
         self._loader = self._used.enter_context(Loader(settings, sink, Console(stderr=True)))
 

@@ -10,12 +10,12 @@ from rich.console import Console
 
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError
+from klamm.hadoop.lake.config import LakeConfig
 from klamm.plugins.demo.processes import Child, DemoError, Processes, wait_for
 from klamm.plugins.demo.show import Show
 from klamm.plugins.demo.steps.hdfs import await_hdfs, start_hdfs
 from klamm.plugins.demo.steps.produce import LineCounter
 from klamm.plugins.demo.workspace import HdfsAddress, Workspace, free_ports
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 
 def sleeper(processes: Processes) -> Child:
@@ -75,7 +75,7 @@ def test_the_configuration_follows_the_lake_to_hdfs(tmp_path: Path) -> None:
     moved = local.with_lake_on(HdfsAddress(1001, 1002, 1003, 1004, 1005))
     assert (moved.config, moved.lake) == (local.config, "hdfs://127.0.0.1:1001/lake")
     config = load_settings(moved.config).sink("lake").choice.config
-    assert isinstance(config, HadoopSinkConfig)
+    assert isinstance(config, LakeConfig)
     assert (config.path, config.webhdfs_url) == (moved.lake, "http://127.0.0.1:1002")
 
 

@@ -13,11 +13,11 @@ from harness import Result, Run
 from klamm.core.client.errors import DataLossError
 from klamm.core.config.settings import load_settings
 from klamm.core.records.partition import TopicPartition
+from klamm.hadoop.lake.config import LakeConfig
 from klamm.hadoop.lake.layout import TopicLayout
 from klamm.hadoop.lake.manifest import PartitionRange
 from klamm.hadoop.load.planning.history import HistoryCheck, Loaded
 from klamm.hadoop.load.topics import ClusterTopics
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.clients.readers import client_config
 from klammtest.waiting import PATIENCE_S, within
@@ -147,7 +147,7 @@ class _Round:
     @contextmanager
     def _topics(self) -> Iterator[ClusterTopics]:
         settings = load_settings({"consumer": {"bootstrap.servers": self._broker.bootstrap}})
-        topics = ClusterTopics(settings, HadoopSinkConfig.model_validate({"path": "/lake"}), quarantine=False)
+        topics = ClusterTopics(settings, LakeConfig.model_validate({"path": "/lake"}), quarantine=False)
         try:
             yield topics
         finally:

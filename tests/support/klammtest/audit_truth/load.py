@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import Settings
 from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.hadoop.lake.config import LakeConfig
 from klamm.hadoop.load import job
 from klamm.hadoop.load.audit import LoadAuditor
 from klamm.hadoop.load.job import LoadJob, LoadSpec
@@ -29,7 +30,6 @@ from klamm.hadoop.load.topics import ClusterTopics
 from klamm.hadoop.options import ReadOptions
 from klamm.hadoop.publishing.local import LocalPublisher
 from klamm.hadoop.spark.cluster import connect
-from klamm.plugins.sinks.hadoop import HadoopSinkConfig
 
 SINK = "lake"
 Spoil = Callable[[pa.Table], pa.Table]
@@ -43,7 +43,7 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 class ArrowTopics(ClusterTopics):
     """Reads the rows in this process and passes those of each load through `spoil`."""
 
-    def __init__(self, settings: Settings, config: HadoopSinkConfig) -> None:
+    def __init__(self, settings: Settings, config: LakeConfig) -> None:
         super().__init__(settings, config, quarantine=False)
         self.spoil: Spoil = as_they_are
 
@@ -82,7 +82,7 @@ class Lake:
     def __init__(self, folder: Path, settings: Settings, topic: str) -> None:
         self._topic = topic
         self._root = folder / "lake"
-        config = HadoopSinkConfig.model_validate({"path": str(self._root), "auto.offset.reset": "earliest"})
+        config = LakeConfig.model_validate({"path": str(self._root), "auto.offset.reset": "earliest"})
         self._topics = ArrowTopics(settings, config)
         audit = settings.make_audit()
         assert audit is not None

@@ -100,6 +100,11 @@ def klamm_authorizers() -> Iterable[Provider[..., Any]]:
 
 
 @hookimpl
+def klamm_loads() -> Iterable[Provider[..., Any]]:
+    return [Provider("everything-load", Thing, Options, "a thing")]
+
+
+@hookimpl
 def klamm_services() -> Iterable[Provider[..., Any]]:
     return provider()
 

@@ -1,10 +1,10 @@
-"""The sink `hadoop`: a lake of Parquet files that `klamm load` fills with Spark (design D11); its configuration."""
+"""The plugin `hadoop` of a section of `sinks`: a lake that `klamm load` fills with Spark (design D11)."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -31,8 +31,6 @@ from klamm.core.config.section import (
     to_string,
     wrong_key,
 )
-from klamm.core.errors import ConfigError
-from klamm.core.records.record import ConsumerRecord
 
 _SIZE = re.compile(r"(\d+)\s*([kmg]?)b?\Z", re.IGNORECASE)
 _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
@@ -201,7 +199,7 @@ Size = Annotated[int, BeforeValidator(size_in_bytes), ConfigType.LONG]
 Instant = Annotated[datetime, BeforeValidator(_instant), ConfigType.STRING]
 
 
-class HadoopSinkConfig(Section):
+class LakeConfig(Section):
     """A lake. `klamm load` fills it; each topic of the sink has a directory in it."""
 
     path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
@@ -249,7 +247,7 @@ class HadoopSinkConfig(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _as_written(cls, given: Any, handler: ModelWrapValidatorHandler[HadoopSinkConfig]) -> HadoopSinkConfig:
+    def _as_written(cls, given: Any, handler: ModelWrapValidatorHandler[LakeConfig]) -> LakeConfig:
         for name, instead in _RENAMED.items():
             if isinstance(given, Mapping) and name in given:
                 raise wrong_key(name, f"is no key any more: {instead}")
@@ -268,10 +266,12 @@ class HadoopSinkConfig(Section):
         return self.file_in_the_way(is_local_file)
 
 
-class HadoopSink:
-    """`klamm sink` feeds records one task at a time; a lake takes whole loads."""
+class LakeLoad:
+    """`klamm.core.interfaces.load.Load`: a lake is filled by `klamm load`, whole loads at a time."""
 
-    def __init__(self, config: HadoopSinkConfig) -> None:
+    command: Final = "load"
+
+    def __init__(self, config: LakeConfig) -> None:
         self._config = config
 
     def check(self, on_bad_record: str) -> None:
@@ -283,16 +283,3 @@ class HadoopSink:
             raise ValueError(f"path: {error}") from error
         if (found := self._config.local_file_in_the_way()) is not None:
             raise ValueError(f"path: {found}")
-
-    def open(self) -> None:
-        raise ConfigError(f"the lake {self._config.path} is filled by `klamm load`, not by `klamm sink`")
-
-    def write(self, records: Sequence[ConsumerRecord]) -> None:
-        del records
-        self.open()
-
-    def flush(self) -> None:
-        self.open()
-
-    def close(self) -> None:
-        return

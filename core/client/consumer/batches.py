@@ -1,0 +1,108 @@
+"""What `poll_batches` returns: whole record batches, as the log stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from ...errors import ConfigError
+from ...interfaces.sink import RecordBatch
+from ...records.decode import Columns, RecordColumns, decode_columns
+from ...records.header import BatchHeader, crc_matches
+from ...records.partition import TopicPartition
+from ...records.record import Headers
+from ..errors import UnreadableBatchError
+from .delivery import Built, Converted, Decoding, Reading, Run
+from .positions import Ready
+
+__all__ = ["BatchColumns", "BatchReader", "convert_batch", "joined"]
+
+
+@dataclass(frozen=True)
+class BatchColumns:
+    """One record batch in the place of its records: a delivery hands it out whole, and counts it as one. The records
+    are decoded only where they are asked for, by an audit."""
+
+    batch: RecordBatch
+    decoding: Decoding
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return (self.batch.from_offset,)
+
+    @cached_property
+    def records(self) -> Columns:
+        """The records from `from_offset` on; `CorruptRecordError` or `UnsupportedCodecError` as the decoder's."""
+        data, decoding = self.batch.data, self.decoding
+        found = decode_columns(
+            data, 0, BatchHeader.parse(data, 0), decoding.codecs, decoding.max_size, self.batch.partition
+        )
+        skipped = sum(offset < self.batch.from_offset for offset in found.offsets)
+        return found.part(skipped, len(found.offsets))
+
+    @property
+    def timestamps_ms(self) -> Sequence[int]:
+        return self.records.timestamps_ms
+
+    @property
+    def keys(self) -> Sequence[bytes | None]:
+        return self.records.keys
+
+    @property
+    def values(self) -> Sequence[bytes | None]:
+        return self.records.values
+
+    @property
+    def headers(self) -> Sequence[Headers]:
+        return self.records.headers
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        return self.records.sizes
+
+    def part(self, first: int, last: int, /) -> Columns:
+        """The batch itself: it is not divided."""
+        del first, last
+        return self
+
+
+class BatchReader:
+    """Reads one batch at a time without decompressing it. Its CRC is checked."""
+
+    def __init__(self, decoding: Decoding) -> None:
+        self._decoding = decoding
+
+    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+        """As `Delivery.read_one`."""
+        header = BatchHeader.parse(data, at)
+        end = at + header.size
+        if header.is_control or header.next_offset <= position:
+            empty = RecordColumns([], [], [], [], [])
+            return Reading(Ready(empty, 0, max(header.next_offset, position)), end)
+        first = max(position, header.base_offset)
+        if not crc_matches(data, at, header):
+            raise UnreadableBatchError(
+                f"{partition} offset {first}: the CRC of the batch does not match", partition, first, header.next_offset
+            )
+        batch = RecordBatch(partition, first, header.next_offset, header.record_count, bytes(data[at:end]))
+        ready = Ready(
+            BatchColumns(batch, self._decoding), 0, header.next_offset, header.leader_epoch, header.log_append_time
+        )
+        return Reading(ready, end)
+
+
+def convert_batch(
+    partition: TopicPartition,
+    columns: Columns,
+    log_append_time: bool = False,  # noqa: ARG001 - a batch says itself
+) -> Converted[RecordBatch]:
+    """The batch that the columns stand for."""
+    if not isinstance(columns, BatchColumns):
+        raise ConfigError(f"{partition}: records of this batch were polled already; use another consumer for batches")
+    return Converted(columns.batch, 1)
+
+
+def joined(runs: Sequence[Run[RecordBatch]]) -> Built[list[RecordBatch]]:
+    """The batches of a poll."""
+    return Built([batch for _, batch in runs], len(runs))
