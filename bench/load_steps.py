@@ -10,17 +10,13 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
 
-from klamm.core.client.cluster_client import EpochEnd, FetchedPartition
-from klamm.core.client.network.metadata import ClusterMetadata, ClusterView
-from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
+from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
@@ -37,6 +33,7 @@ from klamm.plugins.demo.flights import load_flights
 from klamm.schemas.columns.arrowtype import arrow_type
 from klamm.schemas.columns.avrotype import parse_type
 from klamm.schemas.columns.writer import ColumnWriter
+from klammbench.stored_answers import StoredAnswers
 
 PARTITION = TopicPartition("flights", 0)
 BATCH_RECORDS = 600
@@ -46,60 +43,35 @@ PREFIX = b"\x00\x00\x00\x00\x01"
 STEPS = ("read", "decode", "chunks", "files")
 
 
-class Memory:
-    """`FetchClient` over batches in memory."""
-
-    def __init__(self, records: int, codecs: CodecTable) -> None:
-        self.codecs = codecs
-        self.cluster = ClusterMetadata()
-        self.answers: dict[int, bytes] = {}
-        self.end = records
-        text = SCHEMA.read_text()
-        flights = load_flights().slice(0, records).combine_chunks()
-        rows = pa.StructArray.from_arrays([c.combine_chunks() for c in flights.columns], names=flights.column_names)
-        payloads = ColumnWriter(text, parse_type(text))(rows.cast(arrow_type(parse_type(text))))
-        assert payloads is not None
-        made = [(1_700_000_000_000 + n, None, PREFIX + value, ()) for n, value in enumerate(payloads.to_pylist())]
-        step = BATCH_RECORDS * ANSWER_BATCHES
-        for base in range(0, records, step):
-            answer = made[base : base + step]
-            parts = [
-                encode_batch(answer[at : at + BATCH_RECORDS], base_offset=base + at, codec=codecs.by_name("zstd"))
-                for at in range(0, len(answer), BATCH_RECORDS)
-            ]
-            self.answers[base] = b"".join(map(bytes, parts))
-
-    def metadata(self, topics: Iterable[str]) -> ClusterView:  # noqa: ARG002
-        return self.cluster.view
-
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> Mapping[int, list[TopicPartition]]:
-        return {0: list(partitions)}
-
-    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:  # noqa: ARG002
-        return {}
-
-    def fetch(
-        self,
-        node_id: int,  # noqa: ARG002
-        offsets: Mapping[TopicPartition, int],
-        **_: int,
-    ) -> Mapping[TopicPartition, FetchedPartition]:
-        return {p: FetchedPartition(ErrorCode.none, self.end, 0, self.answers[at]) for p, at in offsets.items()}
+def stored_flights(records: int, codecs: CodecTable) -> StoredAnswers:
+    """Answers of `ANSWER_BATCHES` batches of flights each, as Avro in Confluent's envelope."""
+    text = SCHEMA.read_text()
+    flights = load_flights().slice(0, records).combine_chunks()
+    rows = pa.StructArray.from_arrays([c.combine_chunks() for c in flights.columns], names=flights.column_names)
+    payloads = ColumnWriter(text, parse_type(text))(rows.cast(arrow_type(parse_type(text))))
+    assert payloads is not None
+    made = [(1_700_000_000_000 + n, None, PREFIX + value, ()) for n, value in enumerate(payloads.to_pylist())]
+    answers: dict[int, bytes] = {}
+    step = BATCH_RECORDS * ANSWER_BATCHES
+    for base in range(0, records, step):
+        answer = made[base : base + step]
+        parts = [
+            encode_batch(answer[at : at + BATCH_RECORDS], base_offset=base + at, codec=codecs.by_name("zstd"))
+            for at in range(0, len(answer), BATCH_RECORDS)
+        ]
+        answers[base] = b"".join(map(bytes, parts))
+    return StoredAnswers(answers, records, codecs)
 
 
-def _reader(log: Memory) -> RangeReader:
-    return RangeReader(log, OffsetRange(PARTITION, 0, log.end), fail_on_data_loss=True, poll_timeout_s=5.0)
-
-
-def measure(log: Memory, folder: Path) -> dict[str, float]:
+def measure(log: StoredAnswers, folder: Path) -> dict[str, float]:
     """CPU seconds of each step."""
     text = SCHEMA.read_text()
     writers = {SchemaKey(schema_id=1): text}
     format_ = RowFormat("flights", ("dt", "hr"), text, writers, "confluent", (), 0, 10**16, quarantine=False)
     maker = RowMaker(format_)
-    if spare := next(iter(spark_batches(_reader(log).arrow_batches(), PARTITION, pa.schema(RECORDS))), None):
+    if spare := next(iter(spark_batches(log.reader(PARTITION).arrow_batches(), PARTITION, pa.schema(RECORDS))), None):
         maker.placed(spare)  # makes the decoder
-    reader = _reader(log)
+    reader = log.reader(PARTITION)
     clock = [time.process_time()]
     read = list(spark_batches(reader.arrow_batches(), PARTITION, pa.schema(RECORDS)))
     clock.append(time.process_time())
@@ -122,7 +94,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--records", type=int, default=300_000)
     args = parser.parse_args()
-    log = Memory(args.records, load_settings({}).codec_table())
+    log = stored_flights(args.records, load_settings({}).codec_table())
     found: list[dict[str, float]] = []
     for _ in range(args.rounds):
         with tempfile.TemporaryDirectory() as folder:
