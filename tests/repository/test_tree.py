@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("core", "plugins", "schemas", "hadoop")
+from klammtest.suite.wheel import FOLDERS, ROOT
 
 
-def test_each_module_says_what_it_provides() -> None:
-    files = [path for room in ROOMS for path in (ROOT / room).rglob("*.py")]
+def test_each_module_has_a_docstring() -> None:
+    files = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     assert files
-    bare = [str(path.relative_to(ROOT)) for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
-    assert not bare, f"no docstring: {bare}"
+    without = [str(path.relative_to(ROOT)) for path in files if not ast.get_docstring(ast.parse(path.read_text()))]
+    assert not without
 
 
-def test_no_tests_package_shadows_another() -> None:
-    """importlib mode needs unique paths, not packages: an `__init__.py` under tests/ would change imports."""
-    stray = [path for path in (ROOT / "tests").rglob("__init__.py") if "support" not in path.parts]
-    assert not stray
+def test_there_is_no_package_of_tests() -> None:
+    """In importlib mode a test file's module is named by its path; an `__init__.py` under tests/ would change that."""
+    packages = [path for path in (ROOT / "tests").rglob("__init__.py") if "support" not in path.parts]
+    assert not packages

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from klammtest.suite.wheel import ROOMS, ROOT, build_wheel
+from klammtest.suite.wheel import FOLDERS, ROOT, build_wheel
 
 _ROUND_TRIP = """
 from klamm.core.records import native
@@ -54,7 +54,7 @@ def run(venv: Path, *command: str, cwd: Path) -> subprocess.CompletedProcess[str
 
 
 def test_the_wheel_has_every_module(wheel: Path) -> None:
-    tree = {"klamm/" + str(p.relative_to(ROOT)) for room in ROOMS for p in (ROOT / room).rglob("*.py")}
+    tree = {"klamm/" + str(p.relative_to(ROOT)) for folder in FOLDERS for p in (ROOT / folder).rglob("*.py")}
     tree |= {f"klamm/{p.name}" for p in (ROOT / "src/klamm").glob("*.py")}
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {n for n in names if n.endswith(".py")} == tree

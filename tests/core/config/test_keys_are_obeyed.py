@@ -59,9 +59,9 @@ class Reads(ast.NodeVisitor):
         return isinstance(holder, ast.Call) and self._from_section(holder.func)
 
 
-def modules(rooms: tuple[str, ...]) -> Iterator[tuple[bool, str]]:
-    for room in rooms:
-        for path in (ROOT / room).rglob("*.py"):
+def modules(folders: tuple[str, ...]) -> Iterator[tuple[bool, str]]:
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.py"):
             yield CONFIG in path.parents, path.read_text(encoding="utf-8")
 
 

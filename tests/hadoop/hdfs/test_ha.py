@@ -22,7 +22,7 @@ from klammtest.faulty import fault_hook
 from klammtest.hadoop.ha_hdfs import HdfsPair
 from klammtest.hadoop.hdfs import new_server
 from klammtest.hadoop.hdfs_client import SPARK, new_publisher
-from klammtest.hadoop.lake import TOPIC, add_flights, coordinates, everything, filled, job
+from klammtest.hadoop.load_jobs import TOPIC, add_flights, coordinates, everything, filled, job
 
 KLAMM = [sys.executable, "-c", "from klamm.core.cli.main import main; main()"]
 ROOT = "hdfs://pair/lake"

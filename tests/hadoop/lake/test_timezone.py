@@ -20,7 +20,7 @@ from klamm.hadoop.lake.verification.verify import verify_topic
 from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkSettings
-from klammtest.hadoop.lake import TOPIC, MemoryTopics, flight, job
+from klammtest.hadoop.load_jobs import TOPIC, MemoryTopics, flight, job
 
 HOURS = {
     "2012-12-31T22:59:59.999Z": "dt=2012-12-31/hr=23",

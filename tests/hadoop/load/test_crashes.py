@@ -21,7 +21,7 @@ from klamm.hadoop.load.job import LoadResult
 from klamm.hadoop.load.staging import LoadConflictError
 from klamm.hadoop.publishing.local import LocalPublisher
 from klammtest.faulty import fault_hook
-from klammtest.hadoop.lake import (
+from klammtest.hadoop.load_jobs import (
     DAY_MS,
     LOAD_POINTS,
     TOPIC,

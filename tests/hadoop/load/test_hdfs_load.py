@@ -25,7 +25,7 @@ from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import hadoop_jvm
 from klammtest.faulty import fault_hook
 from klammtest.hadoop.hdfs_client import SPARK, Administration, new_publisher
-from klammtest.hadoop.lake import (
+from klammtest.hadoop.load_jobs import (
     LOAD_POINTS,
     TOPIC,
     MemoryTopics,

@@ -15,7 +15,7 @@ from klamm.hadoop.load.job import TooManyBadError
 from klamm.hadoop.load.planning.plan import Limits
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkFailedError
-from klammtest.hadoop.lake import (
+from klammtest.hadoop.load_jobs import (
     DAY_MS,
     FLIGHT,
     TOPIC,

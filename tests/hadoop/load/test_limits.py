@@ -11,7 +11,7 @@ from klamm.core.config.settings import load_settings
 from klamm.hadoop.load.loader import Loader
 from klamm.hadoop.load.report import Status, TopicReport
 from klammtest.brokers.served import KEPT, served
-from klammtest.hadoop.lake import coordinates
+from klammtest.hadoop.load_jobs import coordinates
 
 HOUR_S = 3600.0
 

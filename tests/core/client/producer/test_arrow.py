@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import UnknownTopicError
 from klamm.core.client.producer.arrow import read_rows
 from klamm.core.client.producer.producer import Producer
@@ -18,12 +18,9 @@ from klamm.core.client.producer.record_accumulator import BufferFullError, Produ
 from klamm.core.client.producer.table_future import StoredRange
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
-from klamm.core.interfaces.audit import AuditIdentity, Counted, Publish
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.clients.producing import producer_settings, stored
+from klammtest.clients.producing import CountingAudit, producer_settings, stored
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
@@ -145,55 +142,20 @@ def test_batches_that_the_broker_finds_too_large_are_split(
     assert mixed.metadata.ranges == (StoredRange(1, 0, 1),)
 
 
-class Auditor:
-    topic = "audited-events"
-    window_ms = 1000
-
-    def __init__(self) -> None:
-        self.counted: list[tuple[str, int, int, int]] = []
-
-    def audits(self, topic: str) -> bool:
-        return topic != self.topic
-
-    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
-        records = sum(count for _, count, _ in counted)
-        return (("batch", f"{records} {partition}".encode()),)
-
-    def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
-        return self
-
-    def begin(self, topic: str) -> bool:
-        return True
-
-    def end(self, topic: str) -> None:
-        return
-
-    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self.counted.append(("attempted", timestamp_ms, size, count))
-
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self.counted.append(("acknowledged", timestamp_ms, size, count))
-
-    def flush(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        return
-
-
 def test_audited_rows_are_counted_by_window_and_their_batches_marked(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    auditor = Auditor()
+    client.create_topics({CountingAudit.topic: NewTopic(1, 1)}, exists_ok=True)
+    auditor = CountingAudit(topic, window_ms=1000)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     rows = pa.table({"key": ["k", None, "k", "k"], "value": ["a", "bb", None, "d"], "timestamp": [-1, 5, 999, 1000]})
-    with Producer(producer_settings(broker)) as producer:
+    with Producer(producer_settings(broker, client_id="app")) as producer:
         assert producer.send_arrow(topic, rows, partition=0).result(60).records == 4
-    counts = {(-1, 2, 1), (0, 3, 2), (1000, 2, 1)}
+    counts = {(topic, -1, 2, 1), (topic, 0, 3, 2), (topic, 1000, 2, 1)}
     for kind in ("attempted", "acknowledged"):
         assert {tuple(rest) for what, *rest in auditor.counted if what == kind} == counts
     assert [record.headers for record in stored(client, topic)[0]] == [
-        (("batch", f"4 {topic}-0".encode()),),
+        (("application", b"app"), ("batch", f"4 {topic}-0".encode())),
         (),
         (),
         (),

@@ -21,12 +21,10 @@ from klamm.core.client.producer.producer import Producer
 from klamm.core.client.producer.record_accumulator import BufferFullError, ProducerClosedError
 from klamm.core.config.settings import Settings
 from klamm.core.errors import ConfigError, DeliveryError, SchemaError
-from klamm.core.interfaces.audit import AuditIdentity, Counted, Publish
 from klamm.core.records.codecs import CodecTable
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers, ProducerRecord, RecordMetadata
+from klamm.core.records.record import ProducerRecord, RecordMetadata
 from klammtest.broker import RunningBroker, running_broker
-from klammtest.clients.producing import producer_settings, stored
+from klammtest.clients.producing import CountingAudit, producer_settings, stored
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
@@ -284,63 +282,16 @@ def test_interceptors_see_every_record_and_may_not_stop_one(
     assert caplog.text.count("raised; records go on") == 1
 
 
-class Auditor:
-    """An audit that counts, and publishes one event when it is closed."""
-
-    topic = "audited-events"
-    window_ms = 600_000
-
-    def __init__(self, audited: str) -> None:
-        self._audited = audited
-        self.counted: list[tuple[str, str, int, int]] = []
-        self.identity: AuditIdentity | None = None
-        self.event: Future[None] | None = None
-
-    def audits(self, topic: str) -> bool:
-        return topic == self._audited
-
-    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
-        records = sum(count for _, count, _ in counted)
-        return (("application", identity.application.encode()), ("batch", f"{records} {partition}".encode()))
-
-    def producer(self, identity: AuditIdentity, publish: Publish) -> Auditor:
-        self.identity, self._publish = identity, publish
-        return self
-
-    def begin(self, topic: str) -> bool:
-        return True
-
-    def end(self, topic: str) -> None:
-        return
-
-    def attempted(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self.counted.append(("attempted", topic, timestamp_ms, size))
-        raise RuntimeError("on purpose")
-
-    def acknowledged(self, topic: str, timestamp_ms: int, size: int, count: int = 1) -> None:
-        self.counted.append(("acknowledged", topic, timestamp_ms, size))
-
-    def failed(self, topic: str, count: int = 1) -> None:
-        self.counted.append(("failed", topic, 0, count))
-
-    def flush(self) -> None:
-        raise NotImplementedError
-
-    def close(self) -> None:
-        self.event = self._publish(b"key", b"event")
-        self.event.result(60)
-
-
 def test_audited_records_are_counted_and_their_batches_marked(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.create_topics({Auditor.topic: NewTopic(1, 1), topic + "-not": NewTopic(1, 1)})
-    auditor = Auditor(topic)
+    client.create_topics({CountingAudit.topic: NewTopic(1, 1), topic + "-not": NewTopic(1, 1)})
+    auditor = CountingAudit(topic, raises=True)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     with Producer(producer_settings(broker, acks=1, client_id="app")) as producer:
         producer.send(topic, b"value", key=b"key", timestamp_ms=7, headers=[("own", b"1")], partition=0).result(60)
         producer.send(topic + "-not", b"value")
-    assert auditor.counted == [("attempted", topic, 0, 8), ("acknowledged", topic, 0, 8)]
+    assert auditor.counted == [("attempted", topic, 0, 8, 1), ("acknowledged", topic, 0, 8, 1)]
     assert (producer.metrics()["audit_errors"], producer.metrics()["acknowledged"]) == (1, 2)
     assert auditor.identity is not None
     assert (auditor.identity.tier, auditor.identity.application) == ("producer", "app")
@@ -351,15 +302,15 @@ def test_audited_records_are_counted_and_their_batches_marked(
         ("batch", f"1 {topic}-0".encode()),
     )
     assert stored(client, topic + "-not")[0][0].headers == ()
-    (event,) = stored(client, Auditor.topic)[0]
+    (event,) = stored(client, CountingAudit.topic)[0]
     assert (event.key, event.value, event.headers) == (b"key", b"event", ())
 
 
 def test_a_record_that_finds_no_room_is_not_attempted(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.create_topics({Auditor.topic: NewTopic(1, 1)}, exists_ok=True)
-    auditor = Auditor(topic)
+    client.create_topics({CountingAudit.topic: NewTopic(1, 1)}, exists_ok=True)
+    auditor = CountingAudit(topic, raises=True)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     with Producer(producer_settings(broker, buffer_memory=1000, max_block_ms=1_000)) as producer:
         producer.send(topic, b"x", timestamp_ms=7).result(60)
@@ -372,21 +323,21 @@ def test_a_record_that_finds_no_room_is_not_attempted(
             broker.resume()
     assert [what for what, *_ in auditor.counted].count("attempted") == 2
     assert [what for what, *_ in auditor.counted].count("acknowledged") == 2
-    assert ("failed", topic, 0, 1) not in auditor.counted
+    assert ("failed", topic, 0, 0, 1) not in auditor.counted
 
 
 def test_records_that_are_given_up_unsent_are_attempted_and_failed(
     broker: RunningBroker, client: ClusterClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client.create_topics({Auditor.topic: NewTopic(1, 1)}, exists_ok=True)
-    auditor = Auditor(topic)
+    client.create_topics({CountingAudit.topic: NewTopic(1, 1)}, exists_ok=True)
+    auditor = CountingAudit(topic, raises=True)
     monkeypatch.setattr(auditor, "begin", lambda _: False)
     monkeypatch.setattr(Settings, "make_audit", lambda _: auditor)
     with Producer(producer_settings(broker, delivery_timeout_ms=500, request_timeout_ms=400)) as producer:
         refused = producer.send(topic, b"value", timestamp_ms=7)
         with pytest.raises(DeliveryError):
             refused.result(60)
-    assert auditor.counted == [("attempted", topic, 0, 5), ("failed", topic, 0, 1)]
+    assert auditor.counted == [("attempted", topic, 0, 5, 1), ("failed", topic, 0, 0, 1)]
 
 
 def test_an_unknown_codec_is_one_clear_line(broker: RunningBroker) -> None:

@@ -41,7 +41,9 @@ from klamm.hadoop.publishing.interface import LakeError, Publisher
 from klamm.hadoop.publishing.local import LocalPublisher
 from klammtest.faulty import fault_hook
 from klammtest.hadoop.hdfs_client import new_publisher
-from klammtest.hadoop.lake import (
+from klammtest.hadoop.lakes import Unsure
+from klammtest.hadoop.lakes import klamm_lake as run
+from klammtest.hadoop.load_jobs import (
     DAY_MS,
     TOPIC,
     MemoryTopics,
@@ -53,8 +55,6 @@ from klammtest.hadoop.lake import (
     job,
     payload,
 )
-from klammtest.hadoop.lakes import Unsure
-from klammtest.hadoop.lakes import klamm_lake as run
 
 WEEK = 7 * 86_400.0
 HOUR = 3600.0

@@ -34,9 +34,9 @@ from klamm.hadoop.lake.verification.findings import Bounds, TopicProof
 from klamm.hadoop.lake.verification.verify import topics_of, verify_topic
 from klamm.hadoop.load.spark_writer import FileFormat
 from klamm.hadoop.publishing.interface import LakeUnavailableError
-from klammtest.hadoop.lake import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
 from klammtest.hadoop.lakes import SCHEMES, change_on_hdfs, files_below, put_on_hdfs
 from klammtest.hadoop.lakes import klamm_lake as run
+from klammtest.hadoop.load_jobs import DAY_MS, TOPIC, MemoryTopics, compactor, flight, job, payload
 
 BOUNDS = Bounds(0, 253_402_300_799_000_000)
 

@@ -19,7 +19,7 @@ from klamm.hadoop.load.job import LoadJob, _Planned
 from klamm.hadoop.load.planning.history import HistoryCheck
 from klammtest.brokers.served import KEPT, T0, served
 from klammtest.guarantees import guarantee
-from klammtest.hadoop.lake import TOPIC, MemoryTopics, coordinates, flight, job
+from klammtest.hadoop.load_jobs import TOPIC, MemoryTopics, coordinates, flight, job
 
 
 def ignore_history(patch: pytest.MonkeyPatch) -> None:

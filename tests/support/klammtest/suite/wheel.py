@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[4]
-ROOMS = ("core", "plugins", "schemas", "hadoop")
+FOLDERS = ("core", "plugins", "schemas", "hadoop")
+"""The top-level folders of the package."""
 
 
 def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
@@ -17,7 +18,7 @@ def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
     stale modules from it the next time. `compiler` replaces the C compiler."""
     environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
     copy = folder / "tree"
-    for name in (*ROOMS, "src"):
+    for name in (*FOLDERS, "src"):
         ignore = shutil.ignore_patterns("__pycache__", "*.egg-info", "*.so")
         shutil.copytree(ROOT / name, copy / name, symlinks=True, ignore=ignore)
     for name in ("pyproject.toml", "setup.py", "README.md"):
