@@ -14,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
 
+from klamm.core.errors import KlammError
+
 from .mutations import MUTATIONS
 from .schedule import STEPS, Schedule, plan_of, run_schedule
 from .scripts import SCRIPTS
@@ -70,12 +72,13 @@ def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
 
 
 def schedules_until_caught(name: str, most: int, first: int = 0) -> int | None:
-    """How many random schedules until the mutation is caught; None when it is not."""
+    """How many random schedules until the mutation is caught; None when it is not. An error that the code raises
+    where it raises none without the mutation counts, too."""
     with MUTATIONS[name].planted():
         for seed in range(first, first + most):
             try:
                 run_schedule(seed)
-            except ViolationError:
+            except (ViolationError, KlammError):
                 return seed - first + 1
     return None
 
@@ -146,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make sim", description="Schedules of the replication protocol.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SCHEDULES} schedules, mutations up to less")
     parser.add_argument("--schedules", type=int, help="how many, from --seed on")
-    parser.add_argument("--seed", type=int, default=0, help="the first seed; alone, only this one, with its faults")
+    parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--only", choices=["schedules", "mutations"], help="one half")
     parser.add_argument("--processes", type=int, default=2)
     asked = parser.parse_args(arguments)

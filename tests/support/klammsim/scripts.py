@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from klamm.core.cluster import paths
+from klamm.core.cluster.incarnations import evict_operations
 from klamm.core.interfaces.coordination import Delete, Operation, Set
 
 from .broker import SimBroker
@@ -184,6 +185,35 @@ def lost_answer_forgotten() -> None:
     stage.finish()
 
 
+def deposed_leader_commits() -> None:
+    """A proposal is refused after its leader was evicted and has learned of its successor."""
+    stage = Stage(max_lag=60)
+    world = stage.world
+    stage.without_broker_2()
+    world.write_fate = lambda broker, operations: (
+        "slow" if broker == 0 and any(operation.path == STATE_PATH for operation in operations) else "answered"
+    )
+    world.cuts.clear()
+    partition = stage.brokers[0].partition
+    assert partition is not None
+    deposed = partition.leader
+    assert deposed is not None
+    stage.until(lambda: 2 in deposed.maximal_isr)
+    stage.cut(0, 2)
+    stage.produce(0, 1)
+    stage.until_end(1, 2)
+    world.run(10)
+    assert len(world.committed) == 1
+    stage.cut(0, 1)
+    stage.cut(1, 2)
+    assert stage.brokers[0].own is not None
+    world.tree.apply(evict_operations(stage.brokers[0].own), 0)
+    stage.until(lambda: partition.leader is not deposed)
+    world.run(80)
+    world.write_fate = None
+    stage.finish()
+
+
 def unversioned_state() -> None:
     """As before, but the leader has written the ISR again meanwhile, and trusts that the first write is refused."""
     stage = Stage(max_lag=60)
@@ -306,6 +336,7 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         joins_before_epoch_start,
         stored_isr,
         lost_answer_forgotten,
+        deposed_leader_commits,
         unversioned_state,
         fetch_epoch_unchecked,
         late_diverging_answer,

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .broker import SimBroker
 
 T = TypeVar("T")
+SLOW: Final = 60.0
+"""Until a slow write is carried out."""
 _YEAR_2026_MS: Final = 1_767_225_600_000
 
 
@@ -87,7 +89,8 @@ class World:
         self.hold: Callable[[str, int, int], bool] | None = None
         """Whether to take a message out of the network."""
         self.write_fate: Callable[[int, Sequence[Operation]], str | None] | None = None
-        """What becomes of a broker's write: answered, lost, applied (and not answered), late, held; None: by chance."""
+        """What becomes of a broker's write: answered, slow (and answered), lost, applied (and not answered), late or
+        held (and not answered); None: by chance."""
         self.held_writes: list[Callable[[], None]] = []
         self.state: PartitionState | None = None
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -200,6 +203,12 @@ class World:
 
         def execute(request: Request) -> None:
             fate = self._fate(broker, request)
+            if fate == "slow":
+                self.at(SLOW, partial(carry_out_as, request, "answered"))
+            else:
+                carry_out_as(request, fate)
+
+        def carry_out_as(request: Request, fate: str) -> None:
             answer, error = attempt(request) if fate in ("answered", "applied") else (None, None)
             if fate == "late" and not broker.cut_off:
                 self.at(self.random.random() * 40, partial(attempt_late, request))

@@ -1,0 +1,280 @@
+"""Fetch sessions (KIP-227): both ends remember the partitions, and only what changed travels.
+
+The fetching end is `FetchSessionHandler`, one per link to a broker; the serving end is `FetchSessionCache`, one per
+broker. A request is *full*, with every partition, or *incremental*, with those that were added, changed or forgotten
+since the last. Each request of a session has the next epoch, so that a lost or repeated one is noticed: the fetching
+end then sends a full request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from kio.schema.errors import ErrorCode
+
+from .replica_fetch import FetchedPartition
+
+K = TypeVar("K", bound=Hashable)
+"""Names a partition: topic id and number."""
+P = TypeVar("P")
+"""What is asked of a partition, such as offset and leader epoch."""
+
+NO_SESSION: Final = 0
+INITIAL_EPOCH: Final = 0
+"""Of a full request that asks for a session."""
+FINAL_EPOCH: Final = -1
+"""Of a full request that asks for none."""
+_MAX_EPOCH: Final = 2**31 - 1
+
+
+def next_epoch(epoch: int) -> int:
+    """Epochs of incremental requests begin at 1, and start again there."""
+    if epoch == FINAL_EPOCH:
+        return FINAL_EPOCH
+    return 1 if epoch == _MAX_EPOCH else epoch + 1
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSessionRequest(Generic[K, P]):
+    """The session's part of a Fetch request. `session_id` of a full request names a session to be closed."""
+
+    session_id: int
+    epoch: int
+    partitions: Mapping[K, P]
+    forgotten: tuple[K, ...] = ()
+
+    @property
+    def is_full(self) -> bool:
+        return self.epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
+class FetchSessionHandler(Generic[K, P]):
+    """The fetching end. A request costs what has changed since the last, not the number of partitions."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[K, P] = {}
+        self._changed: dict[K, None] = {}
+        self._in_session: set[K] = set()
+        self._forgotten: dict[K, None] = {}
+        self._session_id = NO_SESSION
+        self._epoch = INITIAL_EPOCH
+
+    def __len__(self) -> int:
+        return len(self._wanted)
+
+    def want(self, partition: K, parameters: P) -> None:
+        """To be fetched from now on, with these parameters."""
+        if partition not in self._wanted or self._wanted[partition] != parameters:
+            self._wanted[partition] = parameters
+            self._changed[partition] = None
+            self._forgotten.pop(partition, None)
+
+    def forget(self, partition: K) -> None:
+        """Not to be fetched any more."""
+        if self._wanted.pop(partition, None) is not None:
+            self._changed.pop(partition, None)
+            if partition in self._in_session:
+                self._forgotten[partition] = None
+
+    def next_request(self) -> FetchSessionRequest[K, P]:
+        """The next one; its outcome is told to `on_response` or `on_failure` before another is made."""
+        partitions = self._wanted if self._is_full else {key: self._wanted[key] for key in self._changed}
+        forgotten = () if self._is_full else tuple(self._forgotten)
+        request = FetchSessionRequest(self._session_id, self._epoch, dict(partitions), forgotten)
+        if self._is_full:
+            self._in_session = set(self._wanted)
+        else:
+            self._in_session.difference_update(self._forgotten)
+            self._in_session.update(self._changed)
+        self._changed.clear()
+        self._forgotten.clear()
+        return request
+
+    @property
+    def _is_full(self) -> bool:
+        return self._epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+    def on_response(self, error: ErrorCode, session_id: int) -> None:
+        """`error` and `session_id` of the response as a whole; 0 means that the broker keeps no session."""
+        if error is ErrorCode.fetch_session_id_not_found:
+            self._start_again(NO_SESSION)
+        elif error is not ErrorCode.none:
+            self._start_again(self._session_id)
+        elif session_id == NO_SESSION:
+            self._start_again(NO_SESSION)
+        elif self._is_full:
+            self._session_id, self._epoch = session_id, next_epoch(INITIAL_EPOCH)
+        else:
+            self._epoch = next_epoch(self._epoch)
+
+    def on_failure(self) -> None:
+        """No response came: the next request is full, and closes the session if there still is one."""
+        self._start_again(self._session_id)
+
+    def _start_again(self, session_to_close: int) -> None:
+        self._session_id, self._epoch = session_to_close, INITIAL_EPOCH
+
+
+@dataclass(slots=True)
+class _CachedPartition(Generic[P]):
+    """What was asked last, and the bounds that were answered last."""
+
+    parameters: P
+    high_watermark: int = -1
+    log_start_offset: int = -1
+
+    def must_respond(self, answer: FetchedPartition) -> bool:
+        """Whether the answer says anything new; it is remembered. After an error everything is new."""
+        new = (
+            bool(answer.records)
+            or answer.error is not ErrorCode.none
+            or answer.diverging_epoch is not None
+            or (answer.high_watermark, answer.log_start_offset) != (self.high_watermark, self.log_start_offset)
+        )
+        failed = answer.error is not ErrorCode.none
+        self.high_watermark = -1 if failed else answer.high_watermark
+        self.log_start_offset = answer.log_start_offset
+        return new
+
+
+@dataclass(slots=True)
+class _Session(Generic[K, P]):
+    id: int
+    from_follower: bool
+    created_ms: float
+    used_ms: float
+    epoch: int
+    partitions: dict[K, _CachedPartition[P]] = field(default_factory=dict)
+
+
+class FetchContext(Generic[K, P]):
+    """One Fetch request: which partitions it asks for, and which answers go into the response."""
+
+    def __init__(
+        self,
+        error: ErrorCode,
+        partitions: Mapping[K, P],
+        session: _Session[K, P] | None,
+        request: FetchSessionRequest[K, P],
+    ) -> None:
+        """Made by `FetchSessionCache.context`."""
+        self.error = error
+        """Of the request as a whole; then it asks for nothing."""
+        self._partitions = partitions
+        self._session = session
+        self._request = request
+
+    def __iter__(self) -> Iterator[tuple[K, P]]:
+        """Every partition that is asked for, those first that were answered longest ago."""
+        if self._session is None or self._request.is_full:
+            yield from self._partitions.items()
+        else:
+            for partition, cached in self._session.partitions.items():
+                yield partition, cached.parameters
+
+    def response(self, answers: Mapping[K, FetchedPartition]) -> tuple[ErrorCode, int, dict[K, FetchedPartition]]:
+        """Error, session id and the answers to send. To a full request all are sent, to an incremental one what is
+        new."""
+        session = self._session
+        if self.error is not ErrorCode.none or session is None:
+            return self.error, NO_SESSION, dict(answers)
+        if session.epoch != next_epoch(self._request.epoch):
+            return ErrorCode.invalid_fetch_session_epoch, NO_SESSION, {}
+        sent = {}
+        for partition, answer in answers.items():
+            cached = session.partitions.get(partition)
+            if cached is None:
+                continue
+            new = cached.must_respond(answer)
+            if new or self._request.is_full:
+                sent[partition] = answer
+                if not self._request.is_full:
+                    session.partitions[partition] = session.partitions.pop(partition)
+        return ErrorCode.none, session.id, sent
+
+
+class FetchSessionCache(Generic[K, P]):
+    """The serving end: at most `max_sessions` (`max.incremental.fetch.session.cache.slots`).
+
+    Where there is no room, a new session takes the place of one that was not used for `eviction_ms`; else a follower's
+    takes that of a consumer's; else it takes that of one with no more partitions that is older than `eviction_ms`.
+    Without any, the request is served without a session. `new_id` gives random positive numbers.
+    """
+
+    def __init__(self, max_sessions: int, eviction_ms: float, new_id: Callable[[], int]) -> None:
+        self._max_sessions = max_sessions
+        self._eviction_ms = eviction_ms
+        self._new_id = new_id
+        self._sessions: dict[int, _Session[K, P]] = {}
+        """The least recently used first."""
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def context(self, request: FetchSessionRequest[K, P], *, from_follower: bool, now_ms: float) -> FetchContext[K, P]:
+        """Finds, makes, changes or ends the request's session."""
+        if request.is_full:
+            self._sessions.pop(request.session_id, None)
+            session = None
+            if (
+                request.epoch == INITIAL_EPOCH
+                and request.partitions
+                and self._make_room(request, from_follower, now_ms)
+            ):
+                session = self._open(request, from_follower, now_ms)
+            return FetchContext(ErrorCode.none, request.partitions, session, request)
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            return FetchContext(ErrorCode.fetch_session_id_not_found, {}, None, request)
+        if session.epoch != request.epoch:
+            return FetchContext(ErrorCode.invalid_fetch_session_epoch, {}, None, request)
+        self._change(session, request)
+        if not session.partitions:
+            del self._sessions[session.id]
+            return FetchContext(ErrorCode.none, {}, None, request)
+        session.epoch = next_epoch(session.epoch)
+        session.used_ms = now_ms
+        self._sessions[session.id] = self._sessions.pop(session.id)
+        return FetchContext(ErrorCode.none, {}, session, request)
+
+    def _open(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> _Session[K, P]:
+        session_id = self._new_id()
+        while session_id in self._sessions or session_id == NO_SESSION:
+            session_id = self._new_id()
+        session: _Session[K, P] = _Session(session_id, from_follower, now_ms, now_ms, next_epoch(INITIAL_EPOCH))
+        self._change(session, request)
+        self._sessions[session_id] = session
+        return session
+
+    def _change(self, session: _Session[K, P], request: FetchSessionRequest[K, P]) -> None:
+        for partition, parameters in request.partitions.items():
+            cached = session.partitions.get(partition)
+            if cached is None:
+                session.partitions[partition] = _CachedPartition(parameters)
+            else:
+                cached.parameters = parameters
+        for partition in request.forgotten:
+            session.partitions.pop(partition, None)
+
+    def _make_room(self, request: FetchSessionRequest[K, P], from_follower: bool, now_ms: float) -> bool:
+        if len(self._sessions) < self._max_sessions:
+            return True
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.used_ms > self._eviction_ms:
+            del self._sessions[oldest.id]
+            return True
+        evictable = [
+            session
+            for session in self._sessions.values()
+            if (from_follower and not session.from_follower) or now_ms - session.created_ms > self._eviction_ms
+        ]
+        worth = (from_follower, len(request.partitions))
+        least = min(evictable, key=lambda session: (session.from_follower, len(session.partitions)), default=None)
+        if least is None or worth < (least.from_follower, len(least.partitions)):
+            return False
+        del self._sessions[least.id]
+        return True
