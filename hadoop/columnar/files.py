@@ -159,7 +159,7 @@ def _check_order(path: Path, before: tuple[int, int], partitions: np.ndarray[Any
     same = partitions[1:] == partitions[:-1]
     ordered = np.where(same, offsets[1:] > offsets[:-1], partitions[1:] > partitions[:-1])
     if not (ahead and ordered.all()):
-        raise KlammError(f"{path.name} holds rows that are there twice or not in order")
+        raise KlammError(f"{path.name} holds rows that are duplicates or not in order")
 
 
 def _windows(

@@ -37,7 +37,7 @@ _UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 _RENAMED = {
     "fail.on.data.loss": "auto.offset.reset says what becomes of deleted offsets (fail, earliest or latest)",
     "max.offsets.per.load": "max.records is the limit, of a topic in one run",
-    "starting.offsets": "auto.offset.reset: earliest begins at what is left",
+    "starting.offsets": "auto.offset.reset: earliest begins at the first record left",
 }
 PARTITIONINGS = (("dt",), ("dt", "hr"))
 LOCAL_SCHEMES: Final = ("", "file")
@@ -223,16 +223,16 @@ class LakeConfig(Section):
     timestamp_max: Instant = key(
         datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC), "Records with a later timestamp go to dt=__invalid__."
     )
-    max_records: Long | None = key(None, "A run takes at most so many records (by offsets) of each topic.", ge=1)
-    max_bytes: Size | None = key(None, "A run takes about so many bytes at most of each topic's log.", ge=1)
+    max_records: Long | None = key(None, "The most records (by offsets) of each topic in a run.", ge=1)
+    max_bytes: Size | None = key(None, "The most bytes of each topic's log in a run, approximately.", ge=1)
     max_duration_ms: Long | None = key(
         None, "A run begins no further load after this time, and cuts loads so that they fit into it.", ge=1
     )
-    max_offsets_per_task: Long = key(500_000, "At most so many offsets in one Spark task.", ge=1)
+    max_offsets_per_task: Long = key(500_000, "The most offsets in one Spark task.", ge=1)
     auto_offset_reset: Literal["fail", "earliest", "latest"] = key(
         "fail",
-        "What a load does where the offset that it is to begin at is deleted: refuse, go on at what is left, or at the "
-        "end. With latest a topic's first load begins at the end, too. What it leaves out is recorded as a gap.",
+        "What a load does if the offset to begin at was deleted: refuse, continue at the first record left, or at the "
+        "end. With latest a topic's first load begins at the end, too. Skipped offsets are recorded as a gap.",
     )
     max_bad_share: float = key(
         1.0, "With on.bad.record: quarantine, a load with a larger share of records to set aside fails.", ge=0, le=1

@@ -331,11 +331,11 @@ class LoadJob:
             if loaded is not None:
                 raise DataLossError(
                     f"{partition}: loaded up to offset {begin}, the log begins at {log.earliest}: retention deleted "
-                    "what lies between; auto.offset.reset: earliest goes on without it"
+                    "the records between; auto.offset.reset: earliest continues without them"
                 )
             raise DataLossError(
-                f"{partition}: the log begins at offset {log.earliest}: what was below it is deleted and was never "
-                "loaded; auto.offset.reset: earliest begins at what is left"
+                f"{partition}: the log begins at offset {log.earliest}: the records below it were deleted and never "
+                "loaded; auto.offset.reset: earliest begins at the first record left"
             )
         at_end = reset == "latest" and (deleted or first)
         start = log.latest if at_end else max(begin, log.earliest)
@@ -378,7 +378,7 @@ class LoadJob:
             if below[number] + aside < r.size:
                 raise DataLossError(
                     f"{r.partition}: the load has {below[number] + aside} of the offsets {r.start} to {r.end}, which "
-                    "retention deleted while it read them; nothing is published; the next run goes on at what is left"
+                    "retention deleted while it read them; nothing is published; the next run continues with the rest"
                 )
 
     def _write(self, topic: str, path: str, ranges: list[OffsetRange]) -> Counts:

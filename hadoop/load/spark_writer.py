@@ -172,7 +172,7 @@ def by_range(
         for row in rows:
             if not r.start <= row["first"] <= row["last"] < r.end or row.get("offsets", row["count"]) != row["count"]:
                 raise LakeError(
-                    f"{path} holds rows of {r.partition} that are twice there or not of [{r.start}, {r.end})"
+                    f"{path} holds rows of {r.partition} that are duplicates or outside [{r.start}, {r.end})"
                 )
         windows = sorted((row["window"], row["count"], row["bytes"]) for row in rows)
         counts.append(RangeCount(r.partition, r.start, r.end, tuple(WindowCount(*w) for w in windows)))

@@ -62,7 +62,7 @@ class Staging:
             self._publisher.remove(self._layout.heartbeat(self._job_id))
         except LakeError as error:
             # The load is published, or an earlier error says why not: this error must hide neither.
-            _log.warning("%s: what is left of job %s is for a later sweep: %s", self._layout.topic, self._job_id, error)
+            _log.warning("%s: a later sweep removes the rest of job %s: %s", self._layout.topic, self._job_id, error)
 
     def publish(self, number: int) -> None:
         """Publish as load `number`. `LoadConflictError` when another job has that number."""

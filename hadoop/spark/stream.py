@@ -270,9 +270,9 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         marks = {tp: mark for tp, mark in read.batches.items() if tp in there.offsets}
         changed = changes(self._history, there.offsets, marks)
         for tp, change in sorted(changed.items()):
-            goes_on = f"goes on at offset {read.offsets[tp]}, and what was written below it is not read"
+            goes_on = f"continues at offset {read.offsets[tp]}, and records written below it are not read"
             if change.common_end is not None:
-                goes_on = f"goes on at offset {change.common_end}"
+                goes_on = f"continues at offset {change.common_end}"
             self._lost(
                 f"{tp}: read up to offset {read.offsets[tp]}, but the log was cut below it and written again "
                 f"({change.why}), as when a broker is restored from an older backup; failOnDataLoss=false {goes_on}"
@@ -295,10 +295,10 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 start = common_end
             if tp not in known and start > 0:
                 self._lost(
-                    f"{tp} is new, and its offsets 0 to {start} are gone; failOnDataLoss=false reads what is left"
+                    f"{tp} is new, and its offsets 0 to {start} were deleted; failOnDataLoss=false reads the rest"
                 )
             if start > stop:
-                self._lost(f"{tp}: the offsets {stop} to {start} are gone; failOnDataLoss=false goes on from {stop}")
+                self._lost(f"{tp}: the offsets {stop} to {start} were deleted; failOnDataLoss=false reads from {stop}")
             ranges.append(OffsetRange(tp, min(start, stop), stop, end.topic_ids.get(tp.topic)))
         return ranges
 

@@ -229,7 +229,7 @@ class Follower:
             end = self._logs.epoch_end(partition, followed.counted)
             if 0 <= end < followed.position:
                 log.error(
-                    "broker audit: %s was cut at offset %d, and had been counted to %d; going on there",
+                    "broker audit: %s was cut at offset %d, and had been counted to %d; continuing there",
                     partition, end, followed.position,
                 )  # fmt: skip
                 followed.position = self._uncommitted[partition] = end
@@ -244,7 +244,7 @@ class Follower:
         position (it was truncated, or restored): the ranges overlap, and the comparison reports it."""
         start = read.log_start_offset
         self.behind = True
-        log.warning("broker audit: %s: offset %d is gone, going on at %d", partition, followed.position, start)
+        log.warning("broker audit: %s: offset %d was deleted, continuing at %d", partition, followed.position, start)
         if start > followed.position:
             self._ranges.uncountable(partition, start)
             followed.position = self._uncommitted[partition] = start

@@ -118,7 +118,7 @@ def _still_open(audit: TopicAudit, gate: Gate) -> str | None:
     opened = gate.open_windows(audit)
     if opened:
         who = ", ".join(audit.live_producers)
-        return f"window {iso(opened[0])} may still get records: a producer counted in it lately (going on: {who})"
+        return f"window {iso(opened[0])} may still get records: a producer counted in it recently (alive: {who})"
     limit = audit.horizon.limit_ms
     if limit >= gate.until_ms:
         return None
@@ -147,7 +147,7 @@ def wait_complete(
         except (ConfigError, UnknownTopicError):
             raise
         except KlammError as error:
-            closed = f"the audit cannot be asked: {error}"
+            closed = f"the audit cannot be queried: {error}"
         now = clock_s()
         if now >= deadline:
             raise NotCompleteError(

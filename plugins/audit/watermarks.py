@@ -73,7 +73,7 @@ class WatermarkWatch:
                         self._follow(client)
                 except Exception as error:  # the metrics lack a number; the broker continues
                     self.problem = repr(error)
-                    log.exception("audit watermarks: begun again in %d ms", self._config.watermark_interval_ms)
+                    log.exception("audit watermarks: restarting in %d ms", self._config.watermark_interval_ms)
             self._found = {}
             self._stopping.wait(self._config.watermark_interval_ms / 1000)
 

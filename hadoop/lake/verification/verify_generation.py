@@ -158,7 +158,7 @@ class GenerationCheck:
             missing = f"load {first} is" if first == last else f"the loads {first} to {last} are"
             self._find("numbers", f"{missing} missing in it; it holds loads up to {generation.last}")
         if len(set(numbers)) < len(numbers) or numbers != sorted(numbers):
-            self._find("numbers", f"its loads are {', '.join(map(str, numbers))}: one is there twice, or out of order")
+            self._find("numbers", f"its loads are {', '.join(map(str, numbers))}: one is a duplicate, or out of order")
         for merged in generation.loads:
             load = self._loads.get(merged.load)
             if load is None:

@@ -123,7 +123,7 @@ def test_a_window_in_which_a_live_producer_counted_lately_is_open() -> None:
     events[0] = event("producer", "p", 0, 1, {0: 10, 1: 10, 2: 10}, final=False, time_ms=now_ms)
     found = audit(events, now_ms)
     assert obstacle(found, Gate("flights", 3 * WINDOW_MS)) == (
-        "window 1970-01-01T00:00Z may still get records: a producer counted in it lately (going on: p)"
+        "window 1970-01-01T00:00Z may still get records: a producer counted in it recently (alive: p)"
     )
 
 

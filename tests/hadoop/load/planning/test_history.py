@@ -151,7 +151,7 @@ def test_all_that_is_new_may_be_lost(spark: SparkSession, tmp_path: Path) -> Non
         at.load()
         at.produce(range(10, 30))
         at.client.delete_records({T0: 30})
-        with pytest.raises(DataLossError, match="retention deleted what lies between"):
+        with pytest.raises(DataLossError, match="retention deleted the records between"):
             at.load()
         assert " rows=0 files=0 bytes=0 offsets=0:10-30 lost=0:10-30 " in at.load(**{"auto.offset.reset": "earliest"})
         at.produce(range(30, 40))
