@@ -19,6 +19,7 @@ __all__ = [
     "ProtocolError",
     "SchemaError",
     "StorageError",
+    "describe_error",
 ]
 
 
@@ -79,3 +80,12 @@ class BrokerError(KlammError):
         super().__init__(f"{code.name.upper()}: {message}" if message else code.name.upper())
         self.code = code
         self.words = message
+
+
+def describe_error(error: BaseException) -> str:
+    """Returns one line about an unexpected error, for a log: its kind, its message and where it was raised."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"

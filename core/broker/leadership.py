@@ -17,11 +17,10 @@ from uuid import UUID
 from ..cluster.cluster import Cluster
 from ..cluster.image import EMPTY_IMAGE, ClusterImage, PartitionImage
 from ..config.sections.topic import TopicConfig
-from ..errors import ConfigError, CoordinationError, KlammError, StorageError
+from ..errors import ConfigError, CoordinationError, KlammError, StorageError, describe_error
 from ..log.manager import LogManager
 from ..log.partition_log import PartitionLog
 from ..records.partition import TopicPartition
-from .network.connection import describe
 from .partitions import LedPartition, Partitions
 from .workers import Workers
 
@@ -75,7 +74,7 @@ class Leadership:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:
-            log.error("the cluster's image could not be applied: %s", describe(error))
+            log.error("the cluster's image could not be applied: %s", describe_error(error))
 
     @property
     def complete(self) -> bool:

@@ -18,9 +18,8 @@ from collections.abc import Awaitable, Callable
 from time import monotonic_ns
 from typing import Final
 
-from ..errors import KlammError
+from ..errors import KlammError, describe_error
 from ..interfaces.coordination import SessionEvent
-from .network.connection import describe
 
 log = logging.getLogger(__name__)
 
@@ -143,5 +142,5 @@ class Lease:
         except KlammError as error:
             log.info("the registration is not confirmed yet: %s", error)
         except Exception as error:  # it must go on asking, or nothing is ever acknowledged again
-            log.error("the registration is not confirmed: unexpected %s", describe(error))
+            log.error("the registration is not confirmed: unexpected %s", describe_error(error))
         return None

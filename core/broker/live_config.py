@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from ..config.dynamic import check_dynamic, differing, overlaid, taken_up
 from ..config.section import values
 from ..config.sections.broker import BrokerConfig
-from ..errors import ConfigError
-from .network.connection import describe
+from ..errors import ConfigError, describe_error
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ class LiveConfig:
                 try:
                     await apply(new)
                 except Exception as error:  # the others must still be told
-                    log.error("a changed configuration could not be applied everywhere: %s", describe(error))
+                    log.error("a changed configuration could not be applied everywhere: %s", describe_error(error))
         shown = values(new)
         return {name: shown[name] for name in changed}
 

@@ -9,8 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ..errors import KlammError
-from .network.connection import describe
+from ..errors import KlammError, describe_error
 
 log = logging.getLogger(__name__)
 
@@ -38,4 +37,4 @@ async def _repeat(interval_s: float, what: str, run: Callable[[], Awaitable[obje
         except KlammError as error:
             log.warning("%s: %s", what, error)
         except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
-            log.error("%s: unexpected %s", what, describe(error))
+            log.error("%s: unexpected %s", what, describe_error(error))

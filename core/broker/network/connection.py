@@ -36,7 +36,7 @@ from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Any, Final
 
-from ...errors import ProtocolError
+from ...errors import ProtocolError, describe_error
 from ...protocol.frames import FrameLengthError, FrameSplitter
 from ...protocol.messages import Buffer
 from ...state_table import StateTable
@@ -366,7 +366,7 @@ class Connection(TransportHandler):
         if isinstance(error, ProtocolError):
             log.warning("closed %s: %s", where, error, extra=self._fields())
         else:
-            log.error("closed %s: unexpected %s", where, describe(error), extra=self._fields())
+            log.error("closed %s: unexpected %s", where, describe_error(error), extra=self._fields())
         self._connections.metrics.connections_closed["bad request"] += 1
         self._reader.requests.clear()
         self._unreadable = None
@@ -383,12 +383,3 @@ class Connection(TransportHandler):
         """Of a line in the log that is read by programs."""
         context = self.context
         return {"event": "connection closed", "connection": context.connection_id, "client": context.peer}
-
-
-def describe(error: BaseException) -> str:
-    """An unexpected error in one line: its kind, its message and where it was raised."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
