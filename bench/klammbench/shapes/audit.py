@@ -1,8 +1,8 @@
 """What the audit costs: the same records produced and consumed on a broker without it and on one with it, in turns.
 
 With it the clients audit too: a producer marks its batches and counts, the broker opens each batch and counts, a group
-tells what it was handed before each commit. 100 B values, no key, batches of 64 KB, 12 partitions, acks=1; a foreign
-producer (confluent-kafka) costs the broker tier alone. Broker CPU counts until the broker tier has counted all.
+publishes its counts before each commit. 100 B values, no key, batches of 64 KB, 12 partitions, acks=1; a foreign
+producer (confluent-kafka) costs only the broker tier. Broker CPU counts until the broker tier has counted everything.
 """
 
 from __future__ import annotations

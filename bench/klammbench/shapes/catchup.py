@@ -1,8 +1,8 @@
 """(e) A reader that catches up, from disk or from the page cache, beside a live producer.
 
 The backlog is one partition of 64 KB batches; one connection reads it with fetches of 1 MB. The producer sends a batch
-of 16 KB 400 times a second to another topic (open loop, acks=1). Cold: the system's files are put out of the page cache
-before, and the kernel's count of what the broker read from disk must say that they were; warm: they were just read.
+of 16 KB 400 times a second to another topic (open loop, acks=1). Cold: the system's files are dropped from the page
+cache before, which the kernel's count of the broker's disk reads must confirm; warm: they were just read.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Klamm's own client beside confluent-kafka, kafka-python and aiokafka: 100 B, no key, acks=1, uncompressed.
 
-12 partitions, batches of 64 KB. Each client is a process of its own; consumers read what the raw driver wrote. A
-producer's rate counts until the last record is acknowledged; how long its calls hold the program's thread is in the
-last table, for each record.
+12 partitions, batches of 64 KB. Each client is a separate process; consumers read records of the raw driver. A
+producer's rate counts until the last record is acknowledged; the last table has the time per record that its calls take
+of the program's thread.
 """
 
 from __future__ import annotations

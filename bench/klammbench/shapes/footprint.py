@@ -1,10 +1,9 @@
-"""(f) What a system needs: memory, time to the first record, bytes on disk. Everything that it needs is counted.
-
-A system that has a topic already is started (Klamm's broker and its ZooKeeper at once); from then on it is asked until
-one record was produced and consumed. Then confluent-kafka produces and consumes records of 100 B (batches of 64 KB, no
-codec), and the memory (PSS, so that shared pages count once), the growth of the data on disk and the broker's CPU time
-for that are taken: a GB is 10^9 bytes of values, produced once and consumed once. (b) has the CPU time of producing or
-consuming alone, cell by cell.
+"""(f) The memory, time to the first record and bytes on disk of a system. All its processes are counted. A system that
+has a topic already is started (Klamm's broker and its ZooKeeper together); then it is polled until one record was
+produced and consumed. Then confluent-kafka produces and consumes records of 100 B (batches of 64 KB, no codec), and the
+memory (PSS, so that shared pages count once), the growth of the data on disk and the broker's CPU time for that are
+taken: a GB is 10^9 bytes of values, produced once and consumed once. (b) has the CPU time of producing or consuming
+alone, cell by cell.
 """
 
 from __future__ import annotations

@@ -75,11 +75,11 @@ class Growth:
     500 batches a second (open loop, acks=1), to one partition that holds 1 MB, 1 GB or 20 GB already (20 GB on Klamm
     only), and to 1, 100 or 2,000 partitions in turn that hold a batch each. A system's logs are all filled, and written
     to the disk, before the first of its cells is measured. Each cell is measured beside a new log of 1 MB on the same
-    broker, in turns of 0.8 s: small, cell, cell, small (2,000 partitions: twice as many of 1 s, so that each has its
-    turn), so that what the machine does meanwhile falls on both. `growth` is the cell's cost divided by that of the
-    small log of its own turns; in the cell of 1 MB it is a small log's beside another's, and how far Kafka's lies from
-    1 there is the allowance. CPU time is the scheduler's, in nanoseconds, of all of the system's processes, user and
-    kernel; the kernel's part is sampled.
+    broker, in turns of 0.8 s: small, cell, cell, small (2,000 partitions: twice as many of 1 s, so that each partition
+    is written to), so that other load on the machine affects both. `growth` is the cell's cost divided by that of the
+    small log of its own turns; in the cell of 1 MB it compares one small log with another, and the distance of Kafka's
+    value from 1 there is the allowance. CPU time is the scheduler's, in nanoseconds, of all of the system's processes,
+    user and kernel; the kernel's part is sampled.
     """
 
     NAME = "g"

@@ -40,11 +40,12 @@ class Latency:
     """(d) Latency of an acknowledgement at one absolute rate for all: half the lowest peak found before the rounds.
 
     Open loop: requests are due at fixed times, and a request's latency counts from when it was due, so that a stall
-    is seen by all that it held up (no coordinated omission). acks=1, 12 partitions, 8 connections. A peak is a closed
-    loop's with one request in flight on each connection, the middle one of three looks. The driver runs with real-time
-    priority where it may (as root), since on two cores it would otherwise wait for the broker's threads, and the more
-    threads the longer; its own delay is in the last table, and part of the latencies. Each measurement has 4 s after
-    1 s that does not count, so that some dozens of requests lie above p99.9 (of batches, about ten).
+    counts for all requests that it delayed (no coordinated omission). acks=1, 12 partitions, 8 connections. A peak is
+    that of a closed loop with one request in flight on each connection, the median of three measurements. The driver
+    runs with real-time priority where permitted (as root), because on two cores it would otherwise wait for the
+    broker's threads, longer with more threads; its own delay is in the last table, and part of the latencies. Each
+    measurement has 4 s after 1 s that does not count, so that some dozens of requests lie above p99.9 (about ten
+    batches).
     """
 
     NAME = "d"

@@ -1,10 +1,11 @@
 """(a) The Kafka paper's own experiment (section 5): 200-byte messages, one producer, one consumer.
 
-As there nobody waits for acknowledgements (acks=0, persistent messages without publisher confirms, asynchronous sends),
-and nobody flushes to disk before going on. A producer's clock stops when the *broker* has all messages. Kafka's
-and Klamm's batches have 1 or 50 messages (`batch.num.messages`), with the same client program (confluent-kafka);
-RabbitMQ's and ActiveMQ's messages go one by one, in the second cell 50 to a system call; a frame of RabbitMQ's streams
-has 1 or 50. The consumer prefetches about 200 KB, or 1,000 messages, with automatic acknowledgement.
+As in the paper, producers do not wait for acknowledgements (acks=0, persistent messages without publisher confirms,
+asynchronous sends), and brokers do not flush to disk before they continue. A producer's clock stops when the *broker*
+has all messages. Kafka's and Klamm's batches have 1 or 50 messages (`batch.num.messages`), with the same client program
+(confluent-kafka); RabbitMQ's and ActiveMQ's messages are sent one by one, in the second cell 50 per system call; a
+frame of RabbitMQ's streams has 1 or 50. The consumer prefetches about 200 KB, or 1,000 messages, with automatic
+acknowledgement.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 Each point with the raw driver, which replays ready-made frames over four connections with five in flight on each, and
 with confluent-kafka as producer; some with confluent-kafka as consumer, of a topic that the raw driver filled.
 
-Kafka opens every batch that it takes and reads its records; Klamm does so by default with uncompressed ones only, which
-is part of what its ratios for the compressed cells show. So each of these is measured once more as "verified", with
-`verify.payload=all` on Klamm's topic: both then do the same work. Those cells are shown, and count towards no target.
+Kafka opens every batch that it receives and reads its records; Klamm by default only uncompressed ones, which is part
+of its ratios for the compressed cells. So each of these is measured once more as "verified", with `verify.payload=all`
+on Klamm's topic: both then do the same work. Those cells are shown, and count towards no target.
 """
 
 from __future__ import annotations
