@@ -58,8 +58,8 @@ def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
         schedule = Schedule(plan_of(seed, steps))
         try:
             schedule.run()
-        except ViolationError as violation:
-            outcome.violations.append((seed, str(violation)))
+        except (ViolationError, KlammError) as violation:
+            outcome.violations.append((seed, f"{type(violation).__name__}: {violation}"))
         counts = schedule.world.counts
         faults = dict(counts.faults)
         outcome.add(
@@ -112,7 +112,7 @@ def shrink(seed: int, steps: int = STEPS) -> list[str]:
 def _violates(schedule: Schedule) -> bool:
     try:
         schedule.run()
-    except ViolationError:
+    except (ViolationError, KlammError):
         return True
     return False
 
