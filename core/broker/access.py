@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from ..errors import BrokerError, ErrorCode, KlammError, ProtocolError
 from ..interfaces.authenticator import AuthenticationContext, Authenticator
-from ..interfaces.authorizer import CLUSTER_NAME, AuthorizableRequestContext, Authorizer, Operation, ResourceType
+from ..interfaces.authorizer import CLUSTER_NAME, AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
 
 log = logging.getLogger(__name__)
 
@@ -20,16 +20,25 @@ NOT_ASKED: Final = -(2**31)
 """What stands for the authorized operations (KIP-430) where the client did not ask for them."""
 
 _ON_A_GROUP: Final = (
-    Operation.READ, Operation.DELETE, Operation.DESCRIBE, Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS,
-)  # fmt: skip
+    AclOperation.READ,
+    AclOperation.DELETE,
+    AclOperation.DESCRIBE,
+    AclOperation.DESCRIBE_CONFIGS,
+    AclOperation.ALTER_CONFIGS,
+)
 _OPERATIONS: Final = {
     ResourceType.GROUP: _ON_A_GROUP,
-    ResourceType.TOPIC: (*_ON_A_GROUP, Operation.WRITE, Operation.CREATE, Operation.ALTER),
+    ResourceType.TOPIC: (*_ON_A_GROUP, AclOperation.WRITE, AclOperation.CREATE, AclOperation.ALTER),
     ResourceType.CLUSTER: (
-        Operation.CREATE, Operation.ALTER, Operation.DESCRIBE, Operation.CLUSTER_ACTION, Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS, Operation.IDEMPOTENT_WRITE,
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
     ),
-}  # fmt: skip
+}
 _ERRORS: Final = {
     ResourceType.TOPIC: ErrorCode.topic_authorization_failed,
     ResourceType.GROUP: ErrorCode.group_authorization_failed,
@@ -71,7 +80,7 @@ class AccessControl:
         connection.authenticated = True
 
     def allows(
-        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         if self._authorizer is None:
             return True
@@ -85,7 +94,7 @@ class AccessControl:
             return False
 
     def refusal(
-        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> ErrorCode | None:
         """The error code of a resource that the principal may not use so; None where it may."""
         return None if self.allows(context, operation, resource_type, name) else _ERRORS[resource_type]
@@ -93,7 +102,7 @@ class AccessControl:
     def check(
         self,
         context: AuthorizableRequestContext,
-        operation: Operation,
+        operation: AclOperation,
         resource_type: ResourceType,
         name: str = CLUSTER_NAME,
     ) -> None:
@@ -115,5 +124,5 @@ class AccessControl:
         return _bits(o for o in _OPERATIONS[resource_type] if self.allows(context, o, resource_type, name))
 
 
-def _bits(operations: Iterable[Operation]) -> int:
+def _bits(operations: Iterable[AclOperation]) -> int:
     return sum(1 << operation for operation in operations)

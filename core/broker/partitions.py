@@ -61,12 +61,11 @@ class LedPartition:
 
     def appended(self, size: int, result: AppendResult) -> None:
         """Counts a batch of `size` bytes that a client produced, and tells the parked fetches that now see it."""
-        base_offset, last_offset, _, _, high_watermark_advanced = result
         traffic = self.traffic
         traffic.produces += 1
         traffic.bytes_in += size
-        traffic.messages_in += last_offset - base_offset + 1
-        if high_watermark_advanced and self._parked:
+        traffic.messages_in += result[1] - result[0] + 1
+        if self._parked and result.high_watermark_advanced:
             for fetch in tuple(self._parked):
                 fetch.arrived(size)
 

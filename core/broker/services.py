@@ -66,13 +66,14 @@ class Services:
         """The partition if it is led here and the client's epoch (-1: none given) is the current one (KIP-320)."""
         found = self.partitions.find(topic, partition)
         if found is None:
-            return self._not_led(topic, partition)
+            return self.not_led(topic, partition)
         if leader_epoch != -1 and leader_epoch != found.leader_epoch:
             older = leader_epoch < found.leader_epoch
             return ErrorCode.fenced_leader_epoch if older else ErrorCode.unknown_leader_epoch
         return found
 
-    def _not_led(self, topic: str, partition: int) -> ErrorCode:
+    def not_led(self, topic: str, partition: int) -> ErrorCode:
+        """Why a partition that is not led here is refused."""
         known = self.image.topics.get(topic)
         if known is None or partition not in known.partitions:
             return ErrorCode.unknown_topic_or_partition

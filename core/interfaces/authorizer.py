@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final, Protocol
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """Kafka's ACL operations."""
 
     READ = 3
@@ -62,7 +62,7 @@ class AuthorizableRequestContext(Protocol):
 
 class Authorizer(Protocol):
     def authorize(
-        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether the principal may. Called for each resource of each request, on the event loop: answer from memory,
         at once. Unlike Kafka's, it implies nothing: whoever may READ and not DESCRIBE a topic does

@@ -31,8 +31,13 @@ from klamm.core.interfaces.audit import (
     WindowCount,
 )
 from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
-from klamm.core.interfaces.authorizer import CLUSTER_NAME, AuthorizableRequestContext, Authorizer, ResourceType
-from klamm.core.interfaces.authorizer import Operation as AclOperation
+from klamm.core.interfaces.authorizer import (
+    CLUSTER_NAME,
+    AclOperation,
+    AuthorizableRequestContext,
+    Authorizer,
+    ResourceType,
+)
 from klamm.core.interfaces.codec import Buffer, Codec, DecompressionBombError
 from klamm.core.interfaces.command import Command
 from klamm.core.interfaces.coordination import (

@@ -16,12 +16,12 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 def api_versions(_: Services, request: Request) -> Any:
     error = ErrorCode.none
-    if request.context.unsupported:
+    if request.message is None:
         error = ErrorCode.unsupported_version
     elif request.version >= 3:
         name, version = request.message.client_software_name, request.message.client_software_version
         if _SOFTWARE.fullmatch(name) and _SOFTWARE.fullmatch(version):
-            request.context.connection.introduce(name, version)
+            request.connection.introduce(name, version)
         else:
             error = ErrorCode.invalid_request
     ranges = ADVERTISED.items() if error is not ErrorCode.invalid_request else ()

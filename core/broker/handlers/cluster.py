@@ -33,6 +33,6 @@ def describe_cluster(services: Services, request: Request) -> Any:
         controller_id=image.controller_id,
         brokers=brokers,
         cluster_authorized_operations=services.access.operations(
-            request.message.include_cluster_authorized_operations, request.context, ResourceType.CLUSTER
+            request.message.include_cluster_authorized_operations, request, ResourceType.CLUSTER
         ),
     )

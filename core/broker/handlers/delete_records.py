@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ...records.partition import TopicPartition
 from ..network.context import Request
 from ..partitions import LedPartition
@@ -20,7 +20,7 @@ async def delete_records(services: Services, request: Request) -> Any:
     topics = []
     for topic in request.message.topics:
         parts = []
-        refused = services.access.refusal(request.context, Operation.DELETE, ResourceType.TOPIC, topic.name)
+        refused = services.access.refusal(request, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
         for asked in topic.partitions:
             name = TopicPartition(topic.name, asked.partition_index)
             code, start = (refused, _NO_OFFSET) if refused else await _delete(services, name, asked.offset)

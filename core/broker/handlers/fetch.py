@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
@@ -70,7 +70,7 @@ def fetch(services: Services, request: Request) -> Any:
             refused,
         )
         for topic in message.topics
-        for refused in (services.access.refusal(request.context, Operation.READ, ResourceType.TOPIC, topic.topic),)
+        for refused in (services.access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic.topic),)
         for p in topic.partitions
     ]
     poll = _look_at_once(services, request, wanted)
@@ -85,7 +85,7 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
-    connection = request.context.connection
+    connection = request.connection
     while not (poll.failed or poll.size >= request.message.min_bytes or services.partitions.closing):
         if connection.ended:
             break
@@ -114,7 +114,7 @@ async def _wait(services: Services, request: Request, wanted: list[_Wanted], pol
 
 def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll | None:
     """By the event loop; None where that is for a worker thread."""
-    connection = request.context.connection
+    connection = request.connection
     if _reads_much(request):
         return None
     poll = _look(services, request, wanted, cached_only=True, room=min(services.memory.room(), connection.allowance))
@@ -125,7 +125,7 @@ def _look_at_once(services: Services, request: Request, wanted: list[_Wanted]) -
 
 async def _look_on_disk(services: Services, request: Request, wanted: list[_Wanted]) -> _Poll:
     """By a worker thread: not all is in the page cache, or it is much. Small reads do not wait for large ones."""
-    connection = request.context.connection
+    connection = request.connection
     room = services.memory.take(connection)
     if _reads_much(request):
         poll = await services.workers.bulk(_look, services, request, wanted, room=room)
@@ -137,7 +137,7 @@ async def _look_on_disk(services: Services, request: Request, wanted: list[_Want
 
 
 def _reads_much(request: Request) -> bool:
-    allowance = request.context.connection.allowance
+    allowance = request.connection.allowance
     return allowance > MOST_CACHED or request.message.min_bytes > allowance
 
 
@@ -201,7 +201,7 @@ def _read(
             return None
         answer.records = found.data
         if answer.records and services.third_party_codecs:
-            _hide_undeclared(answer, services.third_party_codecs - request.context.connection.codecs)
+            _hide_undeclared(answer, services.third_party_codecs - request.connection.codecs)
     except KlammError as error:
         answer.error = error.code
     return answer
@@ -224,7 +224,7 @@ def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode
         request.version,
         committed=request.message.isolation_level == _READ_COMMITTED,
         error=error,
-        throttle_ms=request.context.throttle_ms,
+        throttle_ms=request.throttle_ms,
     )
 
 

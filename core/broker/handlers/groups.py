@@ -15,7 +15,7 @@ from ...groups.coordinator.requests import (
     SyncRequest,
     SyncResult,
 )
-from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ..network.context import Request
 from ..services import Services
 from .metadata import nodes
@@ -27,8 +27,8 @@ def _ms(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
 
 
-def _refusal(services: Services, request: Request, operation: Operation, group_id: str) -> ErrorCode | None:
-    return services.access.refusal(request.context, operation, ResourceType.GROUP, group_id)
+def _refusal(services: Services, request: Request, operation: AclOperation, group_id: str) -> ErrorCode | None:
+    return services.access.refusal(request, operation, ResourceType.GROUP, group_id)
 
 
 def find_coordinator(services: Services, request: Request) -> Any:
@@ -49,7 +49,7 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     if not of_groups:  # the one error at which every client gives up at once, as with InitProducerId
         code = ErrorCode.transactional_id_authorization_failed
         return {**row, "error_code": code, "error_message": "transactions are not served"}
-    refused = _refusal(services, request, Operation.DESCRIBE, key)
+    refused = _refusal(services, request, AclOperation.DESCRIBE, key)
     if refused is not None:
         return {**row, "error_code": refused}
     node_id = services.groups.coordinator_of(key)
@@ -62,8 +62,8 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
 
 async def join_group(services: Services, request: Request) -> Any:
     m = request.message
-    connection = request.context.connection
-    refused = _refusal(services, request, Operation.READ, m.group_id)
+    connection = request.connection
+    refused = _refusal(services, request, AclOperation.READ, m.group_id)
     if refused is not None:
         return _joined(request, JoinResult(refused, m.member_id))
     result = await services.groups.join(
@@ -75,7 +75,7 @@ async def join_group(services: Services, request: Request) -> Any:
             session_timeout_ms=_ms(m.session_timeout),
             rebalance_timeout_ms=_ms(m.rebalance_timeout) if request.version >= 1 else -1,
             instance_id=m.group_instance_id if request.version >= 5 else None,
-            client_id=request.context.client_id,
+            client_id=request.client_id,
             client_host="/" + connection.peer.rpartition(":")[0],
             member_id_required=request.version >= 4,
         )
@@ -107,7 +107,7 @@ def _joined(request: Request, result: JoinResult) -> Any:
 
 async def sync_group(services: Services, request: Request) -> Any:
     m = request.message
-    refused = _refusal(services, request, Operation.READ, m.group_id)
+    refused = _refusal(services, request, AclOperation.READ, m.group_id)
     if refused is not None:
         return _synced(request, SyncResult(refused))
     result = await services.groups.sync(
@@ -136,7 +136,7 @@ def _synced(request: Request, result: SyncResult) -> Any:
 def heartbeat(services: Services, request: Request) -> Any:
     m = request.message
     instance_id = m.group_instance_id if request.version >= 3 else None
-    code = _refusal(services, request, Operation.READ, m.group_id) or services.groups.not_mine(m.group_id)
+    code = _refusal(services, request, AclOperation.READ, m.group_id) or services.groups.not_mine(m.group_id)
     if code is None:
         code = services.groups.coordinator.heartbeat(m.group_id, m.member_id, m.generation_id, instance_id)
     return request.respond(error_code=code)
@@ -151,7 +151,7 @@ def leave_group(services: Services, request: Request) -> Any:
         if several
         else [MemberIdentity(m.member_id)]
     )
-    error = _refusal(services, request, Operation.READ, m.group_id)
+    error = _refusal(services, request, AclOperation.READ, m.group_id)
     error = error or (services.groups.not_mine(m.group_id) if m.group_id else ErrorCode.invalid_group_id)
     if error is not None:
         return request.respond(error_code=error, members=())
@@ -171,8 +171,8 @@ async def list_groups(services: Services, request: Request) -> Any:
     except KlammError as error:
         return request.respond(error_code=error.code, groups=())
     listed = services.groups.coordinator.list_groups(states, with_offsets)
-    if not services.access.allows(request.context, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
-        listed = [g for g in listed if _refusal(services, request, Operation.DESCRIBE, g.group_id) is None]
+    if not services.access.allows(request, AclOperation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        listed = [g for g in listed if _refusal(services, request, AclOperation.DESCRIBE, g.group_id) is None]
     groups = tuple(
         request.part("ListedGroup", group_id=g.group_id, protocol_type=g.protocol_type, group_state=g.state.value)
         for g in listed
@@ -187,7 +187,7 @@ async def describe_groups(services: Services, request: Request) -> Any:
         with_offsets = frozenset()  # the members are known all the same
     groups = []
     for group_id in request.message.groups:
-        refused = _refusal(services, request, Operation.DESCRIBE, group_id)
+        refused = _refusal(services, request, AclOperation.DESCRIBE, group_id)
         if refused is not None:
             unseen = DescribedGroup(group_id, GroupState.DEAD)
             groups.append(_described(services, request, unseen, refused))
@@ -221,7 +221,7 @@ def _described(services: Services, request: Request, group: DescribedGroup, erro
         protocol_data=group.protocol,
         members=members,
         authorized_operations=services.access.operations(
-            asked and error is ErrorCode.none, request.context, ResourceType.GROUP, group.group_id
+            asked and error is ErrorCode.none, request, ResourceType.GROUP, group.group_id
         ),
     )
 
@@ -229,7 +229,7 @@ def _described(services: Services, request: Request, group: DescribedGroup, erro
 async def delete_groups(services: Services, request: Request) -> Any:
     results = []
     for group_id in dict.fromkeys(request.message.groups_names):
-        refused = _refusal(services, request, Operation.DELETE, group_id)
+        refused = _refusal(services, request, AclOperation.DELETE, group_id)
         code = refused or await services.groups.delete(group_id)
         results.append(request.part("DeletableGroupResult", group_id=group_id, error_code=code))
     return request.respond(results=tuple(results))

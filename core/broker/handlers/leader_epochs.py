@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ErrorCode
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ..network.context import Request
 from ..partitions import LedPartition
 from ..services import Services
@@ -20,7 +20,7 @@ _UNKNOWN = (-1, -1)
 def offset_for_leader_epoch(services: Services, request: Request) -> Any:
     topics = []
     for topic in request.message.topics:
-        refused = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic.topic)
+        refused = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic)
         parts = tuple(_partition(services, request, topic.topic, asked, refused) for asked in topic.partitions)
         topics.append(request.part("OffsetForLeaderTopicResult", topic=topic.topic, partitions=parts))
     return request.respond(topics=tuple(topics))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ...log.partition_log import ReadIsolation
 from ..network.context import Request
 from ..partitions import LedPartition
@@ -22,7 +22,7 @@ async def list_offsets(services: Services, request: Request) -> Any:
     """A search by time may open batches, so it runs on a worker thread."""
     topics = []
     for topic in request.message.topics:
-        refused = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic.name)
+        refused = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.name)
         parts = [await _partition(services, request, topic.name, p, refused) for p in topic.partitions]
         topics.append(request.part("ListOffsetsTopicResponse", name=topic.name, partitions=tuple(parts)))
     return request.respond(topics=tuple(topics))

@@ -11,7 +11,7 @@ from uuid import UUID
 from ...cluster.image import TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
-from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ..network.context import Request
 from ..services import Services
 
@@ -43,7 +43,7 @@ def metadata(services: Services, request: Request) -> Any:
 
 
 def _visible(services: Services, request: Request, name: str) -> bool:
-    return services.access.allows(request.context, Operation.DESCRIBE, ResourceType.TOPIC, name)
+    return services.access.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
 
 async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Any:
@@ -55,7 +55,7 @@ async def _create_and_answer(services: Services, request: Request, names: list[s
 async def _create(services: Services, request: Request, name: str) -> ErrorCode:
     config, allows = services.config, services.access.allows
     for kind, resource in ((ResourceType.CLUSTER, CLUSTER_NAME), (ResourceType.TOPIC, name)):
-        if allows(request.context, Operation.CREATE, kind, resource):
+        if allows(request, AclOperation.CREATE, kind, resource):
             break
     else:
         return ErrorCode.topic_authorization_failed
@@ -114,7 +114,7 @@ def _respond(services: Services, request: Request, topics: Iterable[Any]) -> Any
         cluster_id=image.cluster_id,
         cluster_authorized_operations=services.access.operations(
             8 <= request.version <= 10 and request.message.include_cluster_authorized_operations,
-            request.context,
+            request,
             ResourceType.CLUSTER,
         ),
     )
@@ -126,7 +126,7 @@ def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str
     for node in sorted(services.image.brokers.values(), key=lambda broker: broker.id):
         host, port = node.host, node.port
         if node.id == services.broker_id:
-            host, port = services.advertised.get(request.context.listener, (host, port))
+            host, port = services.advertised.get(request.listener, (host, port))
         found.append((node.id, host, port, node.rack))
     return found
 
@@ -148,7 +148,7 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
         is_internal=name in INTERNAL_TOPICS,
         topic_authorized_operations=services.access.operations(
             request.version >= 8 and request.message.include_topic_authorized_operations,
-            request.context,
+            request,
             ResourceType.TOPIC,
             name,
         ),

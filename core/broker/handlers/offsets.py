@@ -8,7 +8,7 @@ from uuid import UUID
 
 from ...cluster.image import TopicImage
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 from ..coordinator.group_service import Committer
@@ -27,7 +27,7 @@ async def offset_commit(services: Services, request: Request) -> Any:
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
     )
     by_id = request.version >= BY_TOPIC_ID
-    no_group = services.access.refusal(request.context, Operation.READ, ResourceType.GROUP, m.group_id)
+    no_group = services.access.refusal(request, AclOperation.READ, ResourceType.GROUP, m.group_id)
     codes: dict[str | UUID | None, dict[int, ErrorCode]] = {}
     """By the topic as the request names it, which is how it is answered."""
     named: dict[TopicPartition, dict[int, ErrorCode]] = {}
@@ -60,7 +60,7 @@ def _unreadable(services: Services, request: Request, topic: str | None) -> Erro
     """Why the client may not read the topic; None where it may, or no name is known."""
     if topic is None:
         return None
-    return services.access.refusal(request.context, Operation.READ, ResourceType.TOPIC, topic)
+    return services.access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic)
 
 
 def _topic_by_id(services: Services, topic_id: UUID | None) -> TopicImage | None:
@@ -120,7 +120,7 @@ async def _fetch(
     services: Services, request: Request, group_id: str, topics: Iterable[Any] | None
 ) -> tuple[list[TopicPartition], ErrorCode, dict[TopicPartition, CommittedOffset]]:
     """(partitions to answer, error of the group, what is stored)."""
-    error = services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.GROUP, group_id)
+    error = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
     error = error or services.groups.not_mine(group_id)
     if error is not None:
         return [], error, {}
@@ -135,7 +135,7 @@ async def _fetch(
 
 
 def _hidden(services: Services, request: Request, topic: str) -> ErrorCode | None:
-    return services.access.refusal(request.context, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+    return services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def _names(topic: Any) -> list[TopicPartition]:
@@ -173,7 +173,7 @@ async def offset_delete(services: Services, request: Request) -> Any:
     m = request.message
     if not m.group_id:
         return request.respond(error_code=ErrorCode.invalid_group_id, topics=())
-    refused = services.access.refusal(request.context, Operation.DELETE, ResourceType.GROUP, m.group_id)
+    refused = services.access.refusal(request, AclOperation.DELETE, ResourceType.GROUP, m.group_id)
     if refused is not None:
         return request.respond(error_code=refused, topics=())
     unreadable = {topic.name: _unreadable(services, request, topic.name) for topic in m.topics}

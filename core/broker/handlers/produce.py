@@ -14,13 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from ...interfaces.authorizer import Operation, ResourceType
+from ...interfaces.authorizer import AclOperation, ResourceType
 from ...log.errors import RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
 from ...protocol.apis import ApiKey
 from ...protocol.messages import Buffer
 from ...protocol.produce.fast_path import write_fast_produce_response
-from ...protocol.produce.request import FastProduceRequest, ProduceRequest, as_produce_request
+from ...protocol.produce.request import FastProduceRequest, ProducePartition, ProduceRequest, as_produce_request
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
@@ -34,6 +34,7 @@ ON_LOOP_BYTES = 512 * 1024
 """A larger batch is appended on a worker thread."""
 MAX_RECORD_ERRORS = 10_000
 """Records that one response names."""
+_NO_BATCH = "a Produce request needs one whole record batch"
 
 Response = list[Buffer] | None
 """The encoded body; None with acks=0."""
@@ -42,8 +43,27 @@ Appended = tuple[LedPartition, AppendResult]
 
 def produce(services: Services, request: Request) -> bytes | Response | Coroutine[Any, Any, Response]:
     message: ProduceRequest | FastProduceRequest = request.message
-    if isinstance(message, tuple):
-        return _produce_one(services, request, message)
+    if not isinstance(message, tuple):
+        return _produce_all(services, request, message)
+    version, correlation_id, _, acks, _, topic, partition, checked = message
+    outcome = _append_now(services, request, topic, partition, checked[0], acks, checked)
+    if isinstance(outcome, tuple):
+        led, result = outcome
+        return write_fast_produce_response(
+            version, topic, correlation_id, partition, result[0], result[2], led.log.log_start_offset,
+            request.throttle_ms,
+        )  # fmt: skip
+    outcomes = _Outcomes()
+    if outcome is None:
+        return _produce_rest(services, request, as_produce_request(message), outcomes, 0)
+    outcomes.add(outcome)
+    return _respond(services, request, acks, outcomes.all)
+
+
+def _produce_all(
+    services: Services, request: Request, message: ProduceRequest
+) -> Response | Coroutine[Any, Any, Response]:
+    """The general path: any number of batches, of any kind."""
     refused = _refusal(message)
     if refused is not None:
         all_refused = [Produced(p.topic, p.partition, refused) for p in message.partitions]
@@ -57,33 +77,15 @@ def produce(services: Services, request: Request) -> bytes | Response | Coroutin
     return _respond(services, request, message.acks, outcomes.all)
 
 
-def _produce_one(
-    services: Services, request: Request, message: FastProduceRequest
-) -> bytes | Response | Coroutine[Any, Any, Response]:
-    """The fast path: `produce` for the one batch that most requests are, without an object for each part of it."""
-    version, correlation_id, _, acks, _, topic, partition, checked = message
-    outcome = _append_now(services, request, topic, partition, checked[0], acks, checked)
-    if isinstance(outcome, tuple):
-        led, (base_offset, _, append_time_ms, _, _) = outcome
-        return write_fast_produce_response(
-            version, topic, correlation_id, partition, base_offset, append_time_ms, led.log.log_start_offset,
-            request.context.throttle_ms,
-        )  # fmt: skip
-    outcomes = _Outcomes()
-    if outcome is None:
-        return _produce_rest(services, request, as_produce_request(message), outcomes, 0)
-    outcomes.add(outcome)
-    return _respond(services, request, acks, outcomes.all)
-
-
 async def _produce_rest(
     services: Services, request: Request, message: ProduceRequest, outcomes: _Outcomes, first: int
 ) -> Response:
-    """The partitions from `first` on, whose batch may block."""
+    """The partitions from `first` on, whose batch `_append_now` has accepted and left to a worker thread."""
     for index, part in enumerate(message.partitions[first:]):
-        asked = (services, request, part.topic, part.partition, part.batch, message.acks)
-        outcome = _append_now(*asked) if index else None
-        outcomes.add(outcome or await _append_later(*asked))
+        outcome: Appended | Produced | None = None
+        if index:
+            outcome = _append_now(services, request, part.topic, part.partition, part.batch, message.acks)
+        outcomes.add(outcome or await _append_later(services, part))
     return _respond(services, request, message.acks, outcomes.all)
 
 
@@ -104,12 +106,25 @@ def _append_now(
     acks: int,
     checked: CheckedBatch | None = None,
 ) -> Appended | Produced | None:
-    """Appends on the event loop. Returns the partition and where the batch is, a refusal, or None where appending may
-    block; nothing has then happened. `checked`: the batch, where it was checked while its request was read."""
-    led = _accepted(services, request, topic, partition, batch, acks)
-    if not isinstance(led, LedPartition):
-        return led
-    if len(batch) > ON_LOOP_BYTES or services.validation.applies_to(topic):
+    """Checks that the client may write and that this broker may take the batch, and appends it on the event loop; the
+    log checks what is in it.
+
+    Returns the partition and where the batch is, a refusal, or None where appending may block; nothing has then
+    happened. `checked`: the batch, where it was checked while its request was read.
+    """
+    access = services.access
+    if access.enforced and not access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic):
+        return Produced(topic, partition, ErrorCode.topic_authorization_failed)
+    led = services.partitions.find(topic, partition)
+    if led is None:
+        return Produced(topic, partition, services.not_led(topic, partition))
+    size = len(batch)
+    if size < HEADER_SIZE:
+        return _failed(led, batch, BrokerError(ErrorCode.invalid_record, f"{led.name}: {_NO_BATCH}"))
+    if acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
+        said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {led.log.config.min_insync_replicas}"
+        return _failed(led, batch, BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}"))
+    if size > ON_LOOP_BYTES or services.validation.applies_to(topic):
         return None
     try:
         result = led.log.append(batch, leader_epoch=led.leader_epoch, on_loop=True, checked=checked, commit=True)
@@ -117,42 +132,22 @@ def _append_now(
         return None
     except KlammError as error:
         return _failed(led, batch, error)
-    led.appended(len(batch), result)
+    led.appended(size, result)
     return led, result
 
 
-async def _append_later(
-    services: Services, request: Request, topic: str, partition: int, batch: memoryview, acks: int
-) -> Appended | Produced:
-    """Appends on a worker thread."""
-    led = _accepted(services, request, topic, partition, batch, acks)  # time has passed since `_append_now`
-    if not isinstance(led, LedPartition):
-        return led
+async def _append_later(services: Services, part: ProducePartition) -> Appended | Produced:
+    """Appends a batch that `_append_now` has accepted on a worker thread. Time has passed, so the partition is looked
+    up again."""
+    led = services.partitions.find(part.topic, part.partition)
+    if led is None:
+        return Produced(part.topic, part.partition, services.not_led(part.topic, part.partition))
     try:
-        result = await services.workers.disk(_open_and_append, services, led, batch)
+        result = await services.workers.disk(_open_and_append, services, led, part.batch)
     except KlammError as error:
-        return _failed(led, batch, error)
-    led.appended(len(batch), result)
+        return _failed(led, part.batch, error)
+    led.appended(len(part.batch), result)
     return led, result
-
-
-def _accepted(
-    services: Services, request: Request, topic: str, partition: int, batch: memoryview, acks: int
-) -> LedPartition | Produced:
-    """The partition, where the client may write and this broker may take the batch; the log checks what is in it."""
-    access = services.access
-    if access.enforced and not access.allows(request.context, Operation.WRITE, ResourceType.TOPIC, topic):
-        return Produced(topic, partition, ErrorCode.topic_authorization_failed)
-    led = services.led(topic, partition)
-    if not isinstance(led, LedPartition):
-        return Produced(topic, partition, led)
-    if len(batch) < HEADER_SIZE:
-        error = BrokerError(ErrorCode.invalid_record, f"{led.name}: a Produce request needs one whole record batch")
-        return _failed(led, batch, error)
-    if acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
-        said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {led.log.config.min_insync_replicas}"
-        return _failed(led, batch, BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}"))
-    return led
 
 
 def _open_and_append(services: Services, led: LedPartition, batch: memoryview) -> AppendResult:
@@ -200,7 +195,7 @@ def _respond(services: Services, request: Request, acks: int, outcomes: Sequence
         if outcome.error is not ErrorCode.none:
             services.metrics.count_error(ApiKey.PRODUCE, outcome.error)
     if acks != 0:
-        return [write_produce_response(outcomes, request.version, request.context.throttle_ms)]
+        return [write_produce_response(outcomes, request.version, request.throttle_ms)]
     failed = next((o for o in outcomes if o.error is not ErrorCode.none), None)
     if failed is not None:
         what = failed.message or failed.error.name.upper()

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from ...errors import CoordinationError, ErrorCode, KlammError
-from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ..network.context import Request
 from ..services import Services
 
@@ -22,7 +22,7 @@ async def init_producer_id(services: Services, request: Request) -> Any:
     if message.transactional_id is not None:
         log.warning(
             "client %r asked for the transactional id %r: transactions are not served",
-            request.context.client_id,
+            request.client_id,
             message.transactional_id,
         )
         code = ErrorCode.transactional_id_authorization_failed
@@ -32,7 +32,7 @@ async def init_producer_id(services: Services, request: Request) -> Any:
     try:
         producer_id = await services.producer_ids.next()
     except CoordinationError as error:
-        log.warning("no producer id for client %r: %s", request.context.client_id, error)
+        log.warning("no producer id for client %r: %s", request.client_id, error)
         return request.respond(error_code=ErrorCode.coordinator_not_available, producer_id=-1, producer_epoch=-1)
     except KlammError as error:
         return request.respond(error_code=error.code, producer_id=-1, producer_epoch=-1)
@@ -41,7 +41,7 @@ async def init_producer_id(services: Services, request: Request) -> Any:
 
 def _may_write(services: Services, request: Request) -> bool:
     """Whether the client may write idempotently, or to any topic at all (KIP-679)."""
-    access, context = services.access, request.context
-    return access.allows(context, Operation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or any(
-        access.allows(context, Operation.WRITE, ResourceType.TOPIC, topic) for topic in services.image.topics
+    access = services.access
+    return access.allows(request, AclOperation.IDEMPOTENT_WRITE, ResourceType.CLUSTER, CLUSTER_NAME) or any(
+        access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic) for topic in services.image.topics
     )

@@ -18,7 +18,7 @@ from ...config.describe import describe_topic
 from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
 from ...faults import fault_point
-from ...interfaces.authorizer import CLUSTER_NAME, Operation, ResourceType
+from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ..network.context import Request
 from ..services import Services
 
@@ -63,8 +63,8 @@ async def create_topics(services: Services, request: Request) -> Any:
         try:
             if counts[name] > 1:
                 raise _twice(ErrorCode.invalid_request, name)
-            if not services.access.allows(request.context, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
-                services.access.check(request.context, Operation.CREATE, ResourceType.TOPIC, name)
+            if not services.access.allows(request, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
+                services.access.check(request, AclOperation.CREATE, ResourceType.TOPIC, name)
             plan = _plan(services, topic)
             topic_id = await _create(services, plan, message.validate_only)
         except KlammError as error:
@@ -176,7 +176,7 @@ async def delete_topics(services: Services, request: Request) -> Any:
             assert topic.name is not None
             if counts[topic.name] > 1:
                 raise _twice(ErrorCode.invalid_request, topic.name)
-            services.access.check(request.context, Operation.DELETE, ResourceType.TOPIC, topic.name)
+            services.access.check(request, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
             topic_id = await services.workers.coordination(services.cluster.delete_topic, topic.name, topic_id)
             deleted = True
             log.info("deleted topic %s", topic.name)
@@ -235,7 +235,7 @@ async def create_partitions(services: Services, request: Request) -> Any:
         try:
             if counts[name] > 1:
                 raise _twice(ErrorCode.invalid_request, name)
-            services.access.check(request.context, Operation.ALTER, ResourceType.TOPIC, name)
+            services.access.check(request, AclOperation.ALTER, ResourceType.TOPIC, name)
             await _grow(services, topic, request.message.validate_only)
         except KlammError as error:
             code, text = wire_error(error)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final
 
 from ...protocol.apis import ApiKey
 from ...protocol.messages import Schema
-from ...protocol.produce.request import FastProduceRequest
 from ...protocol.software import declared_codecs
 
 FIRST_ALLOWANCE: Final = 64 * 1024
@@ -53,18 +52,34 @@ class ConnectionContext:
         self.codecs = declared_codecs(version)
 
 
-class RequestContext(NamedTuple):
-    """One request: where it came from, and what its response says beside its content.
+class Request:
+    """One request: what it asks, who sent it, and what its response says beside its content.
 
-    `throttle_ms` is how long the client is asked to wait before its next request. `unsupported`: it asked for a version
-    of ApiVersions that is not served.
+    `message` is kio's; of Produce it is what `protocol.produce` reads, and it is None where a version of ApiVersions is
+    asked for that is not served. `reply` is the schema that the response is built with; Produce has none, since its
+    responses are written by hand. `throttle_ms` is how long the client is asked to wait before its next request.
     """
 
-    connection: ConnectionContext
-    client_id: str
-    correlation_id: int
-    throttle_ms: int = 0
-    unsupported: bool = False
+    __slots__ = ("api", "client_id", "connection", "correlation_id", "message", "reply", "throttle_ms", "version")
+
+    def __init__(
+        self,
+        api: ApiKey,
+        version: int,
+        message: Any,
+        connection: ConnectionContext,
+        client_id: str,
+        correlation_id: int,
+        reply: Schema | None = None,
+    ) -> None:
+        self.api = api
+        self.version = version
+        self.message = message
+        self.connection = connection
+        self.client_id = client_id
+        self.correlation_id = correlation_id
+        self.reply = reply
+        self.throttle_ms = 0
 
     @property
     def listener(self) -> str:
@@ -78,40 +93,12 @@ class RequestContext(NamedTuple):
     def client_address(self) -> str:
         return self.connection.peer
 
-
-class Request(NamedTuple):
-    """A decoded request. `message` is kio's, and `reply` the schema that its response is built with; of Produce it is
-    what `protocol.produce` reads, and there is no schema."""
-
-    api: ApiKey
-    version: int
-    message: Any
-    context: RequestContext
-    reply: Schema | None
-
     def respond(self, **values: Any) -> Any:
         """The response message; fields that its version lacks are left out."""
         assert self.reply is not None
-        return self.reply.build(throttle_time=timedelta(milliseconds=self.context.throttle_ms), **values)
+        return self.reply.build(throttle_time=timedelta(milliseconds=self.throttle_ms), **values)
 
     def part(self, type_name: str, **values: Any) -> Any:
         """A nested struct of the response, by its class name in Kafka's definition."""
         assert self.reply is not None
         return self.reply.part(type_name, **values)
-
-
-_new_context: Final = cast(
-    Callable[[type[RequestContext], tuple[ConnectionContext, str, int, int, bool]], RequestContext], tuple.__new__
-)
-_new_request: Final = cast(
-    Callable[[type[Request], tuple[ApiKey, int, Any, RequestContext, None]], Request], tuple.__new__
-)
-_PRODUCE: Final = ApiKey.PRODUCE
-
-
-def fast_produce_request(connection: ConnectionContext, message: FastProduceRequest) -> Request:
-    """The request of a message that the fast path has read. Makes its objects from all of their fields, at half the
-    cost of calling their classes: every small Produce pays for it."""
-    version, correlation_id, client_id, _, _, _, _, _ = message
-    context = _new_context(RequestContext, (connection, client_id, correlation_id, 0, False))
-    return _new_request(Request, (_PRODUCE, version, message, context, None))

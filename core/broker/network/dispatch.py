@@ -22,7 +22,7 @@ from ...protocol.produce.request import read_produce_request
 from ..metrics.counters import errors_in
 from ..services import Services
 from .connection import Reply
-from .context import ConnectionContext, Request, RequestContext, fast_produce_request
+from .context import ConnectionContext, Request
 
 Handler = Callable[[Services, Request], Any]
 """Takes a decoded request; returns the response message, its encoded pieces (a list), a whole response frame (`bytes`),
@@ -64,30 +64,33 @@ class Dispatcher:
         self._lease = services.lease
         self._access = services.access
 
-    def __call__(self, connection: ConnectionContext, frame: bytearray) -> Reply | Coroutine[Any, Any, Reply]:
+    def __call__(
+        self, connection: ConnectionContext, frame: bytearray, *, confirmed: bool = False
+    ) -> Reply | Coroutine[Any, Any, Reply]:
+        """`confirmed`: it is certain that this broker is still registered."""
         begun = monotonic_ns()
         if not connection.authenticated:
             self._access.authenticate(connection)
-        if begun > self._lease.deadline_ns and int.from_bytes(frame[:2]) in _LEASED:
+        if begun > self._lease.deadline_ns and not confirmed and int.from_bytes(frame[:2]) in _LEASED:
             return self._confirmed_first(connection, frame)
-        return self._handle(connection, frame, begun)
-
-    def _handle(
-        self, connection: ConnectionContext, frame: bytearray, begun: int
-    ) -> Reply | Coroutine[Any, Any, Reply]:
-        request = read_request(connection, frame)
+        fast = read_fast_produce_request(frame)
+        if fast is not None:
+            request = Request(_PRODUCE, fast[0], fast, connection, fast[2], fast[1])
+        else:
+            request = read_request(connection, frame)
         outcome = self._handlers[request.api](self._services, request)
-        if type(outcome) is not bytes and asyncio.iscoroutine(outcome):
+        if type(outcome) is bytes:
+            return self._counted(request, [outcome], begun)
+        if asyncio.iscoroutine(outcome):
             return self._later(request, outcome, begun)
-        return self._answer(request, outcome, begun)
+        return self._counted(request, self._framed(request, outcome), begun)
 
     async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any], begun: int) -> Reply:
-        reply = self._answer(request, await outcome, begun)
+        reply = self._counted(request, self._framed(request, await outcome), begun)
         return await reply if asyncio.iscoroutine(reply) else reply
 
-    def _answer(self, request: Request, outcome: Any, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
-        """Frames the response, and counts the request and its time."""
-        reply: Reply = [outcome] if type(outcome) is bytes else self._framed(request, outcome)
+    def _counted(self, request: Request, reply: Reply, begun: int) -> Reply | Coroutine[Any, Any, Reply]:
+        """Counts the request and its time."""
         ended = monotonic_ns()
         api = request.api
         self._times[api].add(ended - begun)
@@ -104,13 +107,13 @@ class Dispatcher:
             body = [request.reply.encode(outcome)]
             for error in errors_in(outcome):
                 self._metrics.count_error(request.api, error)
-        return response_frame(request.api, request.version, request.context.correlation_id, body)
+        return response_frame(request.api, request.version, request.correlation_id, body)
 
     async def _confirmed_first(self, connection: ConnectionContext, frame: bytearray) -> Reply:
         """Handled once it is certain that this broker is still registered."""
         if await self._lease.confirmed() is None:
             raise _unconfirmed()
-        outcome = self._handle(connection, frame, monotonic_ns())
+        outcome = self(connection, frame, confirmed=True)
         return await outcome if asyncio.iscoroutine(outcome) else outcome
 
     async def _held_back(self, reply: Reply) -> Reply:
@@ -130,23 +133,20 @@ def _unconfirmed() -> ProtocolError:
 
 def read_request(connection: ConnectionContext, frame: bytearray) -> Request:
     """Decodes a frame, without its length. `ProtocolError` where it cannot be read or is not served."""
-    fast = read_fast_produce_request(frame)
-    if fast is not None:
-        return fast_produce_request(connection, fast)
     header = read_request_header(frame)
     api, version = _served(header)
     client_id, correlation_id = header.client_id or "", header.correlation_id
     if version is None:
-        context = RequestContext(connection, client_id, correlation_id, unsupported=True)
-        return Request(api, 0, messages.request(api, 0).build(), context, messages.response(api, 0))
-    context = RequestContext(connection, client_id, correlation_id)
+        return Request(api, 0, None, connection, client_id, correlation_id, messages.response(api, 0))
     schema = messages.request(api, version)
     offset = skip_tags(frame, header.end) if schema.header_flexible else header.end
     if api is _PRODUCE:
-        return Request(api, version, read_produce_request(frame, offset, version), context, None)
+        produced = read_produce_request(frame, offset, version)
+        return Request(api, version, produced, connection, client_id, correlation_id)
     # Kafka's brokers read what they know and pass over the rest; librdkafka relies on it: its request for all topics
     # (Metadata v9) ends in one byte too many.
-    return Request(api, version, schema.decode(frame, offset, whole=False), context, messages.response(api, version))
+    message = schema.decode(frame, offset, whole=False)
+    return Request(api, version, message, connection, client_id, correlation_id, messages.response(api, version))
 
 
 def _served(header: RequestHeader) -> tuple[ApiKey, int | None]:

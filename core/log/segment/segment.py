@@ -24,7 +24,7 @@ from .offset_index import MAX_RELATIVE
 from .open_files import OpenFiles
 from .reading import MAX_HINTS, Extent
 from .scan import NotCachedError, scan
-from .segment_indexes import LargestTimestamp, SegmentIndexes
+from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
 
 _log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class Segment:
             self._first_timestamp = max_timestamp
         self.next_offset = last_offset + 1
         if max_timestamp > self.largest.timestamp_ms:
-            self.largest = LargestTimestamp(max_timestamp, last_offset)
+            self.largest = new_largest(LargestTimestamp, (max_timestamp, last_offset))
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
             indexes.add(last_offset, position, self.largest)
         indexes.bytes_since_entry += size

@@ -14,8 +14,7 @@ from ....config.describe import ConfigEntry, describe_topic
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem
 from ....errors import BrokerError, ErrorCode, KlammError
-from ....interfaces.authorizer import CLUSTER_NAME, ResourceType
-from ....interfaces.authorizer import Operation as Acl
+from ....interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...network.context import Request
 from ...services import Services
 from ..topics import check_topic_config, wire_error
@@ -46,7 +45,7 @@ def describe_configs(services: Services, request: Request) -> Any:
     for resource in request.message.resources:
         code, text, entries = ErrorCode.none, None, list[ConfigEntry]()
         try:
-            _check_access(services, request, Acl.DESCRIBE_CONFIGS, resource.resource_type, resource.resource_name)
+            _check_access(services, request, AclOperation.DESCRIBE_CONFIGS, resource)
             entries = _entries(services, resource.resource_type, resource.resource_name)
         except KlammError as error:
             code, text = wire_error(error)
@@ -64,12 +63,12 @@ def describe_configs(services: Services, request: Request) -> Any:
     return request.respond(results=tuple(results))
 
 
-def _check_access(services: Services, request: Request, operation: Acl, kind: int, name: str) -> None:
+def _check_access(services: Services, request: Request, operation: AclOperation, resource: Any) -> None:
     """`BrokerError` where the client may not see, or change, the configs of a topic, or of the cluster's brokers."""
-    if kind == Resource.TOPIC:
-        services.access.check(request.context, operation, ResourceType.TOPIC, name)
+    if resource.resource_type == Resource.TOPIC:
+        services.access.check(request, operation, ResourceType.TOPIC, resource.resource_name)
     else:
-        services.access.check(request.context, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+        services.access.check(request, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
@@ -125,7 +124,7 @@ async def _alter_each(services: Services, request: Request, read: Callable[[Any]
         try:
             if counts[resource.resource_type, resource.resource_name] > 1:
                 raise BrokerError(ErrorCode.invalid_request, "a resource is named more than once in the request")
-            _check_access(services, request, Acl.ALTER_CONFIGS, resource.resource_type, resource.resource_name)
+            _check_access(services, request, AclOperation.ALTER_CONFIGS, resource)
             await _alter(services, read(resource), request.message.validate_only)
         except KlammError as error:
             code, text = wire_error(error)

@@ -28,7 +28,7 @@ from klamm.core.broker.services import Services
 from klamm.core.broker.validation import Validation
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import KlammError, ProtocolError
-from klamm.core.interfaces.authorizer import AuthorizableRequestContext, Operation, ResourceType
+from klamm.core.interfaces.authorizer import AclOperation, AuthorizableRequestContext, ResourceType
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey
@@ -75,9 +75,9 @@ class Denies:
         self.asked: list[tuple[str, str, str, str]] = []
 
     def authorize(
-        self, context: AuthorizableRequestContext, operation: Operation, resource_type: ResourceType, name: str
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        assert (operation, resource_type) == (Operation.WRITE, ResourceType.TOPIC)
+        assert (operation, resource_type) == (AclOperation.WRITE, ResourceType.TOPIC)
         self.asked.append((context.principal, context.listener, context.client_id, name))
         return name != "denied" or context.principal == "User:alice"
 

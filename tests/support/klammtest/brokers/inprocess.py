@@ -25,6 +25,7 @@ def broker_thread(
     *,
     offsets: Mapping[str, Any] | None = None,
     audit: Mapping[str, Any] | None = None,
+    plugins: Mapping[str, Any] | None = None,
     accept_missing_logs: bool = False,
     accept: Accept = accept_plaintext,
 ) -> Iterator[Broker]:
@@ -32,7 +33,7 @@ def broker_thread(
     defaults."""
     own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
     sections = {"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)}
-    more = {"offsets": offsets, "audit": audit}
+    more = {"offsets": offsets, "audit": audit, "plugins": plugins}
     settings = load_settings(sections | {name: dict(keys) for name, keys in more.items() if keys is not None})
     ready, failed = threading.Event(), list[BaseException]()
     loop = asyncio.new_event_loop()

@@ -1,0 +1,47 @@
+"""An authenticator and an authorizer for tests: who comes by the listener ADMIN is `User:admin` and may do everything;
+everybody else is `User:guest` and may do nothing with what is named `secret…`, nor change the cluster. Loaded by
+`plugins.modules`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from klamm.core.errors import KlammError
+from klamm.core.hookspecs import hookimpl
+from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
+from klamm.core.interfaces.authorizer import AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
+from klamm.core.interfaces.provider import Provider
+
+
+class ByListener:
+    """Nobody gets in by the listener CLOSED; by BROKEN it fails as a plugin may."""
+
+    def authenticate(self, connection: AuthenticationContext) -> str:
+        if connection.listener == "CLOSED":
+            raise KlammError(f"{connection.listener} is for nobody")
+        if connection.listener == "BROKEN":
+            raise ZeroDivisionError("a bug in the authenticator")
+        return "User:admin" if connection.listener == "ADMIN" else "User:guest"
+
+
+class KeepsSecrets:
+    """Fails, as a plugin may, where a resource is named `bug`."""
+
+    def authorize(
+        self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        if name == "bug":
+            raise ZeroDivisionError("a bug in the authorizer")
+        if context.principal == "User:admin":
+            return True
+        return resource_type is not ResourceType.CLUSTER and not name.startswith("secret")
+
+
+@hookimpl
+def klamm_authenticators() -> Iterable[Provider[[], Authenticator]]:
+    return [Provider("by-listener", lambda _: ByListener())]
+
+
+@hookimpl
+def klamm_authorizers() -> Iterable[Provider[[], Authorizer]]:
+    return [Provider("keeps-secrets", lambda _: KeepsSecrets())]
