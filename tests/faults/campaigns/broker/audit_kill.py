@@ -69,7 +69,9 @@ class AuditKill:
         "no window in which an acknowledged record is lost is complete; where none is lost nothing is missing or "
         "doubled; a topic with lost records is not complete; the windows of another producer of the topic are complete"
     )
-    plants = "a killed producer leaves no doubt: what it had told passes for all that was acknowledged to it"
+    plants = (
+        "a killed producer raises no doubt: its published counts are treated as everything that was acknowledged to it"
+    )
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -38,7 +38,7 @@ class ClockJumpProcess:
         "records of the true time are taken at any time; nothing acknowledged is deleted while retention looks again "
         "and again, before or after a restart; a lookup by time is answered"
     )
-    plants = "the clock jumps by ten days, which retention has to obey"
+    plants = "the clock jumps by ten days, which retention must obey"
     tools = TOOLS
 
     def run(self, run: Run) -> Result:

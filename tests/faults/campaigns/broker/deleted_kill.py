@@ -42,7 +42,7 @@ class DeletedKill:
         "the topic is there with its records and offsets, or no group has an offset of it any more and nothing of the "
         "deletion is left to do; the topic that is created again is read whole; other topics keep their offsets"
     )
-    plants = "what a killed broker has left of a deletion is finished by nobody"
+    plants = "the rest of a killed broker's deletion is never finished"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -22,7 +22,7 @@ class DiskFull:
         "a refused record gets KAFKA_STORAGE_ERROR, the log names the cause, no traceback; while it is full all that "
         "was acknowledged is read; once freed, records are taken again without a restart; all is there after one"
     )
-    plants = "records that were refused are taken for acknowledged"
+    plants = "refused records are treated as acknowledged"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -30,7 +30,7 @@ class FsyncSyscall:
         "the record gets KAFKA_STORAGE_ERROR, the partition goes offline and stays so when fsync works again, the "
         "other goes on; a stop leaves no mark of an orderly one; after a restart all that was acknowledged is there"
     )
-    plants = "records that were refused are taken for acknowledged"
+    plants = "refused records are treated as acknowledged"
     tools = ("strace=strace",)
 
     def run(self, run: Run) -> Result:

@@ -52,7 +52,7 @@ class OffsetStoreKill:
         "__consumer_offsets, in segments of 2 KB that are compacted meanwhile"
     )
     asserts = "each group finds the last offset that was acknowledged to it, or one that it sent after that"
-    plants = "one more offset is taken for acknowledged than was"
+    plants = "one offset too many is treated as acknowledged"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -31,10 +31,10 @@ class PausedBroker:
         "directory is registered under its id before it wakes"
     )
     asserts = (
-        "displaced, it acknowledges nothing, says why in one line and ends with 1; else it serves on; all that was "
-        "ever acknowledged is in its log"
+        "if displaced, it acknowledges nothing, logs the reason in one line and exits with 1; otherwise it "
+        "continues to serve; everything that was ever acknowledged is in its log"
     )
-    plants = "the broker serves on whatever has become of its registration"
+    plants = "the broker continues to serve whatever happened to its registration"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -35,7 +35,7 @@ class PausedCoordinator:
     asserts = (
         "the offset that the group committed at the second broker is the one that is stored, whatever the first does"
     )
-    plants = "the first broker's commits carry no check of who has the group by now"
+    plants = "the first broker's commits do not check which broker coordinates the group now"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -19,10 +19,10 @@ class TwoBrokers:
     name = "two-brokers"
     injects = "a second broker process on the log directory of a running one, which is written to meanwhile"
     asserts = (
-        "the second is refused with one line that names the directory, exit 1; the first goes on; after kill -9 of it "
-        "a new one may start and has all that was acknowledged"
+        "the second is refused with one line that names the directory, exit 1; the first continues; after kill -9"
+        " of it a new one may start and has everything that was acknowledged"
     )
-    plants = "the lock's file is removed, so that the second takes another lock and it is not that which stops it"
+    plants = "the lock file is removed, so that the second broker takes another lock and is not stopped by it"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -24,10 +24,10 @@ class BitFlipCheckpoint:
         "producers, of meta.properties, partition.metadata or the mark of an orderly stop"
     )
     asserts = (
-        "it is noticed, or the broker refuses to start in one line; all records are served whole, a retry of the last "
-        "batch of each producer is a duplicate, each epoch ends where it did"
+        "it is detected, or the broker refuses to start in one line; all records are served whole, a retry of the"
+        " last batch of each producer is a duplicate, each epoch ends where it did"
     )
-    plants = "the log start is set behind the first batch, as a checkpoint that was believed would"
+    plants = "the log start is set behind the first batch, as by a wrong checkpoint that is trusted"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -18,9 +18,9 @@ class BitFlipIndex:
     name = "bit-flip-index"
     injects = "one bit of an offset or time index, before the log is opened, after an orderly stop or a kill"
     asserts = (
-        "it is noticed or the index is made anew; reads at any offset and lookups of any time give what the batches say"
+        "it is detected or the index is rebuilt; reads at any offset and lookups of any time agree with the batches"
     )
-    plants = "the answers of the lookups by time are held against the truth of another time"
+    plants = "the results of lookups by time are compared with the truth of another time"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -23,9 +23,9 @@ class BitFlipLog:
         "is opened, after an orderly stop or a kill"
     )
     asserts = (
-        "the broker or the consumer's CRC check notices; what a consumer believes is, byte for byte, what was written"
+        "the broker or the consumer's CRC check detects it; what a consumer accepts is, byte for byte, what was written"
     )
-    plants = "the CRC of the flipped batch is made right again, so that only comparing bytes finds it"
+    plants = "the CRC of the flipped batch is corrected, so that only comparing bytes finds it"
     tools = ()
 
     def run(self, run: Run) -> Result:

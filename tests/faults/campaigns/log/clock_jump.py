@@ -42,7 +42,7 @@ class ClockJump:
         "no record younger than the retention by the true time is deleted, before or after a restart; every batch is "
         "served whole; a retry is still a duplicate after a jump back; a lookup by time does not fail"
     )
-    plants = "the clock jumps by ten days, which retention has to obey"
+    plants = "the clock jumps by ten days, which retention must obey"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -40,10 +40,10 @@ class FsyncEio:
     name = "fsync-eio"
     injects = "one failing fsync (EIO) of a partition when it is flushed; all later ones would succeed"
     asserts = (
-        "the partition goes offline and stays so, its recovery point stands still, no mark of an orderly stop is left; "
-        "the other partition goes on; after a restart what was acknowledged is there"
+        "the partition goes offline and stays so, its recovery point stands still, no mark of an orderly stop is "
+        "left; the other partition continues; after a restart everything acknowledged is there"
     )
-    plants = "the partition that failed is put online again, as one that trusts the next success would be"
+    plants = "the failed partition is put online again, as if the next successful fsync could be trusted"
     tools = ()
 
     def run(self, run: Run) -> Result:

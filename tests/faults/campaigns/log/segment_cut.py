@@ -17,7 +17,7 @@ class SegmentCut:
     name = "segment-cut"
     injects = "one segment, mostly the last, cut at a random byte; the log stopped in order or killed before"
     asserts = "every batch before the cut is served whole, nothing else is; the log takes and serves new batches"
-    plants = "more is cut off than the campaign knows of"
+    plants = "more is cut off than the campaign assumes"
     tools = ()
 
     def run(self, run: Run) -> Result:

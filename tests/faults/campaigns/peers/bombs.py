@@ -38,7 +38,7 @@ class Bombs:
         "that is compacted, one that is recompressed and one with verify.payload=all, with the right CRC"
     )
     asserts = "CORRUPT_MESSAGE, INVALID_RECORD or MESSAGE_TOO_LARGE; the broker serves, and its memory is bounded"
-    plants = "an ordinary batch is sent and held for a bomb"
+    plants = "an ordinary batch is sent and treated as a bomb"
     tools = ()
 
     def run(self, run: Run) -> Result:

@@ -28,7 +28,7 @@ class LengthLies:
         "of 2^32-1, of 5, 10 and 60 bytes; sections of thousands of tags; to the decoder and to a broker"
     )
     asserts = "the decoder's ProtocolError, an answer, or one closed connection; nothing unexpected in the broker's log"
-    plants = "one request is decoded without the walk's error being expected"
+    plants = "one request is decoded without the bounds check's error being expected"
     tools = ()
 
     def run(self, run: Run) -> Result:
