@@ -9,13 +9,9 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..errors import CorruptRecordError
 from . import native
-from .codecs import CodecTable
-from .decode import MAX_DECOMPRESSED, Columns, RecordArea, decode_columns, read_area
+from .decode import Columns, RecordArea
 from .fallback import Column
-from .header import Buffer, iter_headers
-from .partition import TopicPartition
 from .record import Headers
 
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
@@ -110,33 +106,6 @@ def _binary(kind: pa.DataType, rows: int, column: Column) -> pa.Array:
     bitmap, offsets, data = column
     buffers = [None if bitmap is None else pa.py_buffer(bitmap), pa.py_buffer(offsets), pa.py_buffer(data)]
     return pa.Array.from_buffers(kind, rows, buffers)
-
-
-def decode_batches_arrow(
-    buf: Buffer,
-    codecs: CodecTable,
-    *,
-    from_offset: int = 0,
-    to_offset: int | None = None,
-    max_size: int = MAX_DECOMPRESSED,
-    partition: TopicPartition | None = None,
-) -> pa.RecordBatch:
-    """The records of all whole batches in `buf` with offsets in [from_offset, to_offset), control batches left out.
-
-    Errors as `decode_batch` raises them; `max_size` bounds each batch's records, decompressed.
-    """
-    wanted = []
-    for pos, header in iter_headers(buf):
-        past = to_offset is not None and header.base_offset >= to_offset
-        if not (header.is_control or past or header.last_offset < from_offset):
-            wanted.append((pos, header))
-    areas = [read_area(buf, pos, header, codecs, max_size, partition) for pos, header in wanted]
-    try:
-        return arrow_columns(areas, from_offset, to_offset).batch
-    except CorruptRecordError:
-        for pos, header in wanted:  # which names the partition
-            decode_columns(buf, pos, header, codecs, max_size, partition)
-        raise
 
 
 def columns_to_arrow(columns: Columns) -> pa.RecordBatch:
