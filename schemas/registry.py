@@ -16,7 +16,7 @@ from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
 
-from .claims import Claims
+from .claims import SchemaIdClaims
 from .compatibility import Compatibility, check
 from .fingerprint import registered
 from .log import SchemaEntry, SchemaLog
@@ -74,7 +74,7 @@ class SchemaRegistry:
         """Returns the registered schema, new or existing, once it is in the topic. Raises `SchemaError` when the text
         is not a schema, breaks the compatibility rule, or shares its fingerprint with another schema."""
         parse(text)
-        claims = Claims(self._coordination())
+        claims = SchemaIdClaims(self._coordination())
         with self._lock:
             for _ in range(MAX_RACES):
                 entry = self._claim(claims, subject, text, compatibility)
@@ -85,13 +85,13 @@ class SchemaRegistry:
 
     def versions(self, subject: str) -> list[SchemaEntry]:
         """All versions of a subject, the oldest first."""
-        claims = Claims(self._coordination())
+        claims = SchemaIdClaims(self._coordination())
         return _entries(claims, subject)
 
     def subjects(self) -> list[str]:
-        return Claims(self._coordination()).subjects()
+        return SchemaIdClaims(self._coordination()).subjects()
 
-    def _claim(self, claims: Claims, subject: str, text: str, rule: Compatibility) -> SchemaEntry | None:
+    def _claim(self, claims: SchemaIdClaims, subject: str, text: str, rule: Compatibility) -> SchemaEntry | None:
         """One try; None when another process was faster."""
         known = claims.id_of(text)
         versions = _entries(claims, subject)
@@ -133,7 +133,7 @@ class SchemaRegistry:
     def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
         """Writes schemas that were claimed and never written; then reads again."""
         try:
-            claims = Claims(self._coordination())
+            claims = SchemaIdClaims(self._coordination())
             for schema_id in claims.ids():
                 entry = None if schema_id in self._by_id else claims.entry(schema_id)
                 if entry is not None:
@@ -177,7 +177,7 @@ class SchemaRegistry:
             self._unknown[key] = self._clock() + UNKNOWN_FOR_S
 
 
-def _entries(claims: Claims, subject: str) -> list[SchemaEntry]:
+def _entries(claims: SchemaIdClaims, subject: str) -> list[SchemaEntry]:
     """A subject's versions with the text of their ids."""
     found = []
     for version, schema_id in claims.versions(subject).items():

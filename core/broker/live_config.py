@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from ..config.dynamic import check_dynamic, differing, overlaid, taken_up
+from ..config.dynamic import apply_dynamic, check_dynamic, differing, overlaid
 from ..config.section import values
 from ..config.sections.broker import BrokerConfig
 from ..errors import ConfigError, describe_error
@@ -55,7 +55,7 @@ class LiveConfig:
     async def reload(self, wanted: BrokerConfig) -> Changed:
         """Take up the file's new content. `ConfigError` when it cannot be; then nothing has changed."""
         async with self._lock:
-            file, restart = taken_up(self.file, wanted)
+            file, restart = apply_dynamic(self.file, wanted)
             overridden = tuple(k for k in differing(self.file, file) if k in {**self.for_all, **self.for_this})
             applied = await self._apply(overlaid(file, self.for_all, self.for_this))
             self.file = file

@@ -14,7 +14,7 @@ from ..errors import KlammError, describe_error
 log = logging.getLogger(__name__)
 
 
-class Maintenance:
+class BrokerMaintenance:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 

@@ -17,13 +17,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from ..cluster.bootstrap import make_skeleton
+from ..cluster.bootstrap import create_base_paths
 from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage, Endpoint
 from ..cluster.image_reader import read_image
 from ..cluster.log_directory import LogDirectoryRecord
 from ..cluster.registration import DisplacedError
-from ..config.address import Listener as Address
+from ..config.address import ListenerAddress
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig
 from ..config.settings import Settings
@@ -48,7 +48,7 @@ from .handlers.table import HANDLERS
 from .leadership import Leadership
 from .lease import Lease
 from .live_config import LiveConfig
-from .maintenance import Maintenance
+from .maintenance import BrokerMaintenance
 from .metrics.counters import BrokerMetrics
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
@@ -135,7 +135,7 @@ class Broker:
         self.metrics = BrokerMetrics()
         self._connections = Connections(Limits.of_config(self._config), self.metrics)
         self._codecs = settings.codec_table()
-        self.advertised: list[Address] = []
+        self.advertised: list[ListenerAddress] = []
         self.failed: asyncio.Future[KlammError] = asyncio.get_running_loop().create_future()
         """Why this broker serves no more, though nobody has stopped it."""
 
@@ -212,7 +212,7 @@ class Broker:
     async def _open_logs(self, workers: Workers, coordination: Coordination, record: LogDirectoryRecord) -> LogManager:
         """The cluster's id and the topics' configurations are read before this broker is a member: it must hold its log
         directory first."""
-        await workers.coordination(make_skeleton, coordination, uuid4)
+        await workers.coordination(create_base_paths, coordination, uuid4)
         image = await workers.coordination(read_image, coordination, None)
         self._live.begin(image.broker_config(None), image.broker_config(self._config.broker_id))
         self._connections.apply(Limits.of_config(self._config))
@@ -293,7 +293,7 @@ class Broker:
         if services.leadership.complete:
             epoch = services.cluster.broker_epoch
             await services.workers.disk(services.logs.note_start, epoch)
-            await services.workers.coordination(record.opened, epoch)
+            await services.workers.coordination(record.record_start, epoch)
 
     def _lease(self, workers: Workers, coordination: Coordination, cluster: Cluster) -> Lease:
         """Nothing is acknowledged where another broker may have this one's id; a broker that knows it stops."""
@@ -408,7 +408,7 @@ class Broker:
         overlay(services.cluster.image())
 
     def _maintain(self, services: Services, logs: LogManager) -> None:
-        maintenance = Maintenance()
+        maintenance = BrokerMaintenance()
         config = self._config
         maintenance.every(
             config.log_flush_scheduler_interval_ms / 1000,

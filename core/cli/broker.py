@@ -1,4 +1,4 @@
-"""`klamm broker`: one broker until it is told to stop."""
+"""`klamm broker`: runs one broker until a signal stops it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _SWITCH_S = 0.0005
-"""How long a worker thread may run Python while the event loop waits for it, with all requests; Python has 5 ms."""
+"""The interpreter's switch interval, in seconds: how long a worker thread may run Python while the event loop, and with
+it all requests, waits. Python's default is 5 ms."""
 
 
 AcceptMissing = Annotated[
     bool,
     typer.Option(
         "--accept-missing-logs",
-        help="Partitions whose logs are gone from this broker begin again, without records.",
+        help="Start partitions whose logs are missing from this broker again, without records.",
     ),
 ]
 
@@ -46,7 +47,7 @@ def broker(config: ConfigFile = DEFAULT_CONFIG, accept_missing_logs: AcceptMissi
 
 
 def _run(main: Coroutine[Any, Any, bool]) -> bool:
-    """On uvloop where it is installed (design D4)."""
+    """Runs on uvloop if it is installed (design D4)."""
     try:
         import uvloop
     except ImportError:
@@ -55,7 +56,7 @@ def _run(main: Coroutine[Any, Any, bool]) -> bool:
 
 
 async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept_missing_logs: bool) -> bool:
-    """Whether it was Ctrl-C that ended it."""
+    """Serves until a signal; returns whether that was Ctrl-C."""
     from ..broker.server import Broker
     from ..broker.signals import Signals
 
@@ -64,10 +65,10 @@ async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept
     try:
         await server.start()
         gc.collect()
-        gc.freeze()  # what is there now stays: no collection walks it again, with all requests waiting
+        gc.freeze()  # these objects live as long as the process: no collection scans them again while all requests wait
         sys.setswitchinterval(_SWITCH_S)
         print(f"klamm broker ready: id {settings.broker.broker_id}, {_where(server)}", flush=True)
-        reloads = asyncio.create_task(_reload_when_told(signals, server, file))
+        reloads = asyncio.create_task(_reload_on_sighup(signals, server, file))
         ends: list[asyncio.Future[Any]] = [signals.stopped, server.failed]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         reloads.cancel()
@@ -82,13 +83,13 @@ async def _serve(settings: Settings, file: Path, process_log: ProcessLog, accept
     return by is signal.SIGINT
 
 
-async def _reload_when_told(signals: Signals, server: Broker, file: Path) -> None:
+async def _reload_on_sighup(signals: Signals, server: Broker, file: Path) -> None:
     while True:
         await signals.hangup.wait()
         signals.hangup.clear()
         try:
             await server.reload(file)
-        except Exception:  # it must hear of the next SIGHUP, and go on serving
+        except Exception:  # the broker must go on serving, and react to the next SIGHUP
             log.exception("%s could not be reloaded", file)
 
 

@@ -1,4 +1,4 @@
-"""`klamm config`: is the file right, and what follows from it."""
+"""`klamm config`: checks, shows and reloads the configuration file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(add_completion=False, help="Check, show and reload the configu
 
 @app.command()
 def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
-    """Validate the file; exit 2 and a line for each problem if it is wrong."""
+    """Validate the file; if it is invalid, print a line for each problem and exit with 2."""
     settings = load_settings(config)
     for topic in settings.topics:
         settings.check_topic(topic)
@@ -31,7 +31,7 @@ def check(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
 @app.command()
 def reload(config: ConfigFile = DEFAULT_CONFIG) -> None:
-    """Have the broker of this file on this host read it again; say what changed, and what needs a restart."""
+    """Make the broker of this file on this host read it again; print what changed, and what needs a restart."""
     from .reloading import reload_broker
 
     settings = load_settings(config)
@@ -53,35 +53,35 @@ def show(config: ConfigFile = DEFAULT_CONFIG) -> None:
 
 
 def in_force(settings: Settings) -> dict[str, Any]:
-    """The settings in the shape of the file."""
+    """Returns the settings in the shape of the file."""
     shown: dict[str, Any] = {
-        "broker": _plain(settings.broker),
-        "coordination": _plain(settings.coordination),
-        "offsets": _plain(settings.offsets),
-        "topics": {name: {**_plain(t), **_plain(t.options)} for name, t in settings.topics.items()},
-        "producer": _plain(settings.producer),
-        "consumer": _plain(settings.consumer),
-        "sinks": {name: {**_plain(sink.choice), **_plain(sink)} for name, sink in settings.sinks.items()},
-        "serdes": {name: _plain(choice.config) for name, choice in settings.serdes.items()},
+        "broker": _to_yaml(settings.broker),
+        "coordination": _to_yaml(settings.coordination),
+        "offsets": _to_yaml(settings.offsets),
+        "topics": {name: {**_to_yaml(t), **_to_yaml(t.options)} for name, t in settings.topics.items()},
+        "producer": _to_yaml(settings.producer),
+        "consumer": _to_yaml(settings.consumer),
+        "sinks": {name: {**_to_yaml(sink.choice), **_to_yaml(sink)} for name, sink in settings.sinks.items()},
+        "serdes": {name: _to_yaml(choice.config) for name, choice in settings.serdes.items()},
         "plugins": {"modules": list(settings.plugins)},
-        "log": _plain(settings.log),
+        "log": _to_yaml(settings.log),
     }
     if settings.audit is not None:
-        shown["audit"] = _plain(settings.audit)
+        shown["audit"] = _to_yaml(settings.audit)
     return shown
 
 
-def _plain(value: Any) -> Any:
-    """As YAML would have it; keys that are not set are left out."""
+def _to_yaml(value: Any) -> Any:
+    """Returns a value as YAML can represent it; keys that are not set are left out."""
     if isinstance(value, PluginChoice):
-        return {"plugin": value.plugin, **_plain(value.config)}
+        return {"plugin": value.plugin, **_to_yaml(value.config)}
     if isinstance(value, BaseModel):
         fields = type(value).model_fields.items()
         named = zip(definitions(type(value)), fields, strict=True)
         items = {d.name: getattr(value, name) for d, (name, info) in named if not info.exclude}
-        return {key: _plain(item) for key, item in items.items() if item is not None}
+        return {key: _to_yaml(item) for key, item in items.items() if item is not None}
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _to_yaml(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value if type(value) in (bool, int, float, str) else str(value)  # an enum is no plain text to YAML
+        return [_to_yaml(item) for item in value]
+    return value if type(value) in (bool, int, float, str) else str(value)  # YAML cannot represent an enum

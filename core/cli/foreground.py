@@ -1,4 +1,4 @@
-"""Commands that keep a server running in the foreground until Ctrl-C or SIGTERM."""
+"""For commands that run a server in the foreground until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from types import FrameType
 
 
 class StopRequestedError(Exception):
-    """SIGTERM or SIGINT came."""
+    """SIGTERM or SIGINT was received."""
 
 
-def raise_when_told_to_stop() -> None:
-    """From now on SIGTERM and SIGINT raise `StopRequestedError` in the main thread."""
+def raise_on_stop_signals() -> None:
+    """Makes SIGTERM and SIGINT raise `StopRequestedError` in the main thread from now on."""
     signal.signal(signal.SIGTERM, _request_stop)
     signal.signal(signal.SIGINT, _request_stop)
 

@@ -1,4 +1,4 @@
-"""`klamm init`: a commented file to start from."""
+"""`klamm init`: writes a commented configuration file to start from."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Target = Annotated[Path, typer.Argument(metavar="FILE", help="The file to write.
 
 
 def init(target: Target = Path("klamm.yaml")) -> None:
-    """Write a commented YAML file whose coordination is ZooKeeper; an existing file is left alone."""
+    """Write a commented YAML file whose coordination is ZooKeeper; an existing file is not changed."""
     text = resources.files("klamm.core.cli").joinpath("starting.yaml").read_text(encoding="utf-8")
     try:
         with target.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise ConfigError(f"{target}: is there already; it is left as it is") from None
+        raise ConfigError(f"{target}: already exists; it was not changed") from None
     except OSError as error:
         raise ConfigError(f"{target}: cannot be written: {error.strerror}") from error
     typer.echo(f"{target} written. Next: `klamm zookeeper` (or your own ZooKeeper), then `klamm broker`.")

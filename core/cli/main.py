@@ -1,7 +1,7 @@
-"""The `klamm` command: its own commands and those that plugins bring (hook `klamm_commands`).
+"""The `klamm` command: its own commands and those of plugins (hook `klamm_commands`).
 
-A command's module is imported only when it is run or its help is asked for. What a user does wrong is one line on
-stderr; exit status 1 for what failed, 2 for wrong usage or configuration, 130 after Ctrl-C.
+A command's module is imported only when the command runs or its help is shown. A user's error is one line on stderr;
+the exit status is 1 for a failure, 2 for wrong usage or configuration, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ CORE_COMMANDS = (
 
 
 class LazyCommand(TyperCommand):
-    """Knows its name and one line of help; becomes the real command when it is about to run."""
+    """A command of which only the name and one line of help are known; loads the real command when it is about to
+    run."""
 
     def __init__(self, command: Command) -> None:
         super().__init__(command.name, help=command.summary)
@@ -62,7 +63,7 @@ class LazyCommand(TyperCommand):
 
 
 class KlammGroup(TyperGroup):
-    """The core's commands in their order, then the plugins' by name."""
+    """The commands: the core's in their order, then the plugins' by name."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         return [command.name for command in CORE_COMMANDS] + sorted(command.name for command in _plugin_commands())
@@ -74,7 +75,9 @@ class KlammGroup(TyperGroup):
         for command in _plugin_commands():
             if command.name == cmd_name:
                 return LazyCommand(command)
-        self.commands = {name: TyperCommand(name) for name in self.list_commands(ctx)}  # a typo is compared with these
+        self.commands = {
+            name: TyperCommand(name) for name in self.list_commands(ctx)
+        }  # typer suggests the nearest of these for a mistyped name
         return None
 
 
@@ -108,7 +111,7 @@ def klamm_command(
 
 
 def main() -> None:
-    """The console script: never a traceback for what a user did wrong."""
+    """The console script. Errors of the user are one line, never a traceback."""
     try:
         status = app(standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
@@ -120,11 +123,11 @@ def main() -> None:
         _say(error)
         _leave(1)
     except BrokenPipeError:  # `klamm … | head`
-        _write_no_more()
+        _discard_output()
         _leave(1)
-    except OSError as error:  # a full disk, a directory that may not be written: the user's to mend
+    except OSError as error:  # a full disk, a directory without write permission: the user can fix it
         _say(KlammError(f"{error.filename}: {error.strerror}" if error.filename else str(error)))
-        _write_no_more()
+        _discard_output()
         _leave(1)
     except Exception as error:
         if not hasattr(error, "exit_code"):
@@ -138,8 +141,9 @@ def _say(error: KlammError) -> None:
     print(f"klamm: {error}" if "\n" not in str(error) else str(error), file=sys.stderr)
 
 
-def _write_no_more() -> None:
-    """What is left in the buffer would fail again when the interpreter ends."""
+def _discard_output() -> None:
+    """Redirects stdout to the null device: flushing the rest of the buffer would fail again when the interpreter
+    ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

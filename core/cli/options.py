@@ -1,6 +1,6 @@
-"""What the commands share: the `--config` option, tables, a client to the cluster.
+"""Shared by the commands: the `--config` option, tables, a client to the cluster.
 
-What only some of them need is imported by these: a broker has neither tables nor a client in memory.
+Modules that only some commands need are imported in functions, so that a broker loads neither tables nor a client.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help
 Bootstrap = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker; else as the file says."
+        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker; by default the file's."
     ),
 ]
 DEFAULT_CONFIG = Path("klamm.yaml")
 PIPE_WIDTH = 200
 TIMEOUT_S = 10.0
-"""How long a command waits for the cluster before it gives up; a person is waiting too."""
+"""Time-out of a command's requests, in seconds; short, since a person waits."""
 
 
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def interval_s(option: str, text: str) -> int:
-    """`90s`, `10m`, `1h` or `1d`, in seconds; `ConfigError` with the option's name for anything else."""
+    """Returns the seconds of `90s`, `10m`, `1h` or `1d`. Raises `ConfigError` with the option's name for any other
+    text."""
     match = re.fullmatch(r"(\d{1,6})([smhd])", text.strip())
     if match is None or int(match[1]) == 0:
         raise ConfigError(f"{option}: expected an interval such as 90s, 10m or 1h, got {text!r}")
@@ -49,14 +50,14 @@ def interval_s(option: str, text: str) -> int:
 
 
 def console() -> Console:
-    """To stdout; wide where it is no terminal, so that nothing is cut off in a pipe."""
+    """Returns a console on stdout; wide if that is not a terminal, so that no text is cut off in a pipe."""
     from rich.console import Console
 
     return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """Without boxes, so that it can be read by eye and by `awk`."""
+    """Returns a table without boxes, readable by eye and by `awk`."""
     from rich.table import Table
 
     made = Table(box=None, header_style="bold", pad_edge=False)
@@ -66,19 +67,20 @@ def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def cell(value: int | None) -> str:
-    """A number that is not known is `-`, as in Kafka's tools."""
+    """Returns the text of a number; `-` if it is unknown, as in Kafka's tools."""
     return "-" if value is None else str(value)
 
 
 def say_offline(offline: Mapping[TopicPartition, KlammError]) -> None:
-    """A line on stderr for each partition that no broker serves."""
+    """Prints a line on stderr for each partition that no broker serves."""
     for tp, error in sorted(offline.items()):
         typer.echo(f"klamm: {tp} is offline: {error}; the log of its broker says why", err=True)
 
 
 @contextmanager
 def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settings, ClusterClient]]:
-    """The settings, and a client to the cluster that they or `--bootstrap` name; with that, a file is not needed."""
+    """Yields the settings, and a client of the cluster that they or `--bootstrap` name; with `--bootstrap` no file is
+    needed."""
     from ..client.cluster_client import ClusterClient
 
     settings = Settings() if bootstrap and not named(config) else load_settings(config)
@@ -90,12 +92,12 @@ def cluster_client(config: Path, bootstrap: str | None) -> Iterator[tuple[Settin
 
 
 def named(config: Path) -> bool:
-    """Whether there is a file to be read: one that is not there and has not the usual name is a typing error."""
+    """Returns whether the file is to be read: a missing file is an error, unless it is the default one."""
     return config != DEFAULT_CONFIG or config.exists()
 
 
 def bootstrap_of(settings: Settings) -> str:
-    """What the file says of producers, else of consumers, else the address of its own broker."""
+    """Returns the file's `bootstrap.servers` of producers, else of consumers, else the address of its own broker."""
     for section in (settings.producer, settings.consumer):
         if "bootstrap_servers" in section.model_fields_set:
             return section.bootstrap_servers

@@ -1,4 +1,4 @@
-"""`klamm plugins`: what is loaded, from where, and which hooks each implements."""
+"""`klamm plugins`: lists the loaded plugins, their sources and their hooks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .options import DEFAULT_CONFIG, ConfigFile, console, named, table
 
 
 def plugins(config: ConfigFile = DEFAULT_CONFIG) -> None:
-    """List the loaded plugins; with a configuration file, its `plugins.modules` too."""
+    """List the loaded plugins; with a configuration file, also its `plugins.modules`."""
     host = load_settings(config).host() if named(config) else plugin_host()
     rows = table("plugin", "module", "source", "hooks", "provides")
     for plugin in host.loaded():

@@ -1,4 +1,4 @@
-"""Telling a broker on this host to read its file again, and hearing what came of it."""
+"""Makes a broker on this host reload its file, and reads the outcome."""
 
 from __future__ import annotations
 
@@ -11,27 +11,28 @@ from ..broker.reload import OUTCOME, ReloadOutcome, read_outcome
 from ..errors import KlammError
 from ..log.log_directory import holder
 
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 def reload_broker(directory: Path) -> ReloadOutcome:
-    """SIGHUP to the process that holds the log directory; `KlammError` when there is none, or it does not answer."""
+    """Sends SIGHUP to the process that holds the log directory and returns the outcome. Raises `KlammError` if there is
+    no such process, or it does not write an outcome in time."""
     process = holder(directory)
     if process is None:
-        raise KlammError(f"no broker runs on {directory}: there is nobody to be told")
+        raise KlammError(f"no broker runs on {directory}, so none can reload its file")
     before = _version(directory)
     try:
         os.kill(process, signal.SIGHUP)
     except OSError as error:
-        raise KlammError(f"process {process}, the broker of {directory}, cannot be told: {error.strerror}") from error
-    deadline = time.monotonic() + _PATIENCE_S
+        raise KlammError(
+            f"process {process}, the broker of {directory}, cannot be signalled: {error.strerror}"
+        ) from error
+    deadline = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < deadline:
         if _version(directory) != before and (outcome := read_outcome(directory)) is not None:
             return outcome
         time.sleep(0.02)
-    raise KlammError(
-        f"the broker (process {process}) was told, and has said nothing in {_PATIENCE_S:.0f} s: see its log"
-    )
+    raise KlammError(f"the broker (process {process}) did not report an outcome within {_TIMEOUT_S:.0f} s: see its log")
 
 
 def _version(directory: Path) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""`klamm sink`: the records of topics into one of the file's sinks."""
+"""`klamm sink`: writes the records of topics to one of the file's sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .options import DEFAULT_CONFIG, ConfigFile
 
 def sink(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A key of the file's `sinks` section.")],
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there now has been written.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all present records are written.")] = False,
     config: ConfigFile = DEFAULT_CONFIG,
 ) -> None:
     """Write the records of the sink's topics, until SIGTERM or Ctrl-C; several processes share the work."""
@@ -27,14 +27,14 @@ def sink(
     of_command(settings.log)
     runner = SinkRunner(settings, name)
     stop = threading.Event()
-    told: list[int] = []
+    received: list[int] = []
 
-    def tell(number: int, _: object) -> None:
-        told.append(number)
+    def on_signal(number: int, _: object) -> None:
+        received.append(number)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, tell)
+        signal.signal(number, on_signal)
     columns = (SpinnerColumn(), TextColumn(f"sink {name}: {{task.fields[records]}} records"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task(name, total=None, records=0)
@@ -43,7 +43,7 @@ def sink(
             bar.update(task, records=progress.records)
 
         progress = runner.run(stop, once=once, report=report)
-    bad = f", {progress.bad} passed over" if progress.bad else ""
+    bad = f", {progress.bad} skipped" if progress.bad else ""
     typer.echo(f"sink {name}: {progress.records} records, {progress.flushes} flushes{bad}")
-    if signal.SIGINT in told:
+    if signal.SIGINT in received:
         raise KeyboardInterrupt

@@ -36,9 +36,9 @@ Partitions = Annotated[int | None, typer.Option("--partitions", "-p", min=1, hel
 
 _NOT_DELETED = {
     ErrorCode.offset_out_of_range: ": --before is above its end (`next` in `klamm topics describe`)",
-    ErrorCode.policy_violation: ": its topic is only compacted (cleanup.policy=compact), nothing is cut off there",
+    ErrorCode.policy_violation: ": its topic is only compacted (cleanup.policy=compact), so records cannot be deleted",
 }
-"""What these mean here; the answer has no words of its own."""
+"""The meaning of these codes here: the response has no message."""
 
 
 @app.command("list")
@@ -58,12 +58,12 @@ def create(
     ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
-        bool, typer.Option("--all-from-config", help="Create the file's topics; those that are there stay as they are.")
+        bool, typer.Option("--all-from-config", help="Create the file's topics; existing ones stay as they are.")
     ] = False,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Create one topic, as the file or the options say, or all of the file's."""
+    """Create one topic, with the settings of the file and the options, or all topics of the file."""
     from ..client.cluster_client import NewTopic
 
     if all_from_config == (topic is not None):
@@ -76,7 +76,7 @@ def create(
             for name in settings.topics:
                 if name not in there:
                     client.create_topics({name: _from_file(settings, name)}, exists_ok=True)
-                typer.echo(f"{name}: {'is there' if name in there else 'created'}")
+                typer.echo(f"{name}: {'exists' if name in there else 'created'}")
             return
         _check_name(topic)
         base = _from_file(settings, topic)
@@ -93,7 +93,7 @@ def create(
 def describe(topic: Name, config: ConfigFile = DEFAULT_CONFIG, bootstrap: Bootstrap = None) -> None:
     """Show a topic's partitions, with first and next offset, and the configs that are not defaults.
 
-    A partition that no broker serves has the leader `none`; stderr says why.
+    A partition that no broker serves has the leader `none`; the reason is on stderr.
     """
     from ..client.cluster_client import EARLIEST, LATEST
 
@@ -122,13 +122,13 @@ def alter(
     topic: Name,
     changes: Pairs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="Back to the default; may be repeated.")
+        list[str] | None, typer.Option("--unset", metavar="KEY", help="Reset to the default; may be repeated.")
     ] = None,
     partitions: Partitions = None,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
 ) -> None:
-    """Change a topic's configs, or give it more partitions."""
+    """Change a topic's configs, or add partitions."""
     _check_file(config)
     given: dict[str, str | None] = {**_pairs(changes), **dict.fromkeys(unset or ())}
     if not given and partitions is None:
@@ -160,10 +160,11 @@ def delete(
 def delete_records(
     topic: Name,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", min=0, help="Only this one; may be repeated. All when not given.")
+        list[int] | None,
+        typer.Option("--partition", min=0, help="Only this partition; may be repeated. All when not given."),
     ] = None,
     before: Annotated[
-        int, typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset that stays; -1: the end.")
+        int, typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset to keep; -1: the end.")
     ] = -1,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,
@@ -180,32 +181,32 @@ def delete_records(
         except BrokerError as error:
             raise BrokerError(error.code, f"{error.words}{_NOT_DELETED.get(error.code, '')}") from error
         for tp, start in sorted(starts.items()):
-            typer.echo(f"{tp}: begins at {start}")
+            typer.echo(f"{tp}: starts at {start}")
 
 
 def _from_file(settings: Settings, topic: str) -> NewTopic:
-    """As the file has it, with the broker's defaults where it says nothing."""
+    """Returns the topic as the file defines it, with the broker's defaults for the rest."""
     from ..client.cluster_client import NewTopic
 
-    said = settings.topics.get(topic)
-    if said is None:
+    section = settings.topics.get(topic)
+    if section is None:
         return NewTopic()
     return NewTopic(
-        -1 if said.partitions is None else said.partitions,
-        -1 if said.replication_factor is None else said.replication_factor,
-        said.config,
+        -1 if section.partitions is None else section.partitions,
+        -1 if section.replication_factor is None else section.replication_factor,
+        section.config,
     )
 
 
 def _pairs(given: Iterable[str] | None) -> dict[str, str]:
-    """`key=value` options, checked before anything is asked of a broker."""
+    """Parses and validates `key=value` options, before any request is sent."""
     pairs = {}
     for text in given or ():
         name, mark, value = text.partition("=")
         if not mark:
             raise ConfigError(f"--set {text}: expected KEY=VALUE")
         if name.strip() in pairs:
-            raise ConfigError(f"--set {text}: {name.strip()} is there twice")
+            raise ConfigError(f"--set {text}: {name.strip()} is given twice")
         pairs[name.strip()] = value.strip()
     TopicConfig.from_strings(pairs)
     return pairs
@@ -213,7 +214,7 @@ def _pairs(given: Iterable[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _nearest(client: ClusterClient, topic: str) -> Iterator[None]:
-    """A topic that is not there is named with the nearest one that is."""
+    """Adds the nearest existing topic to the error for an unknown one."""
     from ..client.errors import unknown_topic
 
     try:
@@ -225,9 +226,11 @@ def _nearest(client: ClusterClient, topic: str) -> Iterator[None]:
 
 
 def _check_file(config: Path) -> None:
-    """Kafka's tool has `--config KEY=VALUE` for a topic's configs."""
+    """Raises for `--config KEY=VALUE`, with which Kafka's tool sets a topic's configs."""
     if "=" in str(config) and not config.exists():
-        raise ConfigError(f"--config {config}: this names the YAML file; a topic config is set with --set {config}")
+        raise ConfigError(
+            f"--config {config}: this option is for the YAML file; set a topic config with --set {config}"
+        )
 
 
 def _check_name(topic: str) -> None:

@@ -1,5 +1,5 @@
-"""Which brokers hold which partition: Kafka's rack-unaware round robin (`AdminUtils.assignReplicasToBrokers`), or what
-an admin says."""
+"""The replica assignment of partitions: Kafka's rack-unaware round robin (`AdminUtils.assignReplicasToBrokers`), or one
+that an administrator gives."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ Replicas = Mapping[int, tuple[int, ...]]
 def assign_replicas(
     brokers: Sequence[int], first_partition: int, count: int, replication_factor: int, start: int
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas by partition number. First replicas go round from `start` (an index, any number); the others follow at
-    a distance that grows with every round, so that one broker's followers are spread over all.
+    """Returns the replicas by partition number.
 
-    `BrokerError` INVALID_REPLICATION_FACTOR when there are too few brokers or the factor is below 1.
+    First replicas are assigned to the brokers in turn, from the index `start` (any number). The other replicas follow
+    at a distance that grows with every round, so that the followers of one broker's partitions are spread over all
+    brokers. Raises `BrokerError` INVALID_REPLICATION_FACTOR if there are too few brokers or the factor is below 1.
     """
     if replication_factor < 1:
         raise BrokerError(ErrorCode.invalid_replication_factor, f"{replication_factor} is below 1")
@@ -43,11 +44,11 @@ def checked_assignment(
     first_partition: int = 0,
     replication_factor: int | None = None,
 ) -> dict[int, tuple[int, ...]]:
-    """Replicas by partition number as an admin gives them, with Kafka's checks.
+    """Returns the replicas by partition number that an administrator gave, after Kafka's checks.
 
-    `BrokerError` INVALID_REPLICA_ASSIGNMENT unless the partitions count up from `first_partition`, each of them is
-    given once and has as many replicas as the others (`replication_factor`, where the topic has one already), and no
-    partition names a broker that is not live, or one twice.
+    Raises `BrokerError` INVALID_REPLICA_ASSIGNMENT unless the partitions are numbered consecutively from
+    `first_partition`, each is given once and has as many replicas as the others (`replication_factor`, if the topic has
+    one already), and no partition names a broker that is not live, or one broker twice.
     """
     assigned: dict[int, tuple[int, ...]] = {}
     for number, replicas in given:
@@ -65,7 +66,7 @@ def checked_assignment(
         replication_factor = len(replicas)
         assigned[number] = tuple(replicas)
     if set(assigned) != set(range(first_partition, first_partition + len(assigned))):
-        raise _wrong(f"partitions {sorted(assigned)} do not count up from {first_partition}")
+        raise _wrong(f"partitions {sorted(assigned)} are not numbered consecutively from {first_partition}")
     return assigned
 
 

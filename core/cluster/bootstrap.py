@@ -1,4 +1,4 @@
-"""The paths that must be there before anything else: made by whichever broker comes first."""
+"""The paths that must exist before all others; the first broker of a cluster creates them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from . import paths
 from .nodes import ClusterIdNode, MetadataVersionNode, encode_uuid
 
 
-def make_skeleton(coordination: Coordination, new_id: Callable[[], UUID]) -> None:
-    """Make what is missing, the cluster's id too; what is there stays."""
+def create_base_paths(coordination: Coordination, new_id: Callable[[], UUID]) -> None:
+    """Creates the paths that are missing, the cluster id included; existing paths stay as they are."""
     wanted = dict.fromkeys(paths.PERSISTENT, b"")
     wanted |= {
         paths.CONTROLLER_EPOCH: b"0",
@@ -24,4 +24,4 @@ def make_skeleton(coordination: Coordination, new_id: Callable[[], UUID]) -> Non
         try:
             coordination.create(path, data, make_parents=True)
         except NodeExistsError:
-            continue  # another broker was quicker
+            continue  # another broker created it first

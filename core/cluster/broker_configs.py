@@ -1,4 +1,5 @@
-"""What the cluster says of brokers' configurations (KIP-226): read, change and write, until nobody came between."""
+"""Dynamic broker configurations in the coordination (KIP-226), changed by conditional writes that are repeated on
+conflict."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ from . import paths
 from .nodes import ConfigNode
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
-"""From what is set to what is to be set; may raise to refuse."""
+"""Returns the new configuration for the present one; raises to refuse the change."""
 _ATTEMPTS = 10
 
 
 def alter_broker_config(coordination: Coordination, broker_id: int | None, change: Change) -> None:
-    """Of one broker; None: of all. `CoordinationUnavailableError` when others keep changing it too."""
+    """Changes the configuration of one broker, or of all (None). Raises `CoordinationUnavailableError` if concurrent
+    changes win every attempt."""
     path = paths.broker_config(broker_id)
     for _ in range(_ATTEMPTS):
         try:

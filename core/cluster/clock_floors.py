@@ -1,9 +1,9 @@
-"""Where leader epochs and producer ids go on, so that none is given a second time after a restore.
+"""Lower bounds of new leader epochs and producer ids that grow with the clock, so that none is reused after a restore.
 
-A restore of coordination and logs from one backup takes every counter back. The next leader epoch and the next producer
-id would be those of the history that is lost, and neither consumers nor logs could tell the two apart. Only the clock
-has gone on, so both go on above a floor that rises with it. A clock that is behind loses this protection and no other:
-what the coordination and the logs know holds in any case.
+A restore of coordination and logs from one backup sets every counter back. The next leader epoch and the next producer
+id would be those of the lost history, and neither consumers nor logs could tell the two apart. Only the clock is not
+set back, so both continue above a floor that grows with it. A clock that is slow loses this protection and no other:
+new epochs and ids are always above those in the coordination and the logs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Final
 _EPOCH_S: Final = 1_767_225_600
 """2026-01-01 00:00 UTC, in seconds since 1970."""
 _HIGHEST_S: Final = 2**30
-"""34 years: leader epochs are int32, and a clock that is far ahead must leave room to count on."""
+"""34 years: leader epochs are int32, and a clock that is far ahead must leave room for further epochs."""
 _IDS_PER_SECOND: Final = 2**20
 
 
 def leader_epoch_floor(now_s: float) -> int:
-    """Whole seconds since 2026: more than any leader epoch of an earlier second, elections included."""
+    """Returns the whole seconds since 2026: more than any leader epoch of an earlier second, elections included."""
     return int(_seconds(now_s))
 
 
 def producer_id_floor(now_s: float) -> int:
-    """More than any producer id from before `now_s`, at up to a million ids a second."""
+    """Returns more than any producer id from before `now_s`, at up to a million ids a second."""
     return int(_seconds(now_s) * _IDS_PER_SECOND)
 
 

@@ -1,8 +1,9 @@
-"""One broker's membership of the cluster: registered, perhaps the controller, and with a current image of the rest.
+"""One broker's membership of the cluster: its registration, its part in the controller election, and the metadata
+image.
 
-States: new → `register` → member → (session expired) → rejoining → member → `close`. A worker thread does what watches
-and session events ask for: read the image, stand for election, elect leaders, rejoin after expiry with a new session.
-While the coordination is away the last image stays, and changes raise `CoordinationUnavailableError`.
+States: new → `register` → member → (session expired) → rejoining → member → `close`. A worker thread reacts to watches
+and session events: it reads the image, takes part in the election, elects leaders, and rejoins with a new session after
+expiry. While the coordination is unavailable the last image stays, and changes raise `CoordinationUnavailableError`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from ..interfaces.coordination import (
 from ..records.partition import TopicPartition
 from . import paths
 from .assignment import Replicas
-from .bootstrap import make_skeleton
+from .bootstrap import create_base_paths
 from .broker_configs import Change, alter_broker_config
 from .clock_floors import producer_id_floor
 from .controller import Controller
 from .image import EMPTY_IMAGE, ClusterImage, Endpoint
 from .image_reader import read_image
 from .leadership import elections
-from .producer_ids import allocate_block, pass_over_used
+from .producer_ids import allocate_block, skip_used
 from .registration import BrokerIdentity, DisplacedError, Registration
 from .topics import TopicChanges
 
@@ -53,8 +54,8 @@ _log = logging.getLogger(__name__)
 
 
 class Cluster:
-    """Blocking and thread-safe. `coordination` is the caller's: started here if it has no session, restarted here
-    after expiry, closed by the caller after `close`. `clock` gives seconds since the epoch."""
+    """Blocking and thread-safe. The caller owns `coordination`: it is started here if it has no session, restarted here
+    after expiry, and closed by the caller after `close`. `clock` returns seconds since 1970."""
 
     def __init__(
         self,
@@ -70,8 +71,8 @@ class Cluster:
         highest_producer_id: Callable[[], int] = lambda: -1,
         note_producer_id: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`highest_producer_id` gives the highest that this broker knows to be in use; `note_producer_id` keeps, over a
-        restart, the highest that it is about to give out."""
+        """`highest_producer_id` returns the highest id that this broker knows to be in use; `note_producer_id` stores,
+        so that it survives a restart, the highest id that this broker is about to allocate."""
         self._coordination = coordination
         self.broker_id = broker_id
         identity = BrokerIdentity(broker_id, endpoint, directory_id, rack)
@@ -96,8 +97,10 @@ class Cluster:
         self._worker = threading.Thread(target=self._work, name=f"klamm-cluster-{broker_id}", daemon=True)
 
     def register(self) -> None:
-        """Join: afterwards this broker is in the image and a controller is elected. Once per object. `BrokerError`
-        DUPLICATE_BROKER_REGISTRATION when a live broker has this id; any `CoordinationError`."""
+        """Joins the cluster: afterwards this broker is in the image and a controller is elected. Call it once.
+
+        Raises `BrokerError` DUPLICATE_BROKER_REGISTRATION if a live broker has this id, and any `CoordinationError`.
+        """
         if self._coordination.session_id == 0:
             self._coordination.start()
         self._coordination.on_session(self._on_session)
@@ -105,33 +108,34 @@ class Cluster:
         self._worker.start()
 
     def image(self) -> ClusterImage:
-        """The last image read; never blocks."""
+        """Returns the last image read; never blocks."""
         return self._image
 
     @property
     def broker_epoch(self) -> int:
-        """Of this broker's current registration; -1 before the first."""
+        """The epoch of this broker's current registration; -1 before the first."""
         return self._broker_epoch
 
     @property
     def is_controller(self) -> bool:
-        """As far as this broker knows; a write finds out."""
+        """Whether this broker is the controller as far as it knows; only a write makes sure."""
         return self._controller.lease is not None
 
     def on_change(self, callback: OnChange) -> None:
-        """Call back with every new image, in order, on the thread that read it: the worker, or one that is in a change
-        below and has not returned yet. It must return soon and may call `image` only."""
+        """Registers a callback for every new image. Callbacks run in order on the thread that read the image: the
+        worker, or a thread within one of the changing methods below. A callback must return soon and may call `image`
+        only."""
         with self._image_lock:
             self._callbacks.append(callback)
 
     def on_displaced(self, callback: OnDisplaced) -> None:
-        """Call back, once and on the worker's thread, when another broker has taken this one's id: it must stop serving
-        at once, and never joins again."""
+        """Registers a callback, called once on the worker's thread, for the case that another broker has taken this
+        one's id: this broker must stop serving at once, and never joins again."""
         self._on_displaced.append(callback)
 
     def confirm(self) -> int | None:
-        """The epoch of this broker's registration, where the coordination says that it holds now; None while it does
-        not, and then the worker registers again. Any `CoordinationError`."""
+        """Returns the epoch of this broker's registration if the coordination confirms it now; None if it does not, and
+        then the worker registers again. Raises any `CoordinationError`."""
         epoch = self._broker_epoch
         try:
             if not self._expired and self._registration.renew(epoch):
@@ -149,59 +153,61 @@ class Cluster:
         configs: Mapping[str, str] | None = None,
         replicas: Replicas | None = None,
     ) -> UUID:
-        """Make a topic, replicas as given or dealt round the live brokers; its id. It is in `image` when this returns.
-        `BrokerError` with Kafka's code: see `TopicChanges.create`."""
+        """Creates a topic, with the given replicas or replicas assigned to the live brokers in turn, and returns its
+        id. The topic is in `image` when this returns. Raises `BrokerError` with Kafka's code: see
+        `TopicChanges.create`."""
         with self._change_lock:
             topic_id = self._topics.create(self._read(), name, partitions, replication_factor, configs or {}, replicas)
             self._read()
             return topic_id
 
     def check_create_topic(self, name: str, partitions: int) -> None:
-        """What `create_topic` would refuse, without writing (`validate_only`)."""
+        """Raises the errors of `create_topic` without writing (`validate_only`)."""
         self._topics.check_create(self._image, name, partitions)
 
     def delete_topic(self, name: str, topic_id: UUID | None = None) -> UUID:
-        """The id of the topic that is gone. With an id, only the topic that has it; `BrokerError` as
-        `TopicChanges.delete`."""
+        """Deletes a topic and returns its id; with `topic_id`, only if the topic has this id. Raises `BrokerError` as
+        `TopicChanges.delete` does."""
         with self._change_lock:
             deleted = self._topics.delete(name, topic_id)
             self._read()
             return deleted
 
     def deleted_topics(self) -> dict[UUID, str]:
-        """Topics that are gone and whose deletion is not finished: their names by id."""
+        """Returns the deleted topics whose deletion is not finished: their names by id."""
         return self._topics.deleted()
 
     def deletion_finished(self, topic_id: UUID) -> None:
-        """Nothing knows the topic any more."""
+        """Removes the record of a deletion: no group has offsets of the topic any more."""
         self._topics.deletion_finished(topic_id)
 
     def create_partitions(self, name: str, total: int, replicas: Replicas | None = None) -> None:
-        """Grow a topic to `total` partitions, the new ones' replicas as given or dealt round the live brokers."""
+        """Adds partitions to a topic until it has `total`, with the given replicas or replicas assigned to the live
+        brokers in turn."""
         with self._change_lock:
             self._topics.create_partitions(self._read(), name, total, replicas)
             self._read()
 
     def raise_leader_epochs(self, begun: Mapping[TopicPartition, int]) -> None:
-        """Raise the leader epochs of partitions that this broker leads above those that its logs say have begun; they
+        """Raises the leader epochs of partitions that this broker leads above the epochs in its logs; the new epochs
         are in `image` when this returns."""
         self._topics.raise_leader_epochs(self.broker_id, begun)
         self._read()
 
     def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set keys; `None` takes one back to its default. The caller has validated names and values."""
+        """Sets configuration keys; `None` resets a key to its default. The caller has validated names and values."""
         with self._change_lock:
             self._topics.alter_config(name, changes)
             self._read()
 
     def alter_broker_config(self, broker_id: int | None, change: Change) -> None:
-        """Change what the cluster says of a broker's configuration; None: of all brokers'. It is in `image` when this
-        returns; the others hear of it."""
+        """Changes the dynamic configuration of one broker, or of all (None). It is in `image` when this returns;
+        watches report it to the other brokers."""
         alter_broker_config(self._coordination, broker_id, change)
         self._read()
 
     def allocate_producer_ids(self) -> range:
-        """A block of producer ids that nobody had before or will have again."""
+        """Returns a block of producer ids that were never allocated before and never will be again."""
         block = allocate_block(
             self._coordination, self.broker_id, self._highest_used(), floor=producer_id_floor(self._clock())
         )
@@ -210,11 +216,13 @@ class Cluster:
         return block
 
     def _highest_used(self) -> int:
-        """The highest producer id in its logs, or given by it to a producer that may not have written yet."""
+        """Returns the highest producer id in this broker's logs, or allocated by it to a producer that may not have
+        written yet."""
         return max(self._allocated, self._highest_producer_id())
 
     def close(self) -> None:
-        """Leave: resign, unregister, stop the worker. Without an answer the session's end does the same later."""
+        """Leaves the cluster: stops the worker, resigns and unregisters. If the coordination does not respond, the end
+        of the session does the same later."""
         self._stop.set()
         self._wake.set()
         if self._worker.is_alive():
@@ -226,7 +234,7 @@ class Cluster:
             self._controller.resign()
             self._registration.unregister()
         except KlammError as error:
-            _log.warning("broker %d leaves without saying so: %s", self.broker_id, error)
+            _log.warning("broker %d could not unregister: %s", self.broker_id, error)
 
     def _on_session(self, event: SessionEvent) -> None:
         if event is SessionEvent.EXPIRED:
@@ -235,18 +243,18 @@ class Cluster:
             self._wake.set()
 
     def _join(self) -> None:
-        make_skeleton(self._coordination, self._new_id)
+        create_base_paths(self._coordination, self._new_id)
         self._cancel_watches()
         configs = (paths.broker_config(None), paths.broker_config(self.broker_id))
         for path in (paths.BROKER_IDS, paths.CONTROLLER, paths.METADATA_VERSION, *configs):
             self._watches.append(self._coordination.watch(path, self._wake.set))
         self._broker_epoch = self._registration.register()
-        pass_over_used(self._coordination, self.broker_id, self._highest_used())
-        self._settle(new_session=True)
+        skip_used(self._coordination, self.broker_id, self._highest_used())
+        self._update(new_session=True)
 
-    def _settle(self, *, new_session: bool = False) -> None:
-        """Bring election, image and leaders to where the tree says they should be. The tree of a new session may have
-        been restored from a backup, so all of it is read."""
+    def _update(self, *, new_session: bool = False) -> None:
+        """Takes part in the election, reads the image, and as controller elects leaders where needed. In a new session
+        the whole tree is read, since it may have been restored from a backup."""
         elected = self._controller.elect()
         image = self._read(whole=new_session)
         if elected and (changed := elections(image)):
@@ -255,7 +263,8 @@ class Cluster:
             self._read()
 
     def _read(self, *, whole: bool = False) -> ClusterImage:
-        """`whole`: nothing is taken over from the last image."""
+        """Reads the image and calls the callbacks if it has changed. `whole`: read everything, reuse nothing of the
+        last image."""
         with self._image_lock:
             previous = self._image
             image = read_image(self._coordination, None if whole or not previous.cluster_id else previous)
@@ -274,12 +283,12 @@ class Cluster:
                 stop=stop_when_event_set(self._stop),
                 wait=wait_exponential(multiplier=0.1, max=_MAX_BACK_OFF_S),
                 retry=retry_if_not_exception_type(DisplacedError),
-                before_sleep=self._complain,
+                before_sleep=self._log_retry,
             )
             try:
                 retrying(self._catch_up)
             except RetryError:
-                return  # stopped while it was failing
+                return  # stopped during the retries
             except DisplacedError as error:
                 for callback in self._on_displaced:
                     callback(error)
@@ -290,7 +299,7 @@ class Cluster:
             return
         if self._expired:
             self._coordination.restart()
-            # From here on a further expiry counts again; `_join` then fails and is tried again.
+            # Cleared before `_join`: another expiry sets it again, and `_join` then fails and is retried.
             self._expired = False
             try:
                 self._join()
@@ -302,13 +311,13 @@ class Cluster:
             if not self._registration.holds(self._broker_epoch):
                 self._broker_epoch = self._registration.register()
                 _log.warning("broker %d was not registered: registered, epoch %d", self.broker_id, self._broker_epoch)
-            self._settle()
+            self._update()
 
-    def _complain(self, state: RetryCallState) -> None:
+    def _log_retry(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
         unexpected = None if isinstance(error, KlammError) else error
         level = logging.INFO if isinstance(error, CoordinationUnavailableError) else logging.WARNING
-        _log.log(level, "broker %d tries again: %s", self.broker_id, error, exc_info=unexpected)
+        _log.log(level, "broker %d will retry: %s", self.broker_id, error, exc_info=unexpected)
 
     def _cancel_watches(self) -> None:
         for watch in self._watches:
@@ -319,5 +328,5 @@ class Cluster:
 def _call(callback: OnChange, image: ClusterImage) -> None:
     try:
         callback(image)
-    except Exception:  # a listener is anyone's code; the others must still be told
+    except Exception:  # a callback may raise anything; the others must still be called
         _log.exception("cluster listener failed")

@@ -1,8 +1,8 @@
-"""The controller: one broker, elected by the ephemeral `/controller`, through which every change of metadata goes.
+"""The controller: the broker, elected by the ephemeral path `/controller`, that makes all changes of metadata.
 
-Rules. Taking `/controller` and raising `/controller_epoch` is one transaction. Every write checks the version that
-`/controller_epoch` had after that, so that a deposed controller can write nothing. Every write of topics also sets
-`/admin/metadata_version`, on which all brokers have a watch.
+Rules: one transaction creates `/controller` and increases `/controller_epoch`. Every write checks the version that
+`/controller_epoch` has after it, so that a deposed controller can write nothing. Every write of topics also sets
+`/admin/metadata_version`, which all brokers watch.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ _ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """`epoch` is what partition states carry; `version` is what writes check; both hold for one session."""
+class ControllerLease:
+    """This broker's time as controller, in one session. `epoch` is written to partition states; `version`, that of
+    `/controller_epoch`, is checked by writes."""
 
     epoch: int
     version: int
@@ -43,29 +44,32 @@ class Lease:
 
 
 class Controller:
-    """One broker's part in the election, and its writes while it is elected. Thread-safe."""
+    """One broker's part in the election, and its writes while it is the controller. Thread-safe."""
 
     def __init__(self, coordination: Coordination, broker_id: int, clock: Callable[[], float]) -> None:
         self._coordination = coordination
         self._broker_id = broker_id
         self._clock = clock
         self._lock = threading.Lock()
-        self._lease: Lease | None = None
+        self._lease: ControllerLease | None = None
 
     @property
-    def lease(self) -> Lease | None:
-        """What this broker holds, as far as it knows; a write finds out."""
+    def lease(self) -> ControllerLease | None:
+        """The lease as far as this broker knows; only a write makes sure that it is still valid."""
         lease = self._lease
         return lease if lease is not None and lease.session_id == self._coordination.session_id else None
 
     def elect(self) -> bool:
-        """Become the controller if there is none; whether this broker is it. Call it when `/controller` changes, and
-        only while registered: a `/controller` of this broker's own dead session is then replaced at once."""
+        """Becomes the controller if there is none; returns whether this broker is the controller.
+
+        Call it when `/controller` changes, and only while this broker is registered: a `/controller` path of its own
+        dead session is replaced at once.
+        """
         with self._lock:
             for _ in range(_ATTEMPTS):
                 found = self._found()
                 if found is not None and found[1].ephemeral_owner == self._coordination.session_id:
-                    if self.lease is None:  # taken by a transaction whose answer was lost
+                    if self.lease is None:  # created by a transaction whose response was lost
                         self._lease = self._read_lease()
                     return True
                 self._lease = None
@@ -75,7 +79,8 @@ class Controller:
             raise CoordinationUnavailableError(f"{paths.CONTROLLER} kept changing during {_ATTEMPTS} elections")
 
     def write(self, operations: Sequence[Operation], topics: Sequence[str]) -> None:
-        """One transaction that changes `topics`; `BrokerError` NOT_CONTROLLER when this broker is not, or no longer."""
+        """Changes `topics` in one transaction. Raises `BrokerError` NOT_CONTROLLER if this broker is not the
+        controller, or no longer."""
         lease = self.lease
         if lease is None:
             raise self._not_controller()
@@ -96,7 +101,7 @@ class Controller:
             raise self._not_controller() from None
 
     def resign(self) -> None:
-        """Give up `/controller` if this session has it."""
+        """Deletes `/controller` if it is this session's."""
         with self._lock:
             self._lease = None
             found = self._found()
@@ -105,10 +110,10 @@ class Controller:
             try:
                 self._coordination.delete(paths.CONTROLLER, found[1].version)
             except NoNodeError:
-                _log.info("%s was gone already", paths.CONTROLLER)
+                _log.info("%s was already deleted", paths.CONTROLLER)
 
     def epoch(self) -> int:
-        """Of the lease; `BrokerError` NOT_CONTROLLER without one."""
+        """Returns the controller epoch. Raises `BrokerError` NOT_CONTROLLER if this broker is not the controller."""
         lease = self.lease
         if lease is None:
             raise self._not_controller()
@@ -121,12 +126,13 @@ class Controller:
             return None
         return ControllerNode.decode(paths.CONTROLLER, data), stat
 
-    def _read_lease(self) -> Lease:
+    def _read_lease(self) -> ControllerLease:
         data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
-        return Lease(_epoch(data), stat.version, self._coordination.session_id)
+        return ControllerLease(_epoch(data), stat.version, self._coordination.session_id)
 
     def _take(self, dead: Stat | None) -> None:
-        """One try, from no controller or from our own dead session's; the next round reads how it went."""
+        """Tries once to become the controller, replacing the path of this broker's dead session if there is one. The
+        caller reads the result."""
         node = ControllerNode(brokerid=self._broker_id, timestamp=int(self._clock() * 1000))
         data, stat = self._coordination.get(paths.CONTROLLER_EPOCH)
         epoch = _epoch(data) + 1
@@ -139,8 +145,8 @@ class Controller:
         try:
             self._coordination.transaction(operations)
         except (NodeExistsError, NoNodeError, BadVersionError):
-            return  # another was quicker
-        self._lease = Lease(epoch, stat.version + 1, session_id)
+            return  # another broker was elected
+        self._lease = ControllerLease(epoch, stat.version + 1, session_id)
         _log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
 
     def _not_controller(self) -> BrokerError:
@@ -151,4 +157,4 @@ def _epoch(data: bytes) -> int:
     try:
         return int(data)
     except ValueError as error:
-        raise CoordinationError(f"{paths.CONTROLLER_EPOCH} holds no number: {data[:40]!r}") from error
+        raise CoordinationError(f"{paths.CONTROLLER_EPOCH} should hold a number, but holds {data[:40]!r}") from error

@@ -1,4 +1,5 @@
-"""The cluster as one broker last read it: immutable, so that any thread may use it without a lock."""
+"""The metadata image: the cluster as one broker last read it. Immutable, so that any thread may use it without a
+lock."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ NO_LEADER = -1
 
 
 class Endpoint(NamedTuple):
-    """Where clients reach a broker, as it is advertised."""
+    """The advertised address of a broker's listener."""
 
     host: str
     port: int
@@ -22,7 +23,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerNode:
-    """A live broker. `epoch` grows with every registration (the creation id of its path)."""
+    """A live broker. `epoch`, the creation id of its path, grows with every registration."""
 
     id: int
     host: str
@@ -34,7 +35,7 @@ class BrokerNode:
 
 @dataclass(frozen=True, slots=True)
 class PartitionImage:
-    """`leader` is a broker id, or `NO_LEADER`; it need not be live. `replicas` in order of preference."""
+    """`leader` is a broker id or `NO_LEADER`; the broker need not be live. `replicas` are in order of preference."""
 
     leader: int
     leader_epoch: int
@@ -52,7 +53,7 @@ class TopicImage:
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:
-    """`controller_id` is -1 while there is none. `version` grows with every change to any topic."""
+    """`controller_id` is -1 while there is no controller. `version` grows with every change of any topic."""
 
     cluster_id: str
     controller_id: int
@@ -63,11 +64,11 @@ class ClusterImage:
     _by_id: dict[UUID, TopicImage] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def broker_config(self, broker_id: int | None) -> Mapping[str, str]:
-        """What the cluster says of one broker's configuration; None: of all brokers'."""
+        """Returns the dynamic configuration of one broker, or the default of all (None)."""
         return self.broker_configs.get(ALL_BROKERS if broker_id is None else str(broker_id), {})
 
     def topic_by_id(self, topic_id: UUID) -> TopicImage | None:
-        if len(self._by_id) != len(self.topics):  # indexed when it is first asked for
+        if len(self._by_id) != len(self.topics):  # the index is built at the first call
             self._by_id.update((topic.topic_id, topic) for topic in self.topics.values())
         return self._by_id.get(topic_id)
 

@@ -1,4 +1,4 @@
-"""Reading the image: all of the tree, or only the topics that the last change touched."""
+"""Reads the metadata image: the whole tree, or only the topics that the last change touched."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _ATTEMPTS = 5
 
 
 def read_image(coordination: Coordination, previous: ClusterImage | None = None) -> ClusterImage:
-    """The cluster now. Topics are read again until their version stands still while they are read, a few times at
-    most: under constant change the image may mix two versions, and the watch that follows mends it."""
+    """Returns the present image. Topics are read again, a few times at most, until the metadata version is the same
+    before and after: under constant change the image may mix two versions, and the watch that follows corrects it."""
     for _ in range(_ATTEMPTS):
         version, touched = _metadata_version(coordination)
         if previous is not None and previous.version == version:
@@ -64,7 +64,7 @@ def _read_brokers(coordination: Coordination) -> dict[int, BrokerNode]:
         try:
             data, stat = coordination.get(path)
         except NoNodeError:
-            continue  # gone since the listing
+            continue  # deleted after the listing
         node = BrokerIdNode.decode(path, data)
         brokers[int(name)] = BrokerNode(int(name), node.host, node.port, stat.creation_id, node.rack, node.directory_id)
     return dict(sorted(brokers.items()))
@@ -75,13 +75,13 @@ def _read_broker_configs(coordination: Coordination) -> dict[str, dict[str, str]
     try:
         names = coordination.children(paths.BROKER_CONFIGS)
     except NoNodeError:
-        return {}  # the tree of an older release
+        return {}  # a tree written by an older release
     for name in names:
         path = f"{paths.BROKER_CONFIGS}/{name}"
         try:
             found[name] = ConfigNode.decode(path, coordination.get(path)[0]).config
         except NoNodeError:
-            continue  # gone since the listing
+            continue  # deleted after the listing
     return found
 
 
@@ -91,12 +91,12 @@ def _read_topics(coordination: Coordination, names: Iterable[str]) -> dict[str, 
         try:
             topics[name] = read_topic(coordination, name)
         except NoNodeError:
-            continue  # deleted since the listing
+            continue  # deleted after the listing
     return topics
 
 
 def read_topic(coordination: Coordination, name: str) -> TopicImage:
-    """`NoNodeError` when it is not there, or is being deleted."""
+    """Returns the image of one topic. Raises `NoNodeError` if it does not exist or is being deleted."""
     path = paths.topic(name)
     node = TopicNode.decode(path, coordination.get(path)[0])
     config_path = paths.topic_config(name)

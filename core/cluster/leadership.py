@@ -1,4 +1,4 @@
-"""Who leads each partition when brokers come and go: a function of the image.
+"""Leader election after brokers have joined or left, as a pure function of the image.
 
 Kafka's `PartitionLeaderElectionAlgorithms`, the offline case, without unclean election.
 """
@@ -10,10 +10,11 @@ from .image import NO_LEADER, ClusterImage, PartitionImage
 
 
 def elections(image: ClusterImage) -> dict[TopicPartition, PartitionImage]:
-    """The partitions whose leader must change, with their new state.
+    """Returns the partitions whose leader must change, with their new state.
 
-    A live leader stays. Else the first live replica that is in sync leads, and the dead leave the set of those in sync.
-    Without one there is no leader, and that set is kept: only its members have every acknowledged record.
+    A live leader stays. Otherwise the first live in-sync replica becomes the leader, and brokers that are not live
+    leave the set of in-sync replicas. If no in-sync replica is live there is no leader and the set is kept: only its
+    members have every acknowledged record.
     """
     changed = {}
     for topic in image.topics.values():

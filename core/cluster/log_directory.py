@@ -1,9 +1,9 @@
-"""What the coordination knows of a broker's log directory, in `/brokers/log_dirs/<id>`.
+"""The coordination's record of a broker's log directory, `/brokers/log_dirs/<id>`.
 
-By this a broker finds out that the directory was restored from an older backup.
+With it a broker detects that its directory was restored from an older backup.
 
-Every write is conditional on the version that this process has read or written last: of two processes with one broker
-id, the one that was displaced cannot say that its directory is the one that the other has used.
+Every write is conditional on the version that this process has last read or written: of two processes with one broker
+id, the displaced one cannot record its own directory as the one that the other has used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .nodes import LogDirectoryNode
 
 
 class LogDirectoryRecord:
-    """Blocking. In this order: `read`, `opened`."""
+    """Blocking. Call `read`, then `record_start`."""
 
     def __init__(self, coordination: Coordination, broker_id: int) -> None:
         self._coordination = coordination
@@ -33,12 +33,13 @@ class LogDirectoryRecord:
         return self._node
 
     def created(self, tp: TopicPartition) -> int:
-        """The creation id of a partition, to be compared with broker epochs; -1 where it is not there."""
+        """Returns the creation id of a partition, which is comparable with broker epochs; -1 if the partition does not
+        exist."""
         stat = self._coordination.exists(paths.partition_state(*tp))
         return -1 if stat is None else stat.creation_id
 
-    def opened(self, broker_epoch: int) -> None:
-        """Every partition of this broker has its log, under this registration."""
+    def record_start(self, broker_epoch: int) -> None:
+        """Records that the logs of all partitions of this broker were opened under this registration."""
         self._write(LogDirectoryNode(last_start=broker_epoch))
 
     def _write(self, node: LogDirectoryNode) -> None:

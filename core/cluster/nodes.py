@@ -1,4 +1,4 @@
-"""What the paths hold: JSON in the layout that Kafka 3.x wrote to ZooKeeper (`kafka.zk.ZkData`)."""
+"""The data of the paths: JSON in the layout that Kafka 3.x wrote to ZooKeeper (`kafka.zk.ZkData`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..errors import CoordinationError
 
 
 def encode_uuid(value: UUID) -> str:
-    """Kafka's text of an id: 22 characters of URL-safe base64."""
+    """Returns Kafka's text form of an id: 22 characters of URL-safe base64."""
     return base64.urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
@@ -27,8 +27,8 @@ DecimalText = Annotated[int, PlainSerializer(str, return_type=str)]
 """A number that Kafka writes as a string."""
 
 
-class Node(BaseModel):
-    """The data of one path. Unknown fields are passed over, as Kafka does: a newer release may have written them."""
+class NodeData(BaseModel):
+    """The data of one path. Unknown fields are ignored, as in Kafka: a newer release may have written them."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore")
 
@@ -37,7 +37,7 @@ class Node(BaseModel):
 
     @classmethod
     def decode(cls, path: str, data: bytes) -> Self:
-        """`CoordinationError` naming the path when the data is not such a node's."""
+        """Raises `CoordinationError` with the path if the data is not valid for this class."""
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
@@ -46,13 +46,14 @@ class Node(BaseModel):
             raise CoordinationError(f"{path} holds no {cls.__name__}: {where or 'JSON'}: {first['msg']}") from error
 
 
-class ClusterIdNode(Node):
+class ClusterIdNode(NodeData):
     version: str = "1"
     id: str
 
 
-class BrokerIdNode(Node):
-    """`/brokers/ids/<id>`; `directory_id` is Klamm's own: the log directory, whose lock proves who may reclaim it."""
+class BrokerIdNode(NodeData):
+    """`/brokers/ids/<id>`. `directory_id` is Klamm's own field: a broker that holds the lock of this log directory may
+    replace the path."""
 
     version: int = 5
     host: str
@@ -65,7 +66,7 @@ class BrokerIdNode(Node):
     directory_id: str = ""
 
 
-class LogDirectoryNode(Node):
+class LogDirectoryNode(NodeData):
     """`/brokers/log_dirs/<id>`. `last_start`: the broker epoch of the last start at which every partition was
     opened."""
 
@@ -73,13 +74,13 @@ class LogDirectoryNode(Node):
     last_start: int = -1
 
 
-class ControllerNode(Node):
+class ControllerNode(NodeData):
     version: int = 1
     brokerid: int
     timestamp: DecimalText
 
 
-class TopicNode(Node):
+class TopicNode(NodeData):
     """`/brokers/topics/<name>`: replicas by partition number."""
 
     version: int = 3
@@ -89,7 +90,7 @@ class TopicNode(Node):
     removing_replicas: dict[int, tuple[int, ...]] = Field(default_factory=dict)
 
 
-class DeletedTopicNode(Node):
+class DeletedTopicNode(NodeData):
     """`/admin/delete_topics/<topic id>`."""
 
     version: int = 1
@@ -97,7 +98,7 @@ class DeletedTopicNode(Node):
     topic_id: KafkaUuid
 
 
-class PartitionStateNode(Node):
+class PartitionStateNode(NodeData):
     controller_epoch: int
     leader: int
     version: int = 1
@@ -105,15 +106,15 @@ class PartitionStateNode(Node):
     isr: tuple[int, ...]
 
 
-class ConfigNode(Node):
-    """Of a topic, or of a broker."""
+class ConfigNode(NodeData):
+    """The configuration of a topic or a broker."""
 
     version: int = 1
     config: dict[str, str] = Field(default_factory=dict)
 
 
-class ProducerIdBlockNode(Node):
-    """The block that was given out last, both ends included."""
+class ProducerIdBlockNode(NodeData):
+    """The last allocated block, both ends included."""
 
     version: int = 1
     broker: int
@@ -121,8 +122,8 @@ class ProducerIdBlockNode(Node):
     block_end: DecimalText
 
 
-class MetadataVersionNode(Node):
-    """`topics`: those that the last change touched; the path's own version counts the changes."""
+class MetadataVersionNode(NodeData):
+    """`topics`: those that the last change touched. The version of the path counts the changes."""
 
     version: int = 1
     topics: tuple[str, ...] = ()

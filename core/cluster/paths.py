@@ -1,4 +1,4 @@
-"""The tree's paths: Kafka's own names where Kafka has one (design D5)."""
+"""The paths in the coordination, with Kafka's names where Kafka has one (design D5)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from urllib.parse import quote, unquote
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 LOG_DIRECTORIES = "/brokers/log_dirs"
-"""Klamm's own: what each broker last said of its log directory."""
+"""Klamm's own: a record of each broker's log directory."""
 TOPICS = "/brokers/topics"
 CONTROLLER = "/controller"
 CONTROLLER_EPOCH = "/controller_epoch"
@@ -17,19 +17,20 @@ PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 ALL_BROKERS = "<default>"
 METADATA_VERSION = "/admin/metadata_version"
-"""Klamm's own: set in every transaction that changes a topic, so that one watch sees them all."""
+"""Klamm's own: set in every transaction that changes a topic, so that one watch reports every change."""
 
 _EMPTY = "%"
-"""Stands for the empty group id, by which old clients commit; no other id is encoded to a lone percent sign."""
+"""The name of the empty group id, which old clients use for commits; no other id is encoded as a single percent
+sign."""
 
 DELETED_TOPICS = "/admin/delete_topics"
-"""Topics whose deletion is not finished: they are gone, but groups may have offsets of them. By id, unlike Kafka's: one
-of the same name may be there again."""
+"""Deleted topics of which groups may still have offsets. By topic id, unlike Kafka's path: a topic of the same name may
+exist again."""
 
 PERSISTENT = (
     BROKER_IDS, LOG_DIRECTORIES, TOPICS, TOPIC_CONFIGS, BROKER_CONFIGS, "/cluster", CONSUMERS, DELETED_TOPICS,
 )  # fmt: skip
-"""What a broker makes at its first start, as the parents of everything else."""
+"""The parents of all other paths; a broker creates them at its first start."""
 
 
 def broker(broker_id: int) -> str:
@@ -65,23 +66,24 @@ def topic_config(name: str) -> str:
 
 
 def broker_config(broker_id: int | None) -> str:
-    """What the cluster says of one broker's configuration; None: of all brokers', under Kafka's name."""
+    """The dynamic configuration of one broker, or the default of all (None, with Kafka's name)."""
     return f"{BROKER_CONFIGS}/{ALL_BROKERS if broker_id is None else broker_id}"
 
 
 def group(group_id: str) -> str:
-    """A group's root. Kafka allows any text as a group's id, so what a path cannot hold is percent-encoded."""
+    """The root of a group. Kafka allows any text as a group id, so characters that are not allowed in a path are
+    percent-encoded."""
     name = quote(group_id, safe="!$&'()*+,:;=@~ ") or _EMPTY
     return f"{CONSUMERS}/{'%2E' * len(name) if name in ('.', '..') else name}"
 
 
 def group_id(name: str) -> str:
-    """The id of the group whose root has this name: the other way round from `group`."""
+    """Returns the group id for the name of a group's root: the inverse of `group`."""
     return "" if name == _EMPTY else unquote(name)
 
 
 def group_ids(group_id: str) -> str:
-    """The live members of a registry group, or the broker that has classic ones."""
+    """The live members of a registry group, or the broker that coordinates the classic members."""
     return f"{group(group_id)}/ids"
 
 

@@ -1,9 +1,9 @@
-"""Producer ids in blocks (KIP-730's predecessor, `ZkProducerIdManager`): each id is given out once, ever.
+"""Allocates producer ids in blocks (KIP-730's predecessor, `ZkProducerIdManager`); no id is ever allocated twice.
 
-A coordination that was restored from an older backup would give ids again that are in the logs already, and the logs
-would take the new producers' batches for retries. So whoever takes a block says which id is the highest in use, and
-the block begins above it. One that was restored together with the logs knows no better than they: so no block begins
-below the clock's floor (`clock_floors`).
+A coordination that was restored from an older backup would allocate ids that are in the logs already, and the logs
+would take the new producers' batches for retries. So a broker that allocates a block gives the highest id that it knows
+to be in use, and the block begins above it. If logs and coordination were restored together, both lack the later ids:
+so no block begins below the clock's floor (`clock_floors`).
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from .nodes import ProducerIdBlockNode
 BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1
 SKIPPED = 1_000_000
-"""Ids left out above the highest in use when the coordination is behind the logs: producers may hold ids that they have
-not written with yet, and brokers that are not up yet may have higher ones in their logs."""
+"""The number of ids skipped above the highest in use if the coordination is behind the logs: producers may have ids
+with which they have not written yet, and brokers that have not started yet may have higher ids in their logs."""
 _ATTEMPTS = 100
 _log = logging.getLogger(__name__)
 
 
 def allocate_block(coordination: Coordination, broker_id: int, highest_used: int = -1, *, floor: int = 0) -> range:
-    """The next `BLOCK_SIZE` ids, above `highest_used` and not below `floor`. A block whose claim had no answer is lost,
-    not used again."""
+    """Returns the next `BLOCK_SIZE` ids, above `highest_used` and not below `floor`. A block whose claim got no
+    response is never used."""
     for _ in range(_ATTEMPTS):
-        last, version = _last_given(coordination)
+        last, version = _last_allocated(coordination)
         start = max(_above(last, highest_used) + 1, floor)
         if _claim(coordination, broker_id, range(start, start + BLOCK_SIZE), version):
             return range(start, start + BLOCK_SIZE)
     raise _kept_changing()
 
 
-def pass_over_used(coordination: Coordination, broker_id: int, highest_used: int) -> None:
-    """Where the coordination would give ids up to `highest_used` again, has it go on above them. Nothing otherwise."""
+def skip_used(coordination: Coordination, broker_id: int, highest_used: int) -> None:
+    """Makes the next block begin above `highest_used`, if it would not otherwise."""
     for _ in range(_ATTEMPTS):
-        last, version = _last_given(coordination)
+        last, version = _last_allocated(coordination)
         if last >= highest_used:
             return
         if _claim(coordination, broker_id, range(last + 1, _above(last, highest_used) + 1), version):
@@ -52,8 +52,8 @@ def pass_over_used(coordination: Coordination, broker_id: int, highest_used: int
     raise _kept_changing()
 
 
-def _last_given(coordination: Coordination) -> tuple[int, int | None]:
-    """The last id that was given out (-1: none), and the version of the path (None: it is not there)."""
+def _last_allocated(coordination: Coordination) -> tuple[int, int | None]:
+    """Returns the last allocated id (-1: none) and the version of the path (None: it does not exist)."""
     try:
         data, stat = coordination.get(paths.PRODUCER_ID_BLOCK)
     except NoNodeError:
@@ -62,20 +62,20 @@ def _last_given(coordination: Coordination) -> tuple[int, int | None]:
 
 
 def _above(last: int, highest_used: int) -> int:
-    """The id after which the next block begins."""
+    """Returns the id after which the next block begins."""
     if last >= highest_used:
         return last
-    passed = highest_used + SKIPPED
+    skipped_to = highest_used + SKIPPED
     _log.warning(
-        "%s: the last producer id given out is %d, but the log directory knows of %d: the coordination is older than "
-        "the logs (restored from a backup?); ids go on at %d",
-        paths.PRODUCER_ID_BLOCK, last, highest_used, passed + 1,
+        "%s: the last allocated producer id is %d, but the log directory has %d: the coordination is older than "
+        "the logs (restored from a backup?); the next id is %d",
+        paths.PRODUCER_ID_BLOCK, last, highest_used, skipped_to + 1,
     )  # fmt: skip
-    return passed
+    return skipped_to
 
 
 def _claim(coordination: Coordination, broker_id: int, block: range, version: int | None) -> bool:
-    """Whether the block is this broker's now; False when another broker was quicker."""
+    """Returns whether this broker got the block; False if another broker changed the path first."""
     if block.stop > MAX_PRODUCER_ID:
         raise CoordinationError(f"{paths.PRODUCER_ID_BLOCK}: all producer ids are used up")
     node = ProducerIdBlockNode(broker=broker_id, block_start=block.start, block_end=block.stop - 1)

@@ -1,8 +1,9 @@
-"""A broker's own path, `/brokers/ids/<id>`: made, reclaimed from its dead session, or refused.
+"""A broker's registration, the ephemeral path `/brokers/ids/<id>`.
 
-Rules. A path of this session is ours. A path whose data names *our log directory* is our dead session's, since we hold
-that directory's lock: it is replaced at once. Any other is waited out for a session time-out, in case its owner is
-dead, and is then a live broker with the same id.
+Rules: a path of this session is this broker's. A path whose data names this broker's log directory belongs to its dead
+session, since this process holds that directory's lock: the path is replaced at once. For any other path the broker
+waits a session time-out and a half, in case its owner is dead; if the path still exists then, a live broker has the
+same id.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ _ATTEMPTS = 10
 
 
 class DisplacedError(BrokerError):
-    """Another broker has this one's id: what it would acknowledge from now on, nobody would see."""
+    """Another broker has registered with this one's id: clients go there, and nobody would read what this broker
+    acknowledges."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who this broker is. `directory_id` from `meta.properties` of its log directory; empty: it reclaims nothing."""
+    """The id and address of this broker. `directory_id` is from `meta.properties` of its log directory; with an empty
+    one the broker replaces no path of a dead session."""
 
     broker_id: int
     endpoint: Endpoint
@@ -46,7 +49,7 @@ class BrokerIdentity:
 
 
 class Registration:
-    """Registers one broker; `clock` gives seconds since the epoch."""
+    """Registers one broker. `clock` returns seconds since 1970."""
 
     def __init__(self, coordination: Coordination, identity: BrokerIdentity, clock: Callable[[], float]) -> None:
         self._coordination = coordination
@@ -56,8 +59,11 @@ class Registration:
         self._sessions: set[int] = set()
 
     def register(self) -> int:
-        """The broker epoch. `BrokerError` DUPLICATE_BROKER_REGISTRATION when another broker with this id lives;
-        `DisplacedError` where this one was registered before and another has taken the id since."""
+        """Registers the broker and returns the broker epoch.
+
+        Raises `BrokerError` DUPLICATE_BROKER_REGISTRATION if a live broker has this id, and `DisplacedError` if this
+        one was registered before and another has taken the id since.
+        """
         data = self._node().encode()
         waited = False
         for _ in range(_ATTEMPTS):
@@ -66,7 +72,7 @@ class Registration:
             except NodeExistsError:
                 found = self._found()
             if found is None:
-                continue  # gone since
+                continue  # deleted in the meantime
             node, stat = found
             if stat.ephemeral_owner == self._coordination.session_id:
                 self._coordination.set(self._path, data)
@@ -77,7 +83,7 @@ class Registration:
                 raise self._displaced(node)
             elif not waited:
                 waited = True
-                self._wait_out(node)
+                self._wait_for_expiry(node)
             else:
                 raise self._taken(node)
         raise BrokerError(
@@ -92,7 +98,7 @@ class Registration:
         return self._identity.directory_id != "" and node.directory_id == self._identity.directory_id
 
     def holds(self, epoch: int) -> bool:
-        """Whether the path is this session's registration of that epoch, as it is read now."""
+        """Returns whether the path, read now, is this session's registration of that epoch."""
         stat = self._coordination.exists(self._path)
         return stat is not None and self._is_mine(stat, epoch)
 
@@ -100,8 +106,8 @@ class Registration:
         return stat.ephemeral_owner == self._coordination.session_id and stat.creation_id == epoch
 
     def renew(self, epoch: int) -> bool:
-        """Whether this session still holds the registration of that epoch. A write, for only a write is certain to be
-        refused to a session that is over."""
+        """Returns whether this session still has the registration of that epoch. It writes the path, since only a write
+        is certain to be refused to an expired session."""
         found = self._found()
         if found is None or not self._is_mine(found[1], epoch):
             return False
@@ -113,14 +119,14 @@ class Registration:
         return True
 
     def unregister(self) -> None:
-        """Remove the path if it is this session's."""
+        """Deletes the path if it is this session's."""
         found = self._found()
         if found is None or found[1].ephemeral_owner != self._coordination.session_id:
             return
         try:
             self._coordination.delete(self._path, found[1].version)
         except (NoNodeError, BadVersionError):
-            _log.info("%s has changed hands", self._path)
+            _log.info("%s was replaced or deleted by another", self._path)
 
     def _node(self) -> BrokerIdNode:
         host, port, listener = self._identity.endpoint
@@ -142,14 +148,14 @@ class Registration:
         return BrokerIdNode.decode(self._path, data), stat
 
     def _replace(self, data: bytes, stat: Stat) -> None:
-        _log.info("reclaiming %s from this broker's dead session %#x", self._path, stat.ephemeral_owner)
+        _log.info("replacing %s of this broker's dead session %#x", self._path, stat.ephemeral_owner)
         try:
             self._coordination.transaction([Delete(self._path, stat.version), Create(self._path, data, ephemeral=True)])
         except (NoNodeError, BadVersionError):
-            _log.info("%s changed meanwhile", self._path)
+            _log.info("%s changed in the meantime", self._path)
 
-    def _wait_out(self, node: BrokerIdNode) -> None:
-        """Until the path changes, at most one session time-out and a half."""
+    def _wait_for_expiry(self, node: BrokerIdNode) -> None:
+        """Waits until the path is deleted, at most one session time-out and a half."""
         timeout_s = self._coordination.session_timeout_s * 1.5
         _log.warning(
             "%s is registered by %s:%d; waiting up to %.1f s for its session to expire",
@@ -175,13 +181,13 @@ class Registration:
         return DisplacedError(
             ErrorCode.duplicate_broker_registration,
             f"broker id {self._identity.broker_id} was taken by the broker at {node.host}:{node.port}, with {how} "
-            f"({node.directory_id or 'unnamed'}, this one's is {own or 'unnamed'}), while this one's session was over: "
-            "it stops; let only one of them run",
+            f"({node.directory_id or 'unnamed'}, this one's is {own or 'unnamed'}), after this one's session expired: "
+            "this broker stops; run only one of them",
         )
 
     def _taken(self, node: BrokerIdNode) -> BrokerError:
         return BrokerError(
             ErrorCode.duplicate_broker_registration,
             f"broker id {self._identity.broker_id} is taken by the live broker at {node.host}:{node.port}; "
-            "give this one another `broker.id`",
+            "configure another `broker.id` for this one",
         )

@@ -1,4 +1,4 @@
-"""What a topic may be called: Kafka's rules (`org.apache.kafka.common.internals.Topic`)."""
+"""The rules for topic names, as in Kafka (`org.apache.kafka.common.internals.Topic`)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """`BrokerError` INVALID_TOPIC_EXCEPTION, saying which rule is broken."""
+    """Raises `BrokerError` INVALID_TOPIC_EXCEPTION, which says what rule the name breaks."""
     if name in ("", ".", ".."):
-        raise BrokerError(ErrorCode.invalid_topic_exception, f"a topic cannot be called {name!r}")
+        raise BrokerError(ErrorCode.invalid_topic_exception, f"{name!r} is not a valid topic name")
     if len(name) > MAX_LENGTH:
         raise BrokerError(
             ErrorCode.invalid_topic_exception, f"topic name of {len(name)} characters; {MAX_LENGTH} at most"
@@ -26,7 +26,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_no_collision(name: str, others: Iterable[str]) -> None:
-    """'.' and '_' are one character in Kafka's metric names, so no two topics may differ by it alone."""
+    """Raises if the name differs from another only in '.' and '_', which are the same in Kafka's metric names."""
     for other in others:
         if other != name and other.replace(".", "_") == name.replace(".", "_"):
             raise BrokerError(ErrorCode.invalid_topic_exception, f"topic {name!r} collides with {other!r}")

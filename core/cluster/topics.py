@@ -1,4 +1,4 @@
-"""Changes of topics: each one transaction of the controller, built from what is in the tree at that moment."""
+"""Changes of topics: each is one transaction of the controller, built from the present data of the tree."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ from .nodes import (
 from .topic_names import check_no_collision, check_topic_name
 
 MAX_PARTITIONS_A_CHANGE = 1000
-"""New partitions in one request, so that its transaction stays under the coordination's 1 MB."""
+"""Maximum number of new partitions in one request, so that its transaction stays below the coordination's limit of 1
+MB."""
 _ELECTIONS_A_TRANSACTION = 500
-_RAISES = 20
+_RAISE_ATTEMPTS = 20
 
 
 class TopicChanges:
-    """`random_index(n)` gives a number in [0, n), `new_id` a fresh topic id, `clock` seconds since 1970."""
+    """`random_index(n)` returns a number in [0, n), `new_id` a new topic id, `clock` seconds since 1970."""
 
     def __init__(
         self,
@@ -68,9 +69,12 @@ class TopicChanges:
         configs: Mapping[str, str],
         replicas: Replicas | None = None,
     ) -> UUID:
-        """The new topic's id. `replicas` as `checked_assignment` gives them; where there are none they are dealt round
-        the live brokers. `BrokerError`: INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS,
-        INVALID_REPLICATION_FACTOR, NOT_CONTROLLER."""
+        """Creates a topic and returns its id.
+
+        `replicas` is a result of `checked_assignment`; without it the live brokers get replicas in turn. Raises
+        `BrokerError` INVALID_TOPIC_EXCEPTION, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR or
+        NOT_CONTROLLER.
+        """
         self.check_create(image, name, count)
         epoch = self._controller.epoch()
         assigned = (
@@ -93,7 +97,7 @@ class TopicChanges:
         return node.topic_id
 
     def check_create(self, image: ClusterImage, name: str, count: int) -> None:
-        """All of `create`'s errors that need no write."""
+        """Raises the errors of `create` that can be found without a write."""
         check_topic_name(name)
         if name in image.topics:
             raise _exists(name)
@@ -103,8 +107,8 @@ class TopicChanges:
         _check_count(name, count)
 
     def delete(self, name: str, topic_id: UUID | None = None) -> UUID:
-        """The topic's id. `BrokerError` UNKNOWN_TOPIC_OR_PARTITION when it is not there; with an id, UNKNOWN_TOPIC_ID
-        when the topic of this name has another."""
+        """Deletes a topic and returns its id. Raises `BrokerError` UNKNOWN_TOPIC_OR_PARTITION if it does not exist, and
+        UNKNOWN_TOPIC_ID if `topic_id` is given and the topic of this name has another."""
         node, _ = self._topic(name)
         if topic_id not in (None, node.topic_id):
             raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
@@ -121,14 +125,14 @@ class TopicChanges:
         return node.topic_id
 
     def deleted(self) -> dict[UUID, str]:
-        """Topics that are gone and whose deletion is not finished: their names by id."""
+        """Returns the deleted topics whose deletion is not finished: their names by id."""
         found = {}
         for child in self._coordination.children(paths.DELETED_TOPICS):
             path = paths.deleted_topic(child)
             try:
                 node = DeletedTopicNode.decode(path, self._coordination.get(path)[0])
             except NoNodeError:
-                continue  # finished since the listing
+                continue  # finished after the listing
             found[node.topic_id] = node.name
         return found
 
@@ -137,13 +141,13 @@ class TopicChanges:
             self._coordination.delete(paths.deleted_topic(encode_uuid(topic_id)))
 
     def create_partitions(self, image: ClusterImage, name: str, total: int, replicas: Replicas | None = None) -> None:
-        """Grow to `total` partitions, with `replicas` as in `create`; `BrokerError` INVALID_PARTITIONS unless that is
-        more than there are."""
+        """Adds partitions until the topic has `total`, with `replicas` as in `create`. Raises `BrokerError`
+        INVALID_PARTITIONS unless `total` is more than the present number."""
         node, stat = self._topic(name)
         count = len(node.partitions)
         if total <= count:
             raise BrokerError(
-                ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already, {total} is no growth"
+                ErrorCode.invalid_partitions, f"topic {name!r} has {count} partitions already; {total} is not more"
             )
         _check_count(name, total - count)
         epoch = self._controller.epoch()
@@ -163,7 +167,7 @@ class TopicChanges:
         self._controller.write(operations, [name])
 
     def alter_config(self, name: str, changes: Mapping[str, str | None]) -> None:
-        """Set keys, and take back to the default those whose value is `None`."""
+        """Sets configuration keys; `None` resets a key to its default."""
         self._topic(name)
         path = paths.topic_config(name)
         data, stat = self._coordination.get(path)
@@ -176,7 +180,7 @@ class TopicChanges:
         self._controller.write([Set(path, ConfigNode(config=config).encode(), stat.version)], [name])
 
     def set_leaders(self, changed: Mapping[TopicPartition, PartitionImage]) -> None:
-        """Write the outcome of elections, so many to a transaction."""
+        """Writes the results of elections, in transactions of `_ELECTIONS_A_TRANSACTION`."""
         epoch = self._controller.epoch()
         items = list(changed.items())
         for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
@@ -187,22 +191,22 @@ class TopicChanges:
             self._controller.write(operations, sorted({tp.topic for tp, _ in part}))
 
     def raise_leader_epochs(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
-        """Raise the leader epoch of partitions that `broker_id` leads above those that its logs say have begun, and to
-        the clock's floor at least. Written by the leader itself, as Kafka's leaders write their in-sync replicas: on
-        condition of each state's version."""
+        """Raises the leader epochs of partitions that `broker_id` leads above the epochs in its logs (`begun`), at
+        least to the clock's floor. The leader itself writes them, as Kafka's leaders write their in-sync replicas,
+        conditional on the version of each partition's state."""
         items = sorted(begun.items())
         for begin in range(0, len(items), _ELECTIONS_A_TRANSACTION):
             self._raise(broker_id, dict(items[begin : begin + _ELECTIONS_A_TRANSACTION]))
 
     def _raise(self, broker_id: int, begun: Mapping[TopicPartition, int]) -> None:
-        for _ in range(_RAISES):
+        for _ in range(_RAISE_ATTEMPTS):
             operations: list[Operation] = []
             for tp, epoch in begun.items():
                 path = paths.partition_state(tp.topic, tp.partition)
                 try:
                     data, stat = self._coordination.get(path)
                 except NoNodeError:
-                    continue  # deleted since
+                    continue  # deleted in the meantime
                 state = PartitionStateNode.decode(path, data)
                 if state.leader == broker_id and state.leader_epoch <= epoch:
                     above = max(epoch + 1, leader_epoch_floor(self._clock()))
@@ -214,9 +218,9 @@ class TopicChanges:
             try:
                 self._coordination.transaction([*operations, Set(paths.METADATA_VERSION, marker.encode())])
             except (BadVersionError, NoNodeError):
-                continue  # the controller has elected meanwhile, or a topic was deleted
+                continue  # the controller elected leaders in the meantime, or a topic was deleted
             return
-        raise CoordinationUnavailableError(f"partition states kept changing for {_RAISES} attempts")
+        raise CoordinationUnavailableError(f"partition states kept changing for {_RAISE_ATTEMPTS} attempts")
 
     def _topic(self, name: str) -> tuple[TopicNode, Stat]:
         if name_problem(name):

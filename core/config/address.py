@@ -1,4 +1,4 @@
-"""Addresses in configuration: a broker's listeners, a client's bootstrap servers."""
+"""Parses addresses in the configuration: a broker's listeners, a client's bootstrap servers."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .section import ConfigType, to_string
 _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]*):(?P<port>\d{1,5})")
 
 
-class Listener(NamedTuple):
-    """`name` as in `listener.security.protocol.map`; `host` "" binds every interface; `port` 0 takes a free one."""
+class ListenerAddress(NamedTuple):
+    """The address of a listener. `name` is a key of `listener.security.protocol.map`; `host` "" binds every interface;
+    `port` 0 binds a free port."""
 
     name: str
     host: str
@@ -25,16 +26,18 @@ class Listener(NamedTuple):
 
 
 def host_port(text: str) -> tuple[str, int]:
-    """`ValueError` when it is not `host:port`. Brackets around an IPv6 address are taken off."""
+    """Returns host and port, an IPv6 address without its brackets. Raises `ValueError` if the text is not
+    `host:port`."""
     match = _HOST_PORT.fullmatch(text.strip())
     if match is None or int(match["port"]) > 65535:
         raise ValueError(f"expected host:port with a port up to 65535, got {text!r}")
     return match["host"].strip("[]"), int(match["port"])
 
 
-def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[Listener]:
-    """`PLAINTEXT://127.0.0.1:9092,INTERNAL://:9093`; `ValueError` in one line when it is not that."""
-    listeners: list[Listener] = []
+def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[ListenerAddress]:
+    """Parses a list such as `PLAINTEXT://127.0.0.1:9092,INTERNAL://:9093`. Raises `ValueError` with one line if it is
+    invalid."""
+    listeners: list[ListenerAddress] = []
     for part in text.split(","):
         name, mark, address = part.strip().partition("://")
         if not mark:
@@ -42,15 +45,15 @@ def parse_listeners(text: str, protocols: Mapping[str, str]) -> list[Listener]:
         if name.upper() not in protocols:
             raise ValueError(f"listener {name!r} is not in listener.security.protocol.map")
         if any(name.upper() == other.name for other in listeners):
-            raise ValueError(f"listener {name!r} is named twice")
-        listeners.append(Listener(name.upper(), *host_port(address)))
+            raise ValueError(f"listener {name!r} is given twice")
+        listeners.append(ListenerAddress(name.upper(), *host_port(address)))
     return listeners
 
 
 def _checked(text: str) -> str:
     servers = [part.strip() for part in text.split(",") if part.strip()]
     if not servers:
-        raise ValueError("expected host:port, or several with commas")
+        raise ValueError("expected host:port, or several separated by commas")
     for server in servers:
         host, port = host_port(server)
         if not host or not port:
@@ -67,5 +70,5 @@ Servers = Annotated[str, BeforeValidator(_joined), AfterValidator(_checked), Con
 
 
 def addresses(servers: str) -> list[tuple[str, int]]:
-    """Of a checked `bootstrap.servers`."""
+    """Returns the addresses of a validated `bootstrap.servers`."""
     return [host_port(part) for part in servers.split(",")]

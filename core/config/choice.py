@@ -1,4 +1,4 @@
-"""Which plugin YAML chose, with its validated configuration."""
+"""A plugin that the YAML file chooses, with its validated configuration."""
 
 from __future__ import annotations
 
@@ -35,4 +35,4 @@ def _choices(value: Any) -> Any:
 OptionalPlugin = Annotated[PluginChoice | None, BeforeValidator(_choice), ConfigType.STRING]
 """One or none; a bare name is one without configuration."""
 PluginChoices = Annotated[tuple[PluginChoice, ...], BeforeValidator(_choices), ConfigType.LIST]
-"""Several, in order; a bare name is one without configuration."""
+"""Several plugins in order; a plain string is the name of one without configuration."""

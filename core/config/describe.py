@@ -1,4 +1,4 @@
-"""Configuration as DescribeConfigs shows it: each value with its type, its source and where else it could come from."""
+"""Configuration in the form of DescribeConfigs: each value with its type, its source and its synonyms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from .dynamic import DEFINITIONS, DYNAMIC_KEYS
-from .section import ConfigType, Definition, definitions, to_string, values
+from .section import ConfigKey, ConfigType, definitions, to_string, values
 from .sections.broker import BrokerConfig
 from .sections.topic import BROKER_SYNONYMS, TOPIC_DEFINITIONS
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from (KIP-226, KIP-412)."""
+    """The source of a value (KIP-226, KIP-412)."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -31,8 +31,8 @@ class Synonym:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigEntry:
-    """One config. `synonyms` begins with the one in force."""
+class ConfigDescription:
+    """One configuration key. `synonyms` are in the order of precedence; the first one gives the value."""
 
     name: str
     value: str
@@ -48,9 +48,9 @@ def describe_topic(
     broker: BrokerConfig,
     for_all: Mapping[str, str] | None = None,
     for_this: Mapping[str, str] | None = None,
-) -> list[ConfigEntry]:
-    """Every config of a topic; `configs` are those that the topic sets itself, `broker` what is in force, of which the
-    cluster says `for_all` brokers and `for_this` one."""
+) -> list[ConfigDescription]:
+    """Returns every configuration key of a topic. `configs` are those that the topic sets itself; `broker` is the
+    configuration in force, with the dynamic values `for_all` brokers and `for_this` one in it."""
 
     def source(broker_key: str) -> ConfigSource:
         if broker_key in (for_this or {}):
@@ -66,16 +66,16 @@ def describe_topic(
         synonyms.append(Synonym(name, to_string(definition.default), ConfigSource.DEFAULT))
         top = synonyms[0]
         entries.append(
-            ConfigEntry(name, top.value, definition.type, top.source, definition.doc, False, tuple(synonyms))
+            ConfigDescription(name, top.value, definition.type, top.source, definition.doc, False, tuple(synonyms))
         )
     return entries
 
 
 def describe_broker(
     broker: BrokerConfig, for_all: Mapping[str, str] | None = None, for_this: Mapping[str, str] | None = None
-) -> list[ConfigEntry]:
-    """Every config of a broker: its file's, under what the cluster says of all brokers and of this one. Read-only is
-    what needs a restart."""
+) -> list[ConfigDescription]:
+    """Returns every configuration key of a broker: the values of its file, overridden by the dynamic values for all
+    brokers, then by those for this one. A key that needs a restart is read-only."""
     layers = ((for_this or {}, ConfigSource.DYNAMIC_BROKER), (for_all or {}, ConfigSource.DYNAMIC_DEFAULT_BROKER))
     entries, current = [], values(broker)
     for definition in definitions(BrokerConfig):
@@ -88,8 +88,8 @@ def describe_broker(
     return entries
 
 
-def describe_all_brokers(for_all: Mapping[str, str]) -> list[ConfigEntry]:
-    """What the cluster says of all brokers."""
+def describe_all_brokers(for_all: Mapping[str, str]) -> list[ConfigDescription]:
+    """Returns the dynamic configuration of all brokers."""
     return [
         _broker_entry(DEFINITIONS[name], (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),))
         for name, value in sorted(for_all.items())
@@ -97,7 +97,9 @@ def describe_all_brokers(for_all: Mapping[str, str]) -> list[ConfigEntry]:
     ]
 
 
-def _broker_entry(definition: Definition, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+def _broker_entry(definition: ConfigKey, synonyms: tuple[Synonym, ...]) -> ConfigDescription:
     read_only = definition.name not in DYNAMIC_KEYS
     top = synonyms[0]
-    return ConfigEntry(definition.name, top.value, definition.type, top.source, definition.doc, read_only, synonyms)
+    return ConfigDescription(
+        definition.name, top.value, definition.type, top.source, definition.doc, read_only, synonyms
+    )

@@ -1,4 +1,4 @@
-"""A YAML document as it was written: duplicate keys refused, environment variables filled in, lines remembered."""
+"""Reads a YAML document: refuses duplicate keys, substitutes environment variables, and keeps the line of each key."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from ..errors import ConfigError
+from .problems import ConfigProblem
 from .problems import Path as KeyPath
-from .problems import Problem
 
 MAX_SIZE = 1 << 20
 MAX_DEPTH = 32
@@ -22,16 +22,17 @@ _VARIABLE = re.compile(r"\$\$\{|\$\{(?P<name>[^}:]*)(?P<default>:-[^}]*)?\}|\$\{
 
 @dataclass
 class Document:
-    """`tree` holds dicts, lists and scalars; `lines` each key's line, from 1; `name` stands before each problem."""
+    """`tree` has dicts, lists and scalars; `lines` gives each key's line, from 1; `name` is put before each problem."""
 
     name: str
     base_dir: Path
     tree: Any
     lines: dict[KeyPath, int] = field(default_factory=dict)
-    problems: list[Problem] = field(default_factory=list)
+    problems: list[ConfigProblem] = field(default_factory=list)
 
-    def fail(self, problems: list[Problem]) -> ConfigError:
-        """One line for each problem: `klamm.yaml:3: broker.log.retention.hour: unknown key; did you mean …?`"""
+    def fail(self, problems: list[ConfigProblem]) -> ConfigError:
+        """Returns an error with a line for each problem: `klamm.yaml:3: broker.log.retention.hour: unknown key; did you
+        mean …?`"""
         return ConfigError("\n".join(f"{self._place(problem.path)}: {problem}" for problem in problems))
 
     def _place(self, path: KeyPath) -> str:
@@ -41,14 +42,14 @@ class Document:
 
 
 def read(source: str | Path | Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Document:
-    """A file, or a mapping that stands for one (relative paths are then taken from the working directory)."""
+    """Reads a file, or a mapping of the same shape (then relative paths are relative to the working directory)."""
     if isinstance(source, Mapping):
         document = Document("configuration", Path.cwd(), dict(source))
     elif isinstance(source, str | Path):
         document = _load(Path(source))
     else:
         raise ConfigError(f"a configuration is a file's path or a mapping of the same shape, not {source!r}")
-    document.tree = _filled(document.tree, (), document.problems, environ)
+    document.tree = _substituted(document.tree, (), document.problems, environ)
     return document
 
 
@@ -78,7 +79,7 @@ def _load(path: Path) -> Document:
 
 
 def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document: Document) -> Any:
-    """PyYAML's own constructor takes the last of two equal keys and forgets lines."""
+    """Builds the tree. PyYAML's own constructor takes the last of two equal keys and drops line numbers."""
     if len(path) > MAX_DEPTH:
         raise yaml.MarkedYAMLError(problem="nested too deep", problem_mark=node.start_mark)
     if isinstance(node, yaml.SequenceNode):
@@ -88,13 +89,13 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == "tag:yaml.org,2002:merge":
-            merge = " (`<<` is not taken: write the keys out)" if isinstance(key_node, yaml.ScalarNode) else ""
+            merge = " (`<<` is not supported: write the keys out)" if isinstance(key_node, yaml.ScalarNode) else ""
             raise yaml.MarkedYAMLError(problem=f"a key should be plain text{merge}", problem_mark=key_node.start_mark)
         name = str(key_node.value)
         at = (*path, name)
         if name in result:
             raise yaml.MarkedYAMLError(
-                problem=f"{'.'.join(map(str, at))} is there twice, first on line {document.lines[at]}",
+                problem=f"{'.'.join(map(str, at))} is given twice, first on line {document.lines[at]}",
                 problem_mark=key_node.start_mark,
             )
         document.lines[at] = key_node.start_mark.line + 1
@@ -103,43 +104,44 @@ def _construct(loader: yaml.SafeLoader, node: yaml.Node, path: KeyPath, document
 
 
 def _scalar(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
-    """PyYAML lets through whatever its conversions raise: `2020-99-01` looks like a date, `!!int x` claims a number."""
+    """Converts a scalar. PyYAML does not catch the errors of its conversions: `2020-99-01` looks like a date, `!!int x`
+    like a number."""
     try:
         return loader.construct_object(node)
     except (ValueError, LookupError, ArithmeticError, AttributeError) as error:
-        problem = f"{node.value!r} is no {node.tag.rpartition(':')[2]}; put it in quotes if it is text"
+        problem = f"{node.value!r} is not a valid {node.tag.rpartition(':')[2]}; put it in quotes if it is text"
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from error
 
 
-def _filled(value: Any, path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) -> Any:
+def _substituted(value: Any, path: KeyPath, problems: list[ConfigProblem], environ: Mapping[str, str]) -> Any:
     if isinstance(value, Mapping):
-        return {str(k): _filled(v, (*path, str(k)), problems, environ) for k, v in value.items()}
+        return {str(k): _substituted(v, (*path, str(k)), problems, environ) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_filled(v, (*path, i), problems, environ) for i, v in enumerate(value)]
+        return [_substituted(v, (*path, i), problems, environ) for i, v in enumerate(value)]
     if isinstance(value, str) and "${" in value:
         return _VARIABLE.sub(_lookup(path, problems, environ), value)
     return value
 
 
-def _lookup(path: KeyPath, problems: list[Problem], environ: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
+def _lookup(path: KeyPath, problems: list[ConfigProblem], environ: Mapping[str, str]) -> Callable[[re.Match[str]], str]:
     def replacement(match: re.Match[str]) -> str:
         if match[0] == "$${":
             return "${"
         if match[0] == "${":
             problems.append(
-                Problem(path, "'${' is not closed by '}', as in ${NAME:-default}; write $${ for a plain ${")
+                ConfigProblem(path, "'${' is not closed by '}', as in ${NAME:-default}; write $${ for a plain ${")
             )
             return ""
         name, default = match["name"], match["default"]
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            problems.append(Problem(path, f"{match[0]!r} names no variable; write $${{ for a plain ${{"))
+            problems.append(ConfigProblem(path, f"{match[0]!r} names no variable; write $${{ for a plain ${{"))
         elif environ.get(name):
             return environ[name]
         elif default is not None:
             return default[2:]
         else:
             problems.append(
-                Problem(path, f"environment variable {name} is not set and has no default (${{{name}:-…}})")
+                ConfigProblem(path, f"environment variable {name} is not set and has no default (${{{name}:-…}})")
             )
         return ""
 

@@ -1,7 +1,7 @@
-"""Broker keys that a running broker takes up: from its file when that is read again, and from the cluster (KIP-226).
+"""Broker keys that can change while the broker runs: in its file, when it is reloaded, and in the cluster (KIP-226).
 
-A key that is not listed here needs a restart. What the cluster says of one broker goes before what it says of all, that
-before the file, that before the default.
+A key that is not listed here needs a restart. The order of precedence: the cluster's value for one broker, its value
+for all brokers, the file, the default.
 """
 
 from __future__ import annotations
@@ -53,21 +53,22 @@ DEFINITIONS = {definition.name: definition for definition in definitions(BrokerC
 
 
 def given(config: BrokerConfig) -> dict[str, Any]:
-    """The keys that were set, with their values."""
+    """Returns the keys that were set, with their values."""
     return {dotted(field): getattr(config, field) for field in config.model_fields_set}
 
 
 def overlaid(config: BrokerConfig, *layers: Mapping[str, str]) -> BrokerConfig:
-    """`config` with the layers over it, the last the strongest; `ConfigError` in one line where that cannot be."""
+    """Returns `config` overridden by the layers, of which later ones take precedence. Raises `ConfigError` with one
+    line if the result is invalid."""
     values = given(config)
     for layer in layers:
         values.update(layer)
     return _validated(values)
 
 
-def taken_up(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerConfig, tuple[str, ...]]:
-    """What a running broker makes of a changed file: with the new values of its dynamic keys; and the names of the
-    other keys that differ. `ConfigError` where the old values and the new ones do not go together."""
+def apply_dynamic(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerConfig, tuple[str, ...]]:
+    """Returns the configuration of a running broker after its file changed, with the new values of the dynamic keys,
+    and the names of the other keys that differ. Raises `ConfigError` if the new values do not fit the old ones."""
     old, new = given(running), given(wanted)
     values = {name: value for name, value in old.items() if name not in DYNAMIC_KEYS}
     values |= {name: value for name, value in new.items() if name in DYNAMIC_KEYS}
@@ -75,12 +76,12 @@ def taken_up(running: BrokerConfig, wanted: BrokerConfig) -> tuple[BrokerConfig,
 
 
 def differing(one: BrokerConfig, other: BrokerConfig) -> list[str]:
-    """The keys whose values differ, in the order of the reference."""
+    """Returns the keys whose values differ, in the order of the reference."""
     return [name for name in DEFINITIONS if _value(one, name) != _value(other, name)]
 
 
 def check_dynamic(name: str) -> None:
-    """`ConfigError` for a key that is not known, or needs a restart."""
+    """Raises `ConfigError` for a key that is unknown or needs a restart."""
     if name not in DEFINITIONS:
         raise ConfigError(f"{name}: {unknown('broker config', name, DEFINITIONS)}")
     if name not in DYNAMIC_KEYS:

@@ -1,4 +1,4 @@
-"""From a document to validated sections; every problem is collected, so that one run shows them all."""
+"""Validates the sections of a document. All problems are collected, so that one run shows them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ConfigError, PluginError
 from ..plugins import PluginHost, Providers, plugin_host
 from .choice import PluginChoice
 from .document import Document
-from .problems import Path, Problem, nearest, problems_of, unknown, unknown_key
+from .problems import ConfigProblem, Path, nearest, problems_of, unknown, unknown_key
 from .section import BASE_DIR, definitions
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
@@ -43,7 +43,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class SettingsLoader:
-    """Validates one document; `problems` holds what was found wrong so far."""
+    """Validates one document; `problems` are those found so far."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -55,7 +55,7 @@ class SettingsLoader:
         self._tree: Mapping[str, Any] = tree
 
     def load(self) -> dict[str, Any]:
-        """The sections by the names of `Settings`; what is wrong is left out and in `problems`."""
+        """Returns the sections by their names in `Settings`; invalid ones are left out, with an entry in `problems`."""
         for name in self._tree:
             if name not in SECTIONS:
                 self._found((name,), _no_section(name))
@@ -79,15 +79,15 @@ class SettingsLoader:
         return sections
 
     def _found(self, path: Path, message: str) -> None:
-        self._add(Problem(path, message))
+        self._add(ConfigProblem(path, message))
 
-    def _add(self, problem: Problem) -> None:
-        """Once: some sections are looked at for two reasons."""
+    def _add(self, problem: ConfigProblem) -> None:
+        """Adds a problem once: some sections are validated twice."""
         if problem not in self.problems:
             self.problems.append(problem)
 
     def _section(self, path: Path) -> dict[str, Any]:
-        """The mapping at a path; {} when it is not there, or empty."""
+        """Returns the mapping at a path; {} if it is missing or empty."""
         value: Any = self._tree
         for part in path:
             value = value.get(part) if isinstance(value, Mapping) else None
@@ -99,7 +99,7 @@ class SettingsLoader:
         return dict(value)
 
     def _model(self, model: type[M], values: Mapping[str, Any], path: Path, also: Iterable[str] = ()) -> M | None:
-        """`also`: keys that can stand there besides the model's."""
+        """Validates a section. `also`: keys that are allowed besides the model's."""
         try:
             return model.model_validate(values, context=self._context, by_alias=True, by_name=False)
         except ValidationError as error:
@@ -120,16 +120,16 @@ class SettingsLoader:
 
     def _choice(self, path: Path, providers: Providers[..., object], default: str = "") -> PluginChoice | None:
         if path[0] not in self._tree and default not in providers.names():
-            return PluginChoice(default)  # nobody asked for it: an error when it is made, not now
+            return PluginChoice(default)  # the file does not ask for it: an error only when it is used
         section = self._section(path)
         name = section.pop(PLUGIN, default)
         if not name:
-            self._unnamed(Problem(path, f"needs `plugin:` (there are: {providers.listed()})"), path, section)
+            self._unnamed(ConfigProblem(path, f"needs `plugin:` (there are: {providers.listed()})"), path, section)
             return None
         return self._plugin(path, providers, name, section)
 
-    def _unnamed(self, problem: Problem, path: Path, section: Mapping[str, Any]) -> None:
-        """No plugin is named in this section, unless in a mistyped key."""
+    def _unnamed(self, problem: ConfigProblem, path: Path, section: Mapping[str, Any]) -> None:
+        """Adds the problem of a section that names no plugin, or a mistyped `plugin` key if there is one."""
         self._add(next((unknown_key((*path, key), [PLUGIN]) for key in section if nearest(key, [PLUGIN])), problem))
 
     def _plugin(
@@ -141,11 +141,11 @@ class SettingsLoader:
         named: Path | None = None,
         also: Iterable[str] = (PLUGIN,),
     ) -> PluginChoice | None:
-        """`named` is the path of the key that holds the name, `path.plugin` when not given; `also`: keys of the section
-        that are not the plugin's."""
+        """Validates a plugin's section. `named` is the path of the key with the plugin's name, `path.plugin` if not
+        given; `also`: keys of the section that are not the plugin's."""
         if name in ("", None):
             at = named or (*path, PLUGIN)
-            self._unnamed(Problem(at, f"is missing; it names one of: {providers.listed()}"), path, section)
+            self._unnamed(ConfigProblem(at, f"is missing; it names one of: {providers.listed()}"), path, section)
             return None
         try:
             provider = providers.get(str(name))
@@ -207,10 +207,10 @@ class SettingsLoader:
         config = self._with_plugins(ConsumerConfig, "consumer", host, {"interceptors": host.consumer_interceptors})
         if config is None or config.group_protocol is not None:
             return config
-        # registry is the default where the file names a coordination of ours (design D6); without one there is no
-        # reaching it
-        said = self._section(("coordination",)) if "coordination" in self._tree else {"plugin": ""}
-        protocol = "registry" if said.get("plugin", "zookeeper") in ("zookeeper", "embedded") else "classic"
+        # registry is the default if the file names a coordination that Klamm ships (design D6); without the section the
+        # client cannot reach one
+        section = self._section(("coordination",)) if "coordination" in self._tree else {"plugin": ""}
+        protocol = "registry" if section.get("plugin", "zookeeper") in ("zookeeper", "embedded") else "classic"
         return config.model_copy(update={"group_protocol": protocol})
 
     def _serdes(self, host: PluginHost) -> dict[str, PluginChoice]:
@@ -263,7 +263,7 @@ class SettingsLoader:
         return None if options is None else topic.model_copy(update={"options": options})
 
     def _serde_options(self, path: Path, serde: str, own: Mapping[str, Any], host: PluginHost) -> BaseModel | None:
-        """What a topic says to its serde, over what the `serdes` section says for all topics."""
+        """Returns the serde's configuration for a topic: the topic's own keys over those of the section `serdes`."""
         common = self._section(("serdes", serde)) if "serdes" in self._tree else {}
         choice = self._plugin(path, host.serdes, serde, {**common, **own}, (*path, "serde"), TOPIC_KEYS)
         return None if choice is None else choice.config
@@ -296,7 +296,7 @@ class SettingsLoader:
 
 
 def _no_section(name: str) -> str:
-    """Kafka's files have no sections, so their keys come at the top."""
+    """Returns the message for an unknown section, which may be a key: Kafka's files have no sections."""
     for section, model in (("broker", BrokerConfig), ("producer", ProducerConfig), ("consumer", ConsumerConfig)):
         if name in {definition.name for definition in definitions(model)}:
             return f"unknown section; the key {name} belongs under `{section}:`"
@@ -304,7 +304,7 @@ def _no_section(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    """YAML's value as Kafka's tools write it."""
+    """Returns a YAML value in the form in which Kafka's tools write it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

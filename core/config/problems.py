@@ -1,4 +1,4 @@
-"""What is wrong with a configuration, as lines: where, what, and what would be right (design D14)."""
+"""Problems of a configuration as lines: where, what is wrong, and what would be right (design D14)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
-    """`path` leads from the root of the document to the key. `meant`: the known key that an unknown one is like."""
+class ConfigProblem:
+    """`path` leads from the root of the document to the key. `meant`: the known key that is nearest to an unknown
+    one."""
 
     path: Path
     message: str
@@ -29,24 +30,24 @@ class Problem:
 
 def problems_of(
     error: ValidationError, model: type[BaseModel], given: Mapping[str, Any], at: Path = (), also: Iterable[str] = ()
-) -> Iterator[Problem]:
-    """Pydantic's findings in our words. `given` was validated; `at` is where it stands in the document, where the keys
-    `also` are known to others than `model`."""
+) -> Iterator[ConfigProblem]:
+    """Yields pydantic's errors as problems. `given` is the validated value, `at` its path in the document; `also` are
+    keys that are allowed there besides those of `model`."""
     for found in error.errors(include_url=False):
         where, kind = found["loc"], found["type"]
         if kind == "extra_forbidden":
             known = [*(d.name for d in definitions(model)), *also] if len(where) == 1 else []
             yield unknown_key((*at, *where), known)
         elif kind == "missing":
-            yield Problem((*at, *where), MISSING)
+            yield ConfigProblem((*at, *where), MISSING)
         elif kind == KEY_PROBLEM:
-            yield Problem((*at, *where, found["ctx"]["key"]), found["msg"])
+            yield ConfigProblem((*at, *where, found["ctx"]["key"]), found["msg"])
         else:
-            yield Problem((*at, *_written(where, given)), _message(found))
+            yield ConfigProblem((*at, *_written(where, given)), _message(found))
 
 
 def _written(where: Path, given: Any) -> Path:
-    """As much of pydantic's path as the user wrote: it adds the names of union members."""
+    """Returns the part of pydantic's path that the user wrote: pydantic adds the names of union members."""
     path: list[str | int] = []
     for part in where:
         in_map = isinstance(given, Mapping) and part in given
@@ -67,27 +68,27 @@ def _message(found: Any) -> str:
     return text.replace("Input should be", "should be") + shown
 
 
-def unknown_key(path: Path, known: Iterable[str]) -> Problem:
-    """Of the key at `path`, where the `known` ones can stand."""
+def unknown_key(path: Path, known: Iterable[str]) -> ConfigProblem:
+    """Returns the problem of the unknown key at `path`, where the `known` ones are allowed."""
     name = str(path[-1])
-    return Problem(path, unknown("key", name, known := [*known]), nearest(name, known))
+    return ConfigProblem(path, unknown("key", name, known := [*known]), nearest(name, known))
 
 
-def told_once(problems: Iterable[Problem]) -> list[Problem]:
-    """Without what a mistyped key says a second time: that the one which was meant is missing."""
+def without_repetitions(problems: Iterable[ConfigProblem]) -> list[ConfigProblem]:
+    """Returns the problems without "missing" for a key that was mistyped, which is a problem of its own."""
     found = [*problems]
     meant = {(*problem.path[:-1], problem.meant) for problem in found if problem.meant}
     return [problem for problem in found if problem.message != MISSING or problem.path not in meant]
 
 
 def unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """`unknown key; did you mean log.retention.hours?`"""
+    """Returns a message such as `unknown key; did you mean log.retention.hours?`"""
     near = nearest(name, known)
     return f"unknown {what}; did you mean {near}?" if near else f"unknown {what}"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The most alike of the known names, "" when none is."""
-    plain = {k.replace("_", ".").lower(): k for k in known}
-    near = difflib.get_close_matches(name.replace("_", ".").lower(), plain, n=1, cutoff=0.6)
-    return plain[near[0]] if near else ""
+    """Returns the most similar known name, "" if none is similar."""
+    normalized = {k.replace("_", ".").lower(): k for k in known}
+    near = difflib.get_close_matches(name.replace("_", ".").lower(), normalized, n=1, cutoff=0.6)
+    return normalized[near[0]] if near else ""

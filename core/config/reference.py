@@ -1,4 +1,4 @@
-"""The reference of all keys, `docs/configuration.md`, made from the models so that it cannot say otherwise."""
+"""Generates the reference of all keys, `docs/configuration.md`, from the models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from ..plugins import PluginHost, Providers, plugin_host
-from .section import LONG_MAX, Definition, definitions, to_string
+from .section import LONG_MAX, ConfigKey, definitions, to_string
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
 from .sections.ignored_topic import IgnoredTopicConfig
@@ -32,7 +32,7 @@ def _lines(host: PluginHost) -> Iterator[str]:
     yield from _section("broker", "A broker.", BrokerConfig)
     yield from _section(
         "log",
-        "What the process of a broker says of itself, on stderr; `klamm sink`, `load` and `audit` obey it, too.",
+        "The log messages of a broker's process, on stderr; also those of `klamm sink`, `load` and `audit`.",
         ProcessLogConfig,
     )
     yield from _section(
@@ -43,13 +43,13 @@ def _lines(host: PluginHost) -> Iterator[str]:
     yield from _synonyms()
     yield from _section(
         "topics.NAME.config without effect",
-        "Kafka's topic configs that are accepted, checked and shown as in Kafka, and make no difference.",
+        "Kafka's topic configs that are accepted, validated and shown as in Kafka, but have no effect.",
         IgnoredTopicConfig,
     )
     yield from _section("producer", "A producer.", ProducerConfig)
     yield from _section("consumer", "A consumer.", ConsumerConfig)
     yield from _section("sinks.NAME", "A sink: `plugin`, these keys, and the plugin's own.", SinkSettings)
-    for title, providers in _seams(host):
+    for title, providers in _plugin_kinds(host):
         for name in providers.names():
             provider = providers.get(name)
             if provider.config.model_fields:
@@ -76,8 +76,8 @@ def _seams(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
     return found
 
 
-def _section(title: str, says: str, model: type[BaseModel]) -> Iterator[str]:
-    yield f"\n## {title}\n\n{says[:1].upper()}{says[1:]}\n"
+def _section(title: str, summary: str, model: type[BaseModel]) -> Iterator[str]:
+    yield f"\n## {title}\n\n{summary[:1].upper()}{summary[1:]}\n"
     yield "| Key | Type | Default | Valid | |\n| --- | --- | --- | --- | --- |"
     excluded = {info.alias or name for name, info in model.model_fields.items() if info.exclude}
     required = {info.alias or name for name, info in model.model_fields.items() if info.is_required()}
@@ -88,7 +88,7 @@ def _section(title: str, says: str, model: type[BaseModel]) -> Iterator[str]:
             yield "| " + " | ".join(cells).replace("\n", " ") + " |"
 
 
-def _default(key: Definition) -> str:
+def _default(key: ConfigKey) -> str:
     if key.default is None:
         return ""
     if key.default == LONG_MAX:
@@ -98,15 +98,15 @@ def _default(key: Definition) -> str:
 
 
 def _synonyms() -> Iterator[str]:
-    yield "\nA topic config that neither topic nor file sets has the default above. The broker's file sets it for all"
-    yield "topics with these keys, the first that is set:\n"
+    yield "\nA topic config that neither the topic nor the broker's file sets has the default above. In the"
+    yield "broker's file these keys set it for all topics; of several the first one that is set counts:\n"
     yield "| Topic config | Broker keys |\n| --- | --- |"
     for name, keys in BROKER_SYNONYMS.items():
         yield f"| `{name}` | {', '.join(f'`{broker_key}`' for broker_key, _ in keys)} |"
 
 
 def main(page: Path) -> None:
-    """Put the tables in place of those on the page."""
+    """Replaces the tables on the page."""
     head = page.read_text(encoding="utf-8").partition(BEGIN)[0]
     page.write_text(head + reference(plugin_host()), encoding="utf-8")
 

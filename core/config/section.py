@@ -1,7 +1,7 @@
-"""What every section of the configuration is made of: Kafka's dotted names, Kafka's types, a line of help for each key.
+"""The base of all configuration sections: Kafka's dotted names, Kafka's types, and one line of help for each key.
 
-A field `log_retention_ms` is the key `log.retention.ms`. Plugins may build their own sections on `Section`; relative
-paths of the type `ConfigPath` are taken from the folder of the YAML file.
+A field `log_retention_ms` is the key `log.retention.ms`. Plugins may derive their own sections from `Section`; relative
+paths of the type `ConfigPath` are relative to the folder of the YAML file.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
 BASE_DIR = "base_dir"
-"""The key of a validation context that holds the folder of the YAML file."""
+"""The key of the validation context whose value is the folder of the YAML file."""
 
 INT_MAX = 2**31 - 1
 LONG_MAX = 2**63 - 1
 
 
 class ConfigType(IntEnum):
-    """A key's type as DescribeConfigs gives it (KIP-569)."""
+    """A key's type in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -40,7 +40,7 @@ class ConfigType(IntEnum):
 
 
 def _whole_number(value: Any) -> Any:
-    """YAML's `yes` would pass for 1."""
+    """Refuses booleans: YAML's `yes` would be taken for 1."""
     if isinstance(value, bool):
         raise ValueError("expected a whole number, got a boolean")
     return value
@@ -57,7 +57,7 @@ def _path(value: Any, info: ValidationInfo) -> Any:
 
 
 def from_folder(path: str | Path, info: ValidationInfo) -> Path:
-    """The path, a relative one from the folder of the YAML file; `~` is the user's home."""
+    """Returns the path, a relative one from the folder of the YAML file; `~` is the user's home directory."""
     try:
         own = Path(path).expanduser()
     except RuntimeError:
@@ -76,7 +76,7 @@ def _time_zone(name: str) -> str:
 Int = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**31), le=INT_MAX), ConfigType.INT]
 Long = Annotated[int, BeforeValidator(_whole_number), Field(ge=-(2**63), le=LONG_MAX), ConfigType.LONG]
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_list), ConfigType.LIST]
-"""A YAML list, or Kafka's form: one string with commas."""
+"""A YAML list, or Kafka's form: one string separated by commas."""
 TimeZone = Annotated[str, AfterValidator(_time_zone), ConfigType.STRING]
 """A name of the IANA time zone database."""
 ConfigPath = Annotated[Path, BeforeValidator(_path), ConfigType.STRING]
@@ -87,7 +87,7 @@ MISSING = "is required and missing"
 
 
 def wrong_key(name: str, message: str) -> PydanticCustomError:
-    """What a check of several keys raises, so that the message stands at the key to be changed."""
+    """Returns the error for a check of several keys, so that the message is shown at the key to be changed."""
     return PydanticCustomError(KEY_PROBLEM, "{message}", {"key": name, "message": message})
 
 
@@ -96,7 +96,7 @@ def dotted(field: str) -> str:
 
 
 class Section(BaseModel):
-    """A frozen section: unknown keys are refused; keys have dots, attributes underscores."""
+    """An immutable section. Unknown keys are refused; keys have dots where attributes have underscores."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -110,13 +110,14 @@ class Section(BaseModel):
 
 
 def key(default: Any, doc: str, **bounds: Any) -> Any:
-    """A key with its default, one line of help and pydantic's bounds (`ge`, `le`, `gt`)."""
+    """Declares a key with its default, one line of help and pydantic's bounds (`ge`, `le`, `gt`)."""
     return Field(default=default, description=doc, **bounds)
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
-    """A key as documentation and DescribeConfigs show it. `valid` is "" where any value of the type will do."""
+class ConfigKey:
+    """A key as shown in the documentation and by DescribeConfigs. `valid` is "" if every value of the type is
+    allowed."""
 
     name: str
     type: ConfigType
@@ -125,12 +126,12 @@ class Definition:
     doc: str
 
 
-def definitions(model: type[BaseModel]) -> Iterator[Definition]:
-    """The keys of a section, in the order in which the model declares them."""
+def definitions(model: type[BaseModel]) -> Iterator[ConfigKey]:
+    """Yields the keys of a section in the order in which the model declares them."""
     for name, info in model.model_fields.items():
         default = None if info.is_required() else info.get_default(call_default_factory=True, validated_data={})
-        plain = dotted(name) if issubclass(model, Section) else name
-        yield Definition(info.alias or plain, _type(info), default, _valid(info), info.description or "")
+        own_name = dotted(name) if issubclass(model, Section) else name
+        yield ConfigKey(info.alias or own_name, _type(info), default, _valid(info), info.description or "")
 
 
 def _type(info: FieldInfo) -> ConfigType:
@@ -151,7 +152,7 @@ def _type(info: FieldInfo) -> ConfigType:
 
 
 def _flat(annotation: Any) -> Iterator[Any]:
-    """The members of a union, and what they are generic of."""
+    """Yields the members of a union, generic types without their arguments."""
     if get_origin(annotation) in (tuple, list, dict):
         yield get_origin(annotation)
     elif hasattr(annotation, "__metadata__") or not get_args(annotation) or get_origin(annotation) is Literal:
@@ -162,7 +163,7 @@ def _flat(annotation: Any) -> Iterator[Any]:
 
 
 def _valid(info: FieldInfo) -> str:
-    """The values allowed, for people: `a | b`, `0..5`, `>= 1`."""
+    """Returns the allowed values in words: `a | b`, `0..5`, `>= 1`."""
     names = [str(v) for part in _flat(info.annotation) if get_origin(part) is Literal for v in get_args(part)]
     if names:
         return " | ".join(names)
@@ -182,7 +183,7 @@ def _valid(info: FieldInfo) -> str:
 
 
 def to_string(value: Any) -> str:
-    """A value as Kafka's tools write it."""
+    """Returns a value in the form in which Kafka's tools write it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -195,6 +196,6 @@ def to_string(value: Any) -> str:
 
 
 def values(section: BaseModel) -> dict[str, str]:
-    """A section by its dotted names, each value as Kafka's tools write it."""
+    """Returns the values of a section by their dotted names, in the form in which Kafka's tools write them."""
     fields = type(section).model_fields
     return {info.alias or dotted(name): to_string(getattr(section, name)) for name, info in fields.items()}

@@ -1,4 +1,4 @@
-"""All settings of a process: one YAML file, validated before anything starts (design D14)."""
+"""The settings of a process: one YAML file, validated before anything starts (design D14)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ..records.codecs import CodecTable
 from .choice import PluginChoice
 from .document import read
 from .loader import SettingsLoader
-from .problems import told_once
+from .problems import without_repetitions
 from .sections.broker import BrokerConfig
 from .sections.consumer import ConsumerConfig
 from .sections.process_log import ProcessLogConfig
@@ -36,7 +36,7 @@ from .sections.topic_settings import TopicSettings
 
 @dataclass(frozen=True)
 class Settings:
-    """The validated file, and the plugin objects that it asks for: each `make_…` makes a new one."""
+    """The validated file, and the plugin objects that it chooses: each call of a `make_…` method creates a new one."""
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
     coordination: PluginChoice = field(default_factory=lambda: PluginChoice("zookeeper"))
@@ -53,26 +53,26 @@ class Settings:
     base_dir: Path = field(default_factory=Path.cwd)
 
     def with_(self, **changes: Any) -> Settings:
-        """A copy with other sections."""
+        """Returns a copy with other sections."""
         return replace(self, **changes)
 
     def host(self) -> PluginHost:
         return plugin_host(self.plugins)
 
     def codec_table(self) -> CodecTable:
-        """Every codec that a plugin provides."""
+        """Returns a table of all codecs that plugins provide."""
         codecs = self.host().codecs
         return CodecTable(codecs.create(name) for name in codecs.names())
 
     def make_coordination(self) -> Coordination:
-        """Not started yet."""
+        """Returns a coordination that is not started yet."""
         return self.host().coordinations.create(self.coordination.plugin, self.coordination.config)
 
     def make_offset_store(self, coordination: Coordination) -> OffsetStore:
         return self.host().offset_stores.create(self.offsets.plugin, self.offsets.config, coordination)
 
     def make_audit(self) -> Audit | None:
-        """None without an `audit` section."""
+        """Returns None without an `audit` section."""
         return None if self.audit is None else self.host().audits.create(self.audit.plugin, self.audit.config)
 
     def make_sink(self, name: str) -> Sink | BatchSink:
@@ -89,7 +89,7 @@ class Settings:
         return loads.create(chosen.plugin, chosen.config) if chosen.plugin in loads.names() else None
 
     def sink(self, name: str) -> SinkSettings:
-        """`ConfigError` when the file has no such sink."""
+        """Raises `ConfigError` if the file has no such sink."""
         if name not in self.sinks:
             known = ", ".join(sorted(self.sinks)) or "none"
             raise ConfigError(f"{self.source}: sinks.{name}: there is no such sink (there are: {known})")
@@ -111,8 +111,7 @@ class Settings:
         sink = self.make_sink(name)
         if said.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
             raise ConfigError(
-                f"{where}.on.bad.record: the plugin {said.choice.plugin!r} has no place for what cannot be read; "
-                "expected fail or skip"
+                f"{where}.on.bad.record: the plugin {section.choice.plugin!r} has no quarantine; expected fail or skip"
             )
 
     def make_topic_validators(self) -> list[TopicValidator]:
@@ -143,7 +142,7 @@ class Settings:
         return [interceptors.create(c.plugin, c.config) for c in self.consumer.interceptors]
 
     def serde_name(self, topic: str) -> str | None:
-        """The serde of a topic's values; None: raw bytes."""
+        """Returns the name of the serde of a topic's values; None for raw bytes."""
         return self.topics[topic].serde if topic in self.topics else None
 
     def make_serde(self, name: str, context: SerdeContext) -> Serde:
@@ -151,12 +150,12 @@ class Settings:
         return self.host().serdes.create(name, chosen.config if chosen else None, context)
 
     def topic_format(self, topic: str) -> TopicFormat:
-        """What the serde of a topic is told; `ConfigError` when its schema file cannot be read."""
+        """Returns the format of a topic for its serde. Raises `ConfigError` if the schema file cannot be read."""
         return self._formats(topic, self.topics.get(topic, TopicSettings()))
 
     def check_topic(self, topic: str) -> None:
-        """`ConfigError` when its schema file cannot be read, or is no schema where the topic's serde can tell (what a
-        serde may offer as `check(topic)`). Connects to nothing."""
+        """Raises `ConfigError` if the schema file of a topic cannot be read or, if the serde can check it (its optional
+        `check(topic)`), is invalid. Makes no connection."""
         self.topic_format(topic)
         name = self.serde_name(topic)
         if name is None:
@@ -173,17 +172,17 @@ class Settings:
         finally:
             serde.close()
 
-    def _formats(self, topic: str, said: TopicSettings) -> TopicFormat:
+    def _formats(self, topic: str, section: TopicSettings) -> TopicFormat:
         if topic not in self._cache:
             text = None
-            if said.schema_file is not None:
+            if section.schema_file is not None:
                 try:
-                    text = said.schema_file.read_text(encoding="utf-8")
+                    text = section.schema_file.read_text(encoding="utf-8")
                 except (OSError, UnicodeDecodeError) as error:
                     where = f"{self.source}: topics.{topic}.schema"
-                    raise ConfigError(f"{where}: {said.schema_file} cannot be read: {error}") from error
-            envelope = self.host().envelopes.create(said.envelope)
-            self._cache[topic] = TopicFormat(envelope, text, said.options.model_dump(by_alias=True))
+                    raise ConfigError(f"{where}: {section.schema_file} cannot be read: {error}") from error
+            envelope = self.host().envelopes.create(section.envelope)
+            self._cache[topic] = TopicFormat(envelope, text, section.options.model_dump(by_alias=True))
         return self._cache[topic]
 
     @cached_property
@@ -192,10 +191,10 @@ class Settings:
 
 
 def load_settings(source: str | Path | Mapping[str, Any]) -> Settings:
-    """A YAML file, or a mapping of the same shape; `ConfigError` with one line for each thing that is wrong."""
+    """Loads a YAML file, or a mapping of the same shape. Raises `ConfigError` with one line for each problem."""
     document = read(source)
     loader = SettingsLoader(document)
     sections = loader.load()
     if loader.problems:
-        raise document.fail(told_once(loader.problems))
+        raise document.fail(without_repetitions(loader.problems))
     return Settings(**sections, source=document.name, base_dir=document.base_dir)

@@ -22,7 +22,7 @@ from ..lake.layout import INVALID
 from ..load.reading import read_records
 from ..load.rows import RowFormat, RowMaker
 from ..options import ReadOptions
-from .tally import Tallies, Tally, add
+from .tally import OffsetTally, Tallies, add
 
 BUFFER_BYTES: Final = 64 * 1024 * 1024
 _FEW_ROWS: Final = 1_000
@@ -93,7 +93,7 @@ class _Rows:
         if offsets[0] < self._next or offsets[-1] >= self._range.end or np.any(offsets[1:] <= offsets[:-1]):
             raise CorruptRecordError(f"{self._range.partition}: offsets are not in order from {self._next} on")
         self._next = int(offsets[-1]) + 1
-        add(self.read.tallies, {self._range.partition.partition: Tally.of(offsets)})
+        add(self.read.tallies, {self._range.partition.partition: OffsetTally.of(offsets)})
         for place, part in _split(rows, places):
             self._held.setdefault(place, []).append(part)
         self._size += rows.nbytes

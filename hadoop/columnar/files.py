@@ -23,7 +23,7 @@ from klamm.core.errors import KlammError
 from klamm.core.interfaces.audit import NO_WINDOW
 
 from .chunks import Chunk
-from .tally import Offsets, Tallies, Tally, add
+from .tally import Offsets, OffsetTally, Tallies, add
 
 GROUP_ROWS: Final = 262_144
 _SCHEMA: Final = "org.apache.spark.sql.parquet.row.metadata"
@@ -123,7 +123,7 @@ class WriteFiles:
                     key = found.partition, found.window
                     windows[key] = _joined(windows[key], found) if key in windows else found
                 for partition in np.unique(partitions).tolist():
-                    add(written.tallies, {partition: Tally.of(offsets[partitions == partition])})
+                    add(written.tallies, {partition: OffsetTally.of(offsets[partitions == partition])})
         written.windows = list(windows.values())
         return written
 

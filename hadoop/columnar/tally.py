@@ -13,7 +13,7 @@ _MASK = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Tally:
+class OffsetTally:
     """`digest` is the sum of a 64-bit hash of each offset, so that parts can be added in any order. Two multisets of
     offsets with equal count and digest are the same, except with a probability of 1 in 2^64."""
 
@@ -21,7 +21,7 @@ class Tally:
     digest: int = 0
 
     @classmethod
-    def of(cls, offsets: Offsets) -> Tally:
+    def of(cls, offsets: Offsets) -> OffsetTally:
         """SplitMix64's finalizer of each."""
         x = offsets.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -29,14 +29,14 @@ class Tally:
         x ^= x >> np.uint64(31)
         return cls(len(offsets), int(x.sum(dtype=np.uint64)))
 
-    def __add__(self, other: Tally) -> Tally:
-        return Tally(self.count + other.count, (self.digest + other.digest) & _MASK)
+    def __add__(self, other: OffsetTally) -> OffsetTally:
+        return OffsetTally(self.count + other.count, (self.digest + other.digest) & _MASK)
 
 
-Tallies = dict[int, Tally]
+Tallies = dict[int, OffsetTally]
 """By partition."""
 
 
-def add(to: Tallies, more: Mapping[int, Tally]) -> None:
+def add(to: Tallies, more: Mapping[int, OffsetTally]) -> None:
     for partition, tally in more.items():
-        to[partition] = to.get(partition, Tally()) + tally
+        to[partition] = to.get(partition, OffsetTally()) + tally

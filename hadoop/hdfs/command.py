@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
+from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 
 from .jars import have_jars, jars_folder
 from .server import HdfsPorts, HdfsServer
@@ -30,7 +30,7 @@ def hdfs(
     data_dir: Annotated[Path, typer.Option(help="Where its data and logs are kept.")] = Path("hdfs-data"),
 ) -> None:
     """Run a real HDFS for development, one NameNode and one DataNode, until Ctrl-C or SIGTERM."""
-    raise_when_told_to_stop()
+    raise_on_stop_signals()
     ports = HdfsPorts(port, http_port, data_port, data_http_port, data_ipc_port)
     server = HdfsServer(data_dir, ports, ends_with_parent=True)
     try:

@@ -36,7 +36,7 @@ _TOO_FAR: Final = "out of range for nanosecond resolution"
 """What pyarrow says of an ORC timestamp that it cannot hold."""
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """A file's rows, column by column; null is `NONE`. `timestamp` in microseconds. `end_offset` is set for a batch
     that could not be opened, which is no record; `load` in the files of a generation."""
 
@@ -47,8 +47,8 @@ class Rows(NamedTuple):
     end_offset: Longs
     load: Longs
 
-    def where(self, wanted: npt.NDArray[np.bool_]) -> Rows:
-        return Rows(*(column[wanted] for column in self))
+    def where(self, wanted: npt.NDArray[np.bool_]) -> FileRows:
+        return FileRows(*(column[wanted] for column in self))
 
     @property
     def number(self) -> int:
@@ -74,8 +74,8 @@ def read_rows(files: LakeFiles, path: str, more: str | None = None) -> Rows:
             f"{path} cannot be read: {str(error).strip().splitlines()[0][:200] or type(error).__name__}"
         ) from error
     if not columns:
-        return Rows(*([np.empty(0, np.int64)] * len(Rows._fields)))
-    return Rows(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
+        return FileRows(*([np.empty(0, np.int64)] * len(FileRows._fields)))
+    return FileRows(*(np.concatenate(parts) for parts in zip(*columns, strict=True)))
 
 
 def _columns(batch: pa.RecordBatch | pa.Table, wanted: dict[str, pa.DataType]) -> list[Longs]:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from ..publishing.interface import LakeError, LakeUnavailableError
-from .contents import NONE, Longs, Rows, read_rows
+from .contents import NONE, FileRows, Longs, read_rows
 from .files import LakeFiles
 from .layout import BAD, INVALID, OWNER, SUCCESS, is_data
 from .verification.findings import Bounds
@@ -27,7 +27,7 @@ LocalTime = Callable[[Rows], Longs]
 """The rows' timestamps as local times of their directories' time zone, in microseconds."""
 
 
-def _utc(rows: Rows) -> Longs:
+def _utc(rows: FileRows) -> Longs:
     return rows.timestamp
 
 
@@ -97,7 +97,7 @@ class PublishedDirectory:
         self._in_directory(name, name.rpartition("/")[0], rows, local)
         return rows
 
-    def _in_directory(self, name: str, folder: str, rows: Rows, local: LocalTime) -> None:
+    def _in_directory(self, name: str, folder: str, rows: FileRows, local: LocalTime) -> None:
         match = _DIRECTORY.match(folder)
         if match is None:
             return  # set aside

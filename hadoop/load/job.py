@@ -39,7 +39,7 @@ from ..lake_session import LakeSession
 from ..publishing.interface import LakeError, Publisher, check_root
 from .audit import LoadAudit, LoadAuditor
 from .planning.history import HistoryCheck, Loaded, TopicHistory, way_out
-from .planning.plan import Densities, Limits, capped, capped_bytes
+from .planning.plan import Densities, LoadLimits, capped, capped_bytes
 from .progress import Progress
 from .rows import RowFormat
 from .spark_writer import Counts, FileFormat, count, count_below, total_rows, write
@@ -47,7 +47,7 @@ from .staging import Staging, sweep
 
 Reset = Literal["fail", "earliest", "latest"]
 DEFAULT_WINDOW_MS: Final = 600_000
-_NO_LIMITS: Final = Limits()
+_NO_LIMITS: Final = LoadLimits()
 _log = logging.getLogger(__name__)
 
 
@@ -215,7 +215,7 @@ class LoadJob:
         self._now_s = now_s
         self._new_id = new_id
 
-    def run(self, topic: str, limits: Limits = _NO_LIMITS) -> LoadResult | None:
+    def run(self, topic: str, limits: LoadLimits = _NO_LIMITS) -> LoadResult | None:
         """One load; None when there is nothing new. `LoadConflictError` when another job published first, `NoLakeError`
         where the lake's path is a file, `LakeError` where the topic's directory is one."""
         started = self._now_s()
@@ -272,7 +272,7 @@ class LoadJob:
         last = last_manifest(self._publisher, TopicLayout(self._spec.root, topic))
         return 0 if last is None else last.created_ms
 
-    def _plan(self, layout: TopicLayout, last: Manifest | None, limits: Limits) -> _Plan:
+    def _plan(self, layout: TopicLayout, last: Manifest | None, limits: LoadLimits) -> _Plan:
         topic = layout.topic
         topic_id, cluster_id = self._topics.topic_id(topic), self._topics.cluster_id()
         ends = self._topics.ends(topic)

@@ -27,7 +27,7 @@ from .group_offsets import GroupOffsets
 from .interrupt import Interrupt
 from .job import DEFAULT_WINDOW_MS, LoadJob, LoadResult, LoadSpec
 from .planning.pace import Pace
-from .planning.plan import Limits
+from .planning.plan import LoadLimits
 from .progress import BarProgress, Progress
 from .report import RunReport, TopicReport
 from .spark_writer import FileFormat
@@ -56,7 +56,7 @@ class Loader:
         self._where = f"{settings.source}: sinks.{sink}"
         self._now_s = now_s
         self._monotonic_s = monotonic_s
-        self._limits = Limits(config.max_records, config.max_bytes)
+        self._limits = LoadLimits(config.max_records, config.max_bytes)
         self._first = config.max_offsets_per_task
         self._duration_s = None if config.max_duration_ms is None else config.max_duration_ms / 1000
         self._interrupt = interrupt = Interrupt()

@@ -32,7 +32,7 @@ from klamm.core.records.codecs import UnsupportedCodecError
 from ..options import CLIENT_ID, Typing, bootstrap_of, known_options, names_of, typing_of
 from .claims import TaskIdentity
 from .cluster import connect
-from .typed import RegisteredSchemas, TypedValues
+from .typed import RegisteredSchemas, TypedStructs
 from .writing import PlainValues, Sending, TaskSink, Values
 
 OPTIONS: Final = (
@@ -181,17 +181,17 @@ def _task() -> TaskContext:
     return found
 
 
-def write_task(options: SinkOptions, identity: TaskIdentity, batches: Iterator[pa.RecordBatch]) -> Written:
+def write_task(options: SinkOptions, identity: TaskIdentity, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     """One attempt of a task."""
     with connect(options.bootstrap, options.plugins, options.client_id) as client:
         sending = Sending(_codec(client, options), time.time_ns() // 1_000_000, options.delivery_timeout_s)
         values: Values = PlainValues()
         if options.typing is not None:
-            values = TypedValues(RegisteredSchemas(client, options.typing, options.plugins))
+            values = TypedStructs(RegisteredSchemas(client, options.typing, options.plugins))
         sink = TaskSink(client, identity, values, sending)
         written, found = sink.write(batches, options.topic)
     fault_point("sink.written")
-    return Written(written, found)
+    return TaskWritten(written, found)
 
 
 def _codec(client: ClusterClient, options: SinkOptions) -> Codec | None:

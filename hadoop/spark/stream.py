@@ -49,7 +49,7 @@ from klamm.core.records.partition import TopicPartition
 
 from ..lake.manifest import BatchMark
 from ..load.planning.cluster_history import ClusterHistory
-from ..load.planning.history import Change, changes
+from ..load.planning.history import HistoryChange, changes
 from ..load.planning.plan import capped, split
 from ..options import SourceOptions
 from .cluster import (
@@ -280,7 +280,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return changed
 
     def _ranges(
-        self, begin: StreamOffsets, end: StreamOffsets, changed: Mapping[TopicPartition, Change]
+        self, begin: StreamOffsets, end: StreamOffsets, changed: Mapping[TopicPartition, HistoryChange]
     ) -> list[OffsetRange]:
         """The ranges from `begin` to `end`: new partitions from their first offset, `changed` ones from the offset up
         to which they are unchanged."""

@@ -123,7 +123,7 @@ def _reader(schemas: RegisteredSchemas, topic: str, wanted: DataType) -> AvroTyp
     )
 
 
-class TypedValues:
+class TypedStructs:
     """`klamm.hadoop.spark.writing.Values` of structs, by the newest version of each topic's schema."""
 
     def __init__(self, schemas: RegisteredSchemas) -> None:

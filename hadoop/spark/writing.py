@@ -24,7 +24,7 @@ from klamm.core.records import native
 from klamm.core.records.encode import assemble
 from klamm.core.records.partition import TopicPartition
 
-from .claims import Claim, Claims, TaskIdentity
+from .claims import AttemptClaims, Claim, TaskIdentity
 from .stored import StoredRows, check_stored
 
 BATCH_BYTES: Final = 512 * 1024
@@ -211,7 +211,7 @@ class TaskSink:
         self._identity = identity
         self._values = values
         self._sending = sending
-        self._claims = Claims(client, identity)
+        self._claims = AttemptClaims(client, identity)
         self._topics: dict[str, TopicSink] = {}
 
     def write(self, batches: Iterator[pa.RecordBatch], topic: str | None) -> tuple[int, int]:

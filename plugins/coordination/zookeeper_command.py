@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
+from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 
 from .zookeeper_server import ZooKeeperServer
 
@@ -17,7 +17,7 @@ def zookeeper(
     data_dir: Annotated[Path, typer.Option(help="Where its data and log are kept.")] = Path("zookeeper-data"),
 ) -> None:
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""
-    raise_when_told_to_stop()
+    raise_on_stop_signals()
     server = ZooKeeperServer(data_dir, port, ends_with_parent=True)
     try:
         server.start()

@@ -13,7 +13,7 @@ from rich.console import Console
 from klamm.core.errors import ConfigError
 
 from .show import Show
-from .steps.hdfs import Lake
+from .steps.hdfs import LakeFileSystem
 from .steps.plant import Plant
 from .story import Size, Story
 from .workspace import Workspace
@@ -24,7 +24,9 @@ def demo(
         "var/demo"
     ),
     plant: Annotated[Plant, typer.Option("--plant", help="An anomaly that the demo must find.")] = Plant.NONE,
-    lake: Annotated[Lake, typer.Option("--lake", help="The file system that the loads end in.")] = Lake.HDFS,
+    lake: Annotated[
+        LakeFileSystem, typer.Option("--lake", help="The file system that the loads end in.")
+    ] = LakeFileSystem.HDFS,
     flights: Annotated[
         int, typer.Option("--flights", min=0, help="Only so many flights of each month; 0: all of the year.")
     ] = 0,

@@ -14,7 +14,7 @@ from .workspace import Workspace
 TIMEOUT_S = 60.0
 
 
-class LakeFiles(Protocol):
+class DemoLakeFiles(Protocol):
     """Paths are relative to the lake."""
 
     def folders(self, path: str) -> list[str]:
@@ -26,8 +26,8 @@ class LakeFiles(Protocol):
         ...
 
 
-class LocalFiles:
-    """`LakeFiles` below a directory."""
+class LocalDemoFiles:
+    """`DemoLakeFiles` below a directory."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -40,8 +40,8 @@ class LocalFiles:
         return (self._root / path).read_bytes()
 
 
-class WebHdfsFiles:
-    """`LakeFiles` below `/lake` of the HDFS whose WebHDFS is at `url`."""
+class WebHdfsDemoFiles:
+    """`DemoLakeFiles` below `/lake` of the HDFS whose WebHDFS is at `url`."""
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/webhdfs/v1/lake"

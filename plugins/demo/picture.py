@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
-from .timeline import Kind, Mark, Phase, Sample
+from .timeline import MarkKind, Phase, Sample, TimelineMark
 
 RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
 """Pixels: of the margins, of the height of the plot, of the axis below it, and of a phase."""
@@ -45,7 +45,7 @@ class Flag:
     x: float
     y: float
     number: int
-    kind: Kind
+    kind: MarkKind
     text: str
 
 
@@ -95,7 +95,7 @@ def rates(samples: Sequence[Sample], end_s: float) -> tuple[float, list[Rate]]:
     return step, found
 
 
-def draw(samples: Sequence[Sample], marks: Sequence[Mark], phases: Sequence[Phase], end_s: float) -> Picture:
+def draw(samples: Sequence[Sample], marks: Sequence[TimelineMark], phases: Sequence[Phase], end_s: float) -> Picture:
     """Up to `end_s`, the end of the run."""
     step, shown = rates(samples, end_s)
     scale = (WIDTH - LEFT - RIGHT) / max(end_s, 1.0)
@@ -134,7 +134,7 @@ def draw(samples: Sequence[Sample], marks: Sequence[Mark], phases: Sequence[Phas
     return Picture(lines, ticks(floor, PLOT, highest, PARTS), times, flags, tuple(stretches), height, summary)
 
 
-def _flags(marks: Sequence[Mark], x: Callable[[float], float]) -> tuple[Flag, ...]:
+def _flags(marks: Sequence[TimelineMark], x: Callable[[float], float]) -> tuple[Flag, ...]:
     """Those that are near one another are staggered."""
     found: list[Flag] = []
     level = 0
@@ -149,7 +149,7 @@ def _round_seconds(least: float) -> int:
     return next((step for step in (1, 2, 5, 10, 15, 20, 30, 60, 120, 300, 600) if step >= least), 1800)
 
 
-def _summary(shown: Sequence[Rate], marks: Sequence[Mark]) -> str:
+def _summary(shown: Sequence[Rate], marks: Sequence[TimelineMark]) -> str:
     most = max((each.produced for each in shown), default=0), max((each.consumed for each in shown), default=0)
     said = f"Records per second over time: at most {most[0]:,} produced and {most[1]:,} consumed."
     return said + "".join(f" At {mark.at_s:.1f} s {mark.text}." for mark in marks)

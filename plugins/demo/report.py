@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..audit.query import Answer
-from ..audit.web.document import Section, audit_sections, document, section, write_document
+from ..audit.web.document import DocumentSection, audit_sections, document, section, write_document
 from ..audit.web.templates import environment
 from ..audit.web.views import Filters
 from ..audit.windows import Span
@@ -55,7 +55,7 @@ class Report:
         write_document(path, self.html())
 
 
-def _section(name: str, title: str, values: dict[str, Any]) -> Section:
+def _section(name: str, title: str, values: dict[str, Any]) -> DocumentSection:
     return section(name, title, environment().from_string(_text(f"report_{name}.html")), values)
 
 

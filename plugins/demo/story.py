@@ -25,12 +25,12 @@ from .show import Show
 from .steps.audit import ask_audit, lowest, table
 from .steps.cluster import create_topics, running_broker
 from .steps.consume import GROUP, MEMBERS, Group
-from .steps.hdfs import Lake, StartingHdfs, await_hdfs, served_by, start_hdfs
-from .steps.load import LoadJob, Loads
+from .steps.hdfs import LakeFileSystem, StartingHdfs, await_hdfs, served_by, start_hdfs
+from .steps.load import Loads, PeriodicLoad
 from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
-from .timeline import Kind, Timeline
+from .timeline import MarkKind, Timeline
 from .verdict import Verdict, acknowledged_keys, differences
 from .workspace import Workspace
 
@@ -65,7 +65,9 @@ class Size:
 class Story:
     """One run over `limit` flights of each month (0: all)."""
 
-    def __init__(self, workspace: Workspace, show: Show, plant: Plant, lake: Lake, limit: int, size: Size) -> None:
+    def __init__(
+        self, workspace: Workspace, show: Show, plant: Plant, lake: LakeFileSystem, limit: int, size: Size
+    ) -> None:
         self._workspace = workspace
         self._show = show
         self._plant = plant
@@ -83,7 +85,7 @@ class Story:
     def run(self) -> Report:
         """`DemoError` when a step cannot be done; what was counted is in the report's verdict."""
         with Processes(self._workspace.logs) as processes:
-            hdfs = start_hdfs(self._workspace, processes) if self._lake is Lake.HDFS else None
+            hdfs = start_hdfs(self._workspace, processes) if self._lake is LakeFileSystem.HDFS else None
             with running_broker(self._workspace, processes, self._timeline):
                 producers = Producers(self._workspace, processes, self._limit, self._plant)
                 with self._timeline.phase("klamm topics create"):
@@ -117,7 +119,7 @@ class Story:
             group.finish()
         for taken in group.taken_over():
             partitions = ", ".join(map(str, taken.partitions))
-            self._timeline.mark(Kind.REBALANCE, f"{taken.member} takes over partitions {partitions}", taken.at_s)
+            self._timeline.mark(MarkKind.REBALANCE, f"{taken.member} takes over partitions {partitions}", taken.at_s)
         self._show.say("`klamm audit --by month` compares what was counted:")
         with self._timeline.phase("audit"):
             answer = ask_audit(self._workspace, AUDIT_WAIT_S if self._plant is Plant.NONE else PLANTED_WAIT_S)
@@ -180,7 +182,7 @@ class Story:
             raise DemoError("a load that was killed before publishing has published something")
         self._tell(
             f"a load is killed with -9 between staging and publishing: {loads.staged()} staged, nothing published",
-            Kind.KILL,
+            MarkKind.KILL,
         )
 
     def _look(self, loads: Loads, job: LoadJob, begun_s: float | None = None) -> bool:
@@ -191,7 +193,7 @@ class Story:
         for load in new:
             self._tell(
                 f"load {load.number} is published: {load.rows:,} rows in {load.files} files",
-                Kind.LOAD,
+                MarkKind.LOAD,
             )
             run = runs.get(load.number)
             if run is not None:
@@ -255,12 +257,14 @@ class Story:
                 producers.release()
                 month_at = now
             if group.killed is None and consumed > self._size.all // 5:
-                self._tell(f"{group.kill_one()} is killed with -9 after {consumed:,} records of the group", Kind.KILL)
+                self._tell(
+                    f"{group.kill_one()} is killed with -9 after {consumed:,} records of the group", MarkKind.KILL
+                )
             time.sleep(STEP_S)
 
     # -- what it says
 
-    def _tell(self, text: str, kind: Kind = Kind.NEWS) -> None:
+    def _tell(self, text: str, kind: MarkKind = MarkKind.NEWS) -> None:
         self._show.say(text)
         self._timeline.mark(kind, text)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Kind(StrEnum):
+class MarkKind(StrEnum):
     """Of a mark; also a class of the style sheet."""
 
     KILL = "kill"
@@ -19,11 +19,11 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Mark:
+class TimelineMark:
     """Something that happened at one moment. Seconds are counted from the beginning of the run."""
 
     at_s: float
-    kind: Kind
+    kind: MarkKind
     text: str
 
 
@@ -55,16 +55,16 @@ class Timeline:
         self._clock_s = clock_s
         self._wall_offset_s = wall_s() - clock_s()
         self._samples: list[Sample] = []
-        self._marks: list[Mark] = []
+        self._marks: list[TimelineMark] = []
         self._phases: list[Phase] = []
 
     def sample(self, produced: int, consumed: int, loaded: int) -> None:
         self._samples.append(Sample(self._clock_s(), produced, consumed, loaded))
 
-    def mark(self, kind: Kind, text: str, wall_s: float | None = None) -> None:
+    def mark(self, kind: MarkKind, text: str, wall_s: float | None = None) -> None:
         """Now, or at an instant of the wall clock, as another process has noted it."""
         at_s = self._clock_s() if wall_s is None else self.seconds_of(wall_s)
-        self._marks.append(Mark(at_s, kind, text))
+        self._marks.append(TimelineMark(at_s, kind, text))
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -88,7 +88,7 @@ class Timeline:
         return list(self._samples)
 
     @property
-    def marks(self) -> list[Mark]:
+    def marks(self) -> list[TimelineMark]:
         return sorted(self._marks, key=lambda mark: mark.at_s)
 
     @property

@@ -24,7 +24,7 @@ from .kafka_strings import (
     INT16,
     INT32,
     INT64,
-    Reader,
+    KafkaValueReader,
     compact_string,
     reading,
     string,
@@ -68,7 +68,7 @@ def encode_value(value: CommittedOffset) -> bytes:
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
     """None for a record of another kind; `CorruptRecordError` for one that is cut off."""
     with reading("key of an offset"):
-        reader = Reader(data)
+        reader = KafkaValueReader(data)
         version = reader.int16()
         if version == GROUP_KEY_VERSION:
             return GroupKey(reader.string())
@@ -80,7 +80,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 def decode_value(data: bytes) -> CommittedOffset:
     """`CorruptRecordError` for one that is cut off or of a version that is not known."""
     with reading("value of an offset"):
-        reader = Reader(data)
+        reader = KafkaValueReader(data)
         version = reader.int16()
         if not 0 <= version <= NEWEST_VALUE:
             raise CorruptRecordError(f"an offset record's value has version {version}, not 0 to {NEWEST_VALUE}")

@@ -15,7 +15,7 @@ from typing import Final
 from klamm.core.errors import CorruptRecordError
 from klamm.core.interfaces.offsets import StoredGroup, StoredMember
 
-from .kafka_strings import INT16, INT32, INT64, Reader, blob, reading, string
+from .kafka_strings import INT16, INT32, INT64, KafkaValueReader, blob, reading, string
 
 VALUE_VERSION: Final = 3
 NEWEST_VALUE: Final = 4
@@ -54,7 +54,7 @@ def _encode_member(member: StoredMember) -> bytes:
 def decode_group(data: bytes) -> StoredGroup:
     """`CorruptRecordError` for one that is cut off or of a version that is not known."""
     with reading("value of a group"):
-        reader = Reader(data)
+        reader = KafkaValueReader(data)
         version = reader.int16()
         if not 0 <= version <= NEWEST_VALUE:
             raise CorruptRecordError(f"a group record's value has version {version}, not 0 to {NEWEST_VALUE}")
@@ -71,7 +71,7 @@ def decode_group(data: bytes) -> StoredGroup:
         return group
 
 
-def _decode_member(reader: Reader, version: int) -> StoredMember:
+def _decode_member(reader: KafkaValueReader, version: int) -> StoredMember:
     member_id = reader.string()
     instance_id = reader.nullable_string() if version >= 3 else None
     client_id, client_host = reader.string(), reader.string()

@@ -53,7 +53,7 @@ def blob(raw: bytes) -> bytes:
     return INT32.pack(len(raw)) + raw
 
 
-class Reader:
+class KafkaValueReader:
     """Reads one value after the other; a `struct.error` where the data end too early (see `reading`)."""
 
     def __init__(self, data: bytes) -> None:

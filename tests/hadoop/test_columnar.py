@@ -26,7 +26,7 @@ from klamm.hadoop.columnar import chunks as chunks_module
 from klamm.hadoop.columnar.chunks import Chunk, Read, ReadRanges
 from klamm.hadoop.columnar.files import GROUP_ROWS, WriteFiles, Written, spark_metadata
 from klamm.hadoop.columnar.job import ColumnarJob, ReadTasks, packed, pieces_of
-from klamm.hadoop.columnar.tally import Tally
+from klamm.hadoop.columnar.tally import OffsetTally
 from klamm.hadoop.load.progress import Progress
 from klamm.hadoop.load.rows import TIMESTAMP, RowFormat
 from klamm.hadoop.load.spark_writer import FileFormat
@@ -116,10 +116,10 @@ def test_what_is_written_has_the_tally_of_what_was_read(tmp_path: Path, read: An
 
 
 def test_a_tally_tells_sets_of_offsets_apart() -> None:
-    whole = Tally.of(np.arange(1000))
-    assert whole == Tally.of(np.arange(400, 1000)) + Tally.of(np.arange(400))
-    assert whole != Tally.of(np.concatenate([np.arange(999), [998]]))
-    assert Tally.of(np.array([1, 4])) != Tally.of(np.array([2, 3]))
+    whole = OffsetTally.of(np.arange(1000))
+    assert whole == OffsetTally.of(np.arange(400, 1000)) + OffsetTally.of(np.arange(400))
+    assert whole != OffsetTally.of(np.concatenate([np.arange(999), [998]]))
+    assert OffsetTally.of(np.array([1, 4])) != OffsetTally.of(np.array([2, 3]))
 
 
 def test_a_task_keeps_no_more_in_memory_than_it_may(tmp_path: Path, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +221,7 @@ def test_a_file_that_no_task_has_written_ends_the_load(tmp_path: Path, read: Any
     counts = columnar._prove(lake, ranges, reads[0].tallies, files)
     assert (counts.first, counts.ranges[0].windows[0].count) == ({0: 0}, 5)
     with pytest.raises(LakeError, match="does not hold exactly the rows"):
-        columnar._prove(lake, ranges, {0: Tally.of(np.arange(6))}, files)
+        columnar._prove(lake, ranges, {0: OffsetTally.of(np.arange(6))}, files)
     with pytest.raises(LakeError, match="not of"):
         columnar._prove(lake, [range_of(0, 1, 5)], reads[0].tallies, files)
     (tmp_path / "lake" / "part-other.parquet").write_bytes(b"")

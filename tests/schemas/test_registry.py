@@ -13,7 +13,7 @@ import pytest
 from klamm.core.errors import CoordinationError, SchemaError
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.schemas.claims import Claims
+from klamm.schemas.claims import SchemaIdClaims
 from klamm.schemas.compatibility import Compatibility
 from klamm.schemas.log import SchemaEntry, read_entry
 from klamm.schemas.registry import SchemaRegistry
@@ -88,14 +88,14 @@ def test_a_reader_without_coordination_has_the_topic_alone() -> None:
 
 
 def test_a_claimed_id_that_was_never_written_is_completed_by_a_reader(coordination: Coordination) -> None:
-    assert Claims(coordination).claim("t-value", 1, schema("a"), None) == 1
+    assert SchemaIdClaims(coordination).claim("t-value", 1, schema("a"), None) == 1
     log = MemoryLog()
     assert registry(coordination, log).lookup(SchemaKey(schema_id=1)).text == schema("a")
     assert log.entries == [SchemaEntry("t-value", 1, 1, schema("a"))]
 
 
 def test_a_claimed_id_that_was_never_written_is_completed_by_a_writer(coordination: Coordination) -> None:
-    Claims(coordination).claim("t-value", 1, schema("a"), None)
+    SchemaIdClaims(coordination).claim("t-value", 1, schema("a"), None)
     log = MemoryLog()
     assert registry(coordination, log).register("t-value", schema("a")).schema_id == 1
     assert log.entries == [SchemaEntry("t-value", 1, 1, schema("a"))]
@@ -107,7 +107,7 @@ def test_an_incompatible_version_is_refused_and_leaves_nothing(coordination: Coo
     made.register("t-value", schema("a"))
     with pytest.raises(SchemaError, match=r"t-value: not BACKWARD compatible: .* version 1: field b"):
         made.register("t-value", schema("a", "b"))
-    assert Claims(coordination).ids() == [1]
+    assert SchemaIdClaims(coordination).ids() == [1]
     assert made.register("t-value", schema("a", "b"), Compatibility.FORWARD).schema_id == 2
     assert [(e.version, e.schema_id) for e in made.versions("t-value")] == [(1, 1), (2, 2)]
 
@@ -119,7 +119,7 @@ def test_a_fingerprint_that_would_name_two_schemas_is_refused(coordination: Coor
         made.register("t-value", schema("a", default=3))
     with pytest.raises(SchemaError, match="same fingerprint"):
         made.register("u-value", schema("a", aliases=["b"]))
-    assert Claims(coordination).ids() == [1]
+    assert SchemaIdClaims(coordination).ids() == [1]
 
 
 def test_stray_records_are_logged_and_passed_over(coordination: Coordination, caplog: pytest.LogCaptureFixture) -> None:

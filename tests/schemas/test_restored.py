@@ -9,7 +9,7 @@ import pytest
 
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
-from klamm.schemas.claims import Claims
+from klamm.schemas.claims import SchemaIdClaims
 from klamm.schemas.registry import SchemaRegistry
 from klammtest.guarantees import guarantee
 from klammtest.schemas import MemoryLog, embedded, registry
@@ -56,7 +56,7 @@ def test_an_id_that_was_given_again_before_is_said(tmp_path: Path) -> None:
     lost.close()
     restored = embedded(tmp_path)
     try:
-        assert Claims(restored).claim("other-value", 1, schema("x"), None) == 1
+        assert SchemaIdClaims(restored).claim("other-value", 1, schema("x"), None) == 1
         with pytest.raises(SchemaError, match=r"id 1 is another schema's in the coordination, of other-value.*backup"):
             registry(restored, log).register("t-value", schema("c"))
     finally:

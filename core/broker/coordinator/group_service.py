@@ -66,7 +66,7 @@ def limits_of(config: BrokerConfig) -> GroupLimits:
     )
 
 
-class Committer(NamedTuple):
+class OffsetCommitter(NamedTuple):
     """The sender of a commit; without member id and with generation -1, a consumer that is no member of the group."""
 
     member_id: str = ""
@@ -294,7 +294,7 @@ class GroupService:
     # -- offsets
 
     async def commit(
-        self, group: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+        self, group: str, committer: OffsetCommitter, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, ErrorCode]:
         """Stores the offsets of a member, or of a consumer outside the group; returns a code for each. The commits of a
         group are stored in the order of their requests. A commit whose client has disconnected is still stored, before
@@ -302,7 +302,7 @@ class GroupService:
         return await asyncio.shield(self._commits.begin(group, self._commit(group, committer, offsets)))
 
     async def _commit(
-        self, group: str, committer: Committer, offsets: Mapping[TopicPartition, CommittedOffset]
+        self, group: str, committer: OffsetCommitter, offsets: Mapping[TopicPartition, CommittedOffset]
     ) -> dict[TopicPartition, ErrorCode]:
         if self._session.expired:  # another broker may coordinate the group by now
             return dict.fromkeys(offsets, ErrorCode.not_coordinator)
@@ -320,7 +320,7 @@ class GroupService:
             return dict.fromkeys(offsets, error.code)
         return {name: ErrorCode.unknown_topic_or_partition if name in gone else ErrorCode.none for name in offsets}
 
-    async def _guards(self, group: str, committer: Committer) -> list[Check] | ErrorCode:
+    async def _guards(self, group: str, committer: OffsetCommitter) -> list[Check] | ErrorCode:
         """Returns the checks for the transaction that stores the offsets, or the error that refuses the commit. A
         commit from outside the group is refused while the group has registry members."""
         refused = self.not_mine(group)

@@ -11,7 +11,7 @@ from ...errors import ErrorCode, KlammError
 from ...interfaces.authorizer import AclOperation, ResourceType
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
-from ..coordinator.group_service import Committer
+from ..coordinator.group_service import OffsetCommitter
 from ..network.context import Request
 from ..services import Services
 
@@ -23,7 +23,7 @@ async def offset_commit(services: Services, request: Request) -> Any:
     """All partitions that pass are stored together, each for the topic id that the request names, or in versions that
     carry names for the one that this broker knows; the others carry their own error."""
     m = request.message
-    committer = Committer(
+    committer = OffsetCommitter(
         m.member_id, m.generation_id_or_member_epoch, m.group_instance_id if request.version >= 7 else None
     )
     by_id = request.version >= BY_TOPIC_ID

@@ -251,7 +251,7 @@ async def _grow(services: Services, topic: Any, validate_only: bool) -> None:
     if topic.count <= len(known.partitions):
         raise BrokerError(
             ErrorCode.invalid_partitions,
-            f"topic {topic.name!r} has {len(known.partitions)} partitions already, {topic.count} is no growth",
+            f"topic {topic.name!r} has {len(known.partitions)} partitions already; {topic.count} is not more",
         )
     replicas = None if topic.assignments is None else _new_replicas(services, known, topic)
     if not validate_only:

@@ -29,7 +29,7 @@ from ..coordinator.group_service import GroupService
 from ..network.connections import Connections
 from ..partitions import Partitions
 from .counters import RequestTimes
-from .definitions import DEFINITIONS, Definition, Kind
+from .definitions import DEFINITIONS, MetricSpec, MetricType
 from .recent_quantiles import QUANTILES, RecentTimes
 
 Sample = tuple[tuple[str, ...], float]
@@ -66,22 +66,22 @@ class BrokerCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         for definition in DEFINITIONS:
-            if definition.kind is Kind.HISTOGRAM:
+            if definition.kind is MetricType.HISTOGRAM:
                 yield self._request_times(definition)
-            elif definition.kind is Kind.INFO:
+            elif definition.kind is MetricType.INFO:
                 yield self._info(definition)
             else:
                 yield _family(definition, self._samples[definition.name]())
         yield from of_services(self._watched.background.metrics())
 
-    def _info(self, definition: Definition) -> Metric:
+    def _info(self, definition: MetricSpec) -> Metric:
         family = InfoMetricFamily(f"klamm_{definition.name}", definition.doc)
         cluster = self._watched.cluster.image().cluster_id
         values = (klamm.__version__, str(self._watched.broker_id), cluster)
         family.add_metric((), dict(zip(definition.labels, values, strict=True)))
         return family
 
-    def _request_times(self, definition: Definition) -> Metric:
+    def _request_times(self, definition: MetricSpec) -> Metric:
         family = HistogramMetricFamily(definition.shown, definition.doc, labels=definition.labels)
         for api, times in self._times[definition.name].items():
             counts = list(times.buckets)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 
-class Kind(Enum):
+class MetricType(Enum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -18,11 +18,11 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class MetricSpec:
     """`kafka` is the MBean that means the same, "" where Kafka has none. A counter's samples end in `_total`."""
 
     name: str
-    kind: Kind
+    kind: MetricType
     labels: tuple[str, ...]
     doc: str
     kafka: str = ""
@@ -30,7 +30,7 @@ class Definition:
     @property
     def shown(self) -> str:
         """The name as it is printed."""
-        suffix = {Kind.COUNTER: "_total", Kind.INFO: "_info"}.get(self.kind, "")
+        suffix = {MetricType.COUNTER: "_total", MetricType.INFO: "_info"}.get(self.kind, "")
         return f"klamm_{self.name}{suffix}"
 
 
@@ -38,15 +38,15 @@ _TOPIC = ("topic",)
 _PARTITION = ("topic", "partition")
 _TRAFFIC = "kafka.server:type=BrokerTopicMetrics,name={},topic=*"
 _LOG = "kafka.log:type=Log,name={},topic=*,partition=*"
-_C, _G = Kind.COUNTER, Kind.GAUGE
+_C, _G = MetricType.COUNTER, MetricType.GAUGE
 
 
-def _traffic(name: str, doc: str, kafka: str) -> Definition:
-    return Definition(f"server_brokertopicmetrics_{name}", _C, _TOPIC, doc, _TRAFFIC.format(kafka))
+def _traffic(name: str, doc: str, kafka: str) -> MetricSpec:
+    return MetricSpec(f"server_brokertopicmetrics_{name}", _C, _TOPIC, doc, _TRAFFIC.format(kafka))
 
 
 DEFINITIONS = (
-    Definition("server_app", Kind.INFO, ("version", "broker", "cluster"), "What runs here; always 1.",
+    MetricSpec("server_app", MetricType.INFO, ("version", "broker", "cluster"), "What runs here; always 1.",
                "kafka.server:type=app-info"),
     _traffic("bytesin", "Bytes of record batches that producers sent and that were stored.", "BytesInPerSec"),
     _traffic("bytesout", "Bytes of record batches given to consumers.", "BytesOutPerSec"),
@@ -56,84 +56,84 @@ DEFINITIONS = (
     _traffic("totalfetchrequests", "Partitions answered in Fetch responses.", "TotalFetchRequestsPerSec"),
     _traffic("failedproducerequests", "Batches refused.", "FailedProduceRequestsPerSec"),
     _traffic("failedfetchrequests", "Partitions answered with an error.", "FailedFetchRequestsPerSec"),
-    Definition("network_requestmetrics_totaltimems", Kind.HISTOGRAM, ("request",),
+    MetricSpec("network_requestmetrics_totaltimems", MetricType.HISTOGRAM, ("request",),
                "Milliseconds from taking a request up to its response being ready, waiting included; `_count`: how "
                "many there were. Two buckets per power of two.",
                "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=* (and RequestsPerSec)"),
-    Definition("network_requestmetrics_totaltimems_recent", _G, ("request", "quantile"),
+    MetricSpec("network_requestmetrics_totaltimems_recent", _G, ("request", "quantile"),
                "The same as quantiles (0.5, 0.95, 0.99, 0.999) of the last 2.5 to 5 minutes.",
                "kafka.network:type=RequestMetrics,name=TotalTimeMs,request=* (50thPercentile and so on)"),
-    Definition("network_requestmetrics_remotetimems", Kind.HISTOGRAM, ("request",),
+    MetricSpec("network_requestmetrics_remotetimems", MetricType.HISTOGRAM, ("request",),
                "Milliseconds of these in which a Fetch waited for records to come; the rest is the broker's own "
                "(Kafka's LocalTimeMs).",
                "kafka.network:type=RequestMetrics,name=RemoteTimeMs,request=*"),
-    Definition("network_requestmetrics_errors", _C, ("request", "error"),
+    MetricSpec("network_requestmetrics_errors", _C, ("request", "error"),
                "Errors in responses, each topic's and partition's counted; answers without error are not.",
                "kafka.network:type=RequestMetrics,name=ErrorsPerSec,request=*,error=*"),
-    Definition("network_requestchannel_requestqueuesize", _G, (),
+    MetricSpec("network_requestchannel_requestqueuesize", _G, (),
                "Requests that were read and wait behind another one (queued.max.requests).",
                "kafka.network:type=RequestChannel,name=RequestQueueSize"),
-    Definition("network_requestchannel_inflight", _G, (), "Connections with a request that is not answered yet."),
-    Definition("network_requestchannel_requestbytes", _G, (),
+    MetricSpec("network_requestchannel_inflight", _G, (), "Connections with a request that is not answered yet."),
+    MetricSpec("network_requestchannel_requestbytes", _G, (),
                "Memory of requests (queued.max.request.bytes).",
                "kafka.network:type=SocketServer,name=MemoryPoolUsed"),
-    Definition("network_requestchannel_unreadresponsebytes", _G, (),
+    MetricSpec("network_requestchannel_unreadresponsebytes", _G, (),
                "Memory of responses that clients have not read (queued.max.response.bytes)."),
-    Definition("server_socket_server_metrics_connection_count", _G, (), "Connections that are open.",
+    MetricSpec("server_socket_server_metrics_connection_count", _G, (), "Connections that are open.",
                "kafka.server:type=socket-server-metrics,name=connection-count"),
-    Definition("server_socket_server_metrics_connection_creation", _C, (), "Connections that came, refused ones too.",
+    MetricSpec("server_socket_server_metrics_connection_creation", _C, (), "Connections that came, refused ones too.",
                "kafka.server:type=socket-server-metrics,name=connection-creation-total"),
-    Definition("server_socket_server_metrics_connection_rejected", _C, ("limit",),
+    MetricSpec("server_socket_server_metrics_connection_rejected", _C, ("limit",),
                "Connections closed at once, by the limit that they were over."),
-    Definition("server_socket_server_metrics_connection_accept_throttled", _C, (),
+    MetricSpec("server_socket_server_metrics_connection_accept_throttled", _C, (),
                "Times that new connections were left waiting, for max.connection.creation.rate or for want of a file "
                "descriptor."),
-    Definition("server_socket_server_metrics_connection_held_up", _C, ("limit",),
+    MetricSpec("server_socket_server_metrics_connection_held_up", _C, ("limit",),
                "Times that a connection had to wait, by the limit over all of them that was reached "
                "(queued.max.requests, queued.max.request.bytes, queued.max.response.bytes)."),
-    Definition("server_socket_server_metrics_connection_closed", _C, ("reason",),
+    MetricSpec("server_socket_server_metrics_connection_closed", _C, ("reason",),
                "Connections that the broker closed later: idle, unfinished request, unhandled requests, reads nothing, "
                "bad request.",
                "kafka.server:type=socket-server-metrics,name=expired-connections-killed-count"),
-    Definition("server_delayedoperationpurgatory_purgatorysize", _G, ("delayedOperation",),
+    MetricSpec("server_delayedoperationpurgatory_purgatorysize", _G, ("delayedOperation",),
                "Fetches that wait for records, each counted at every partition it waits for.",
                "kafka.server:type=DelayedOperationPurgatory,name=PurgatorySize,delayedOperation=Fetch"),
-    Definition("log_log_logendoffset", _G, _PARTITION, "The offset that the next record gets.",
+    MetricSpec("log_log_logendoffset", _G, _PARTITION, "The offset that the next record gets.",
                _LOG.format("LogEndOffset")),
-    Definition("log_log_logstartoffset", _G, _PARTITION, "The first offset that is there.",
+    MetricSpec("log_log_logstartoffset", _G, _PARTITION, "The first offset that is there.",
                _LOG.format("LogStartOffset")),
-    Definition("cluster_partition_highwatermark", _G, _PARTITION, "Consumers see what lies below."),
-    Definition("log_log_size", _G, _PARTITION, "Bytes of the log's segments.", _LOG.format("Size")),
-    Definition("log_log_corruptbatches", _C, _PARTITION,
+    MetricSpec("cluster_partition_highwatermark", _G, _PARTITION, "Consumers see what lies below."),
+    MetricSpec("log_log_size", _G, _PARTITION, "Bytes of the log's segments.", _LOG.format("Size")),
+    MetricSpec("log_log_corruptbatches", _C, _PARTITION,
                "Damaged places that reads and the scrubber have found since the log was opened; none is served."),
-    Definition("log_scrubber_bytes", _C, (), "Bytes of old segments that the scrubber has re-read."),
-    Definition("log_scrubber_corrupt", _C, ("what",), "Damaged batches and indexes that the scrubber has found."),
-    Definition("log_scrubber_passes", _C, (), "Times that it has been through all old segments."),
-    Definition("log_log_numlogsegments", _G, _PARTITION, "Segments of the log.", _LOG.format("NumLogSegments")),
-    Definition("server_replicamanager_partitioncount", _G, (), "Logs that are open here.",
+    MetricSpec("log_scrubber_bytes", _C, (), "Bytes of old segments that the scrubber has re-read."),
+    MetricSpec("log_scrubber_corrupt", _C, ("what",), "Damaged batches and indexes that the scrubber has found."),
+    MetricSpec("log_scrubber_passes", _C, (), "Times that it has been through all old segments."),
+    MetricSpec("log_log_numlogsegments", _G, _PARTITION, "Segments of the log.", _LOG.format("NumLogSegments")),
+    MetricSpec("server_replicamanager_partitioncount", _G, (), "Logs that are open here.",
                "kafka.server:type=ReplicaManager,name=PartitionCount"),
-    Definition("server_replicamanager_leadercount", _G, (), "Partitions led here.",
+    MetricSpec("server_replicamanager_leadercount", _G, (), "Partitions led here.",
                "kafka.server:type=ReplicaManager,name=LeaderCount"),
-    Definition("server_replicamanager_offlinereplicacount", _G, (),
+    MetricSpec("server_replicamanager_offlinereplicacount", _G, (),
                "Logs that went offline here, after a disk error or damage.",
                "kafka.server:type=ReplicaManager,name=OfflineReplicaCount"),
-    Definition("controller_kafkacontroller_activecontrollercount", _G, (), "1 where this broker is the controller.",
+    MetricSpec("controller_kafkacontroller_activecontrollercount", _G, (), "1 where this broker is the controller.",
                "kafka.controller:type=KafkaController,name=ActiveControllerCount"),
-    Definition("controller_kafkacontroller_offlinepartitionscount", _G, (),
+    MetricSpec("controller_kafkacontroller_offlinepartitionscount", _G, (),
                "Partitions of the cluster without a leader, as this broker knows it.",
                "kafka.controller:type=KafkaController,name=OfflinePartitionsCount"),
-    Definition("controller_kafkacontroller_activebrokercount", _G, (), "Brokers of the cluster that live.",
+    MetricSpec("controller_kafkacontroller_activebrokercount", _G, (), "Brokers of the cluster that live.",
                "kafka.controller:type=KafkaController,name=ActiveBrokerCount"),
-    Definition("controller_kafkacontroller_globaltopiccount", _G, (), "Topics of the cluster.",
+    MetricSpec("controller_kafkacontroller_globaltopiccount", _G, (), "Topics of the cluster.",
                "kafka.controller:type=KafkaController,name=GlobalTopicCount"),
-    Definition("coordinator_group_groupmetadatamanager_numgroups", _G, (), "Classic groups with members here.",
+    MetricSpec("coordinator_group_groupmetadatamanager_numgroups", _G, (), "Classic groups with members here.",
                "kafka.coordinator.group:type=GroupMetadataManager,name=NumGroups"),
-    Definition("server_sessionexpirelistener_connected", _G, (),
+    MetricSpec("server_sessionexpirelistener_connected", _G, (),
                "1 while the session with the coordination (ZooKeeper) is up.",
                "kafka.server:type=SessionExpireListener,name=SessionState"),
-    Definition("server_sessionexpirelistener_zookeeperexpires", _C, (), "Sessions that ended without being closed.",
+    MetricSpec("server_sessionexpirelistener_zookeeperexpires", _C, (), "Sessions that ended without being closed.",
                "kafka.server:type=SessionExpireListener,name=ZooKeeperExpiresPerSec"),
-    Definition("server_sessionexpirelistener_zookeeperdisconnects", _C, (), "Times that the coordination went away.",
+    MetricSpec("server_sessionexpirelistener_zookeeperdisconnects", _C, (), "Times that the coordination went away.",
                "kafka.server:type=SessionExpireListener,name=ZooKeeperDisconnectsPerSec"),
     Definition("server_service_healthy", _G, ("service",),
                "1 while the service beside the broker (`audit`, or a plugin of `broker.services`) does its work."),
@@ -142,11 +142,11 @@ DEFINITIONS = (
 )  # fmt: skip
 
 PROCESS = (
-    Definition("process_cpu_seconds", _C, (), "CPU time of the process, user and system."),
-    Definition("process_resident_memory_bytes", _G, (), "Memory in use (RSS)."),
-    Definition("process_virtual_memory_bytes", _G, (), "Address space in use."),
-    Definition("process_open_fds", _G, (), "File descriptors in use."),
-    Definition("process_max_fds", _G, (), "File descriptors that there may be."),
-    Definition("process_start_time_seconds", _G, (), "When the process started, seconds since the epoch."),
+    MetricSpec("process_cpu_seconds", _C, (), "CPU time of the process, user and system."),
+    MetricSpec("process_resident_memory_bytes", _G, (), "Memory in use (RSS)."),
+    MetricSpec("process_virtual_memory_bytes", _G, (), "Address space in use."),
+    MetricSpec("process_open_fds", _G, (), "File descriptors in use."),
+    MetricSpec("process_max_fds", _G, (), "File descriptors that there may be."),
+    MetricSpec("process_start_time_seconds", _G, (), "When the process started, seconds since the epoch."),
 )
 """Of prometheus-client's own collector, on Linux; their names have no `klamm_`."""

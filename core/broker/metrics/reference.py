@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from .definitions import DEFINITIONS, PROCESS, Definition
+from .definitions import DEFINITIONS, PROCESS, MetricSpec
 
 BEGIN = "<!-- The table from here on is made by klamm.core.broker.metrics.reference; a test compares. -->"
 
@@ -25,7 +25,7 @@ def _lines() -> Iterator[str]:
         yield _row(definition.shown.removeprefix("klamm_"), definition)
 
 
-def _row(name: str, definition: Definition) -> str:
+def _row(name: str, definition: MetricSpec) -> str:
     labels = ", ".join(f"`{label}`" for label in definition.labels)
     kafka = f"`{definition.kafka}`" if definition.kafka else ""
     return f"| `{name}` | {definition.kind.value} | {labels} | {definition.doc} | {kafka} |"

@@ -17,7 +17,7 @@ _BUDGET: Final = 256 * 1024
 _MOST_AT_ONCE: Final = 4 * 1024 * 1024  # what the system takes of one write at most
 
 
-class Sender(Protocol):
+class ResponseSender(Protocol):
     def have_turn(self) -> int:
         """Goes on with what waits; returns how many bytes were written."""
         ...
@@ -27,7 +27,7 @@ class WriteScheduler:
     """Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Sender] = deque()
+        self._waiting: deque[ResponseSender] = deque()
         self._left = _BUDGET
         self._renewing = False
 

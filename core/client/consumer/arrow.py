@@ -21,8 +21,8 @@ from ...records.decode import Columns, RecordArea, read_area
 from ...records.header import BatchHeader
 from ...records.partition import TopicPartition
 from ..typed import TypedValues
-from .delivery import Built, Converted, Decoding, Read, Reading, Run, whole_batch_at
-from .positions import Ready
+from .delivery import BuiltRecords, Converted, Decoding, Read, ReadBatches, Run, whole_batch_at
+from .positions import ReadyRecords
 from .values import RecordConverter, unreadable
 
 CREATE_TIME: Final = 0
@@ -62,7 +62,7 @@ class ArrowReader:
         self._decoding = decoding
         self._one = one
 
-    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
         """As `Delivery.read_one`, of all batches from `at` on."""
         areas, last, end = self._areas(partition, data, at, position)
         if last is None:
@@ -72,7 +72,7 @@ class ArrowReader:
         except CorruptRecordError:
             return self._one(partition, data, at, position)
         after = max(last.next_offset, position)
-        return Reading(Ready(columns, 0, after, last.leader_epoch, last.log_append_time), end)
+        return ReadBatches(ReadyRecords(columns, 0, after, last.leader_epoch, last.log_append_time), end)
 
     def _areas(
         self, partition: TopicPartition, data: bytes, at: int, position: int
@@ -131,14 +131,14 @@ class ArrowConverter:
             error = self._records.convert(partition, wrong).error or unreadable(partition, wrong.offsets[0], error)
         return value, error
 
-    def table(self, runs: Sequence[Run[pa.RecordBatch]]) -> Built[pa.Table]:
+    def table(self, runs: Sequence[Run[pa.RecordBatch]]) -> BuiltRecords[pa.Table]:
         """Of runs of one topic. Batches written with different schemas may differ in their value's type: fields that
         one lacks are null; where two contradict each other the table ends before the second."""
         batches = [batch for _, batch in runs]
         if not batches:
-            return Built(EMPTY.empty_table(), 0)
+            return BuiltRecords(EMPTY.empty_table(), 0)
         if all(batch.schema == batches[0].schema for batch in batches):
-            return Built(pa.Table.from_batches(batches), len(batches))
+            return BuiltRecords(pa.Table.from_batches(batches), len(batches))
         schema = batches[0].schema
         fitting = 1
         for batch in batches[1:]:
@@ -148,7 +148,7 @@ class ArrowConverter:
                 break
             fitting += 1
         tables = [pa.Table.from_batches([batch]) for batch in batches[:fitting]]
-        return Built(pa.concat_tables(tables, promote_options="permissive"), fitting)
+        return BuiltRecords(pa.concat_tables(tables, promote_options="permissive"), fitting)
 
 
 def _inferred(topic: str, values: list[Any]) -> pa.Array:

@@ -25,7 +25,7 @@ from ..network.request_router import Network
 from ..typed import SharedCoordination, TypedValues
 from .audit import ConsumerAudit
 from .commits import CommitPolicy, Commits, RebalanceListener
-from .delivery import Built, Decoding, Delivery, Run
+from .delivery import BuiltRecords, Decoding, Delivery, Run
 from .fetcher import Fetcher, FetchHooks
 from .membership import SoleMember, make_member, patience_s
 from .positions import PartitionState, Positions
@@ -236,9 +236,9 @@ class Consumer:
         with self._polled(delivery):
             return delivery.take(limit, timeout_s, self._converter.convert, self._records)
 
-    def _records(self, runs: Sequence[Run[list[ConsumerRecord]]]) -> Built[list[ConsumerRecord]]:
+    def _records(self, runs: Sequence[Run[list[ConsumerRecord]]]) -> BuiltRecords[list[ConsumerRecord]]:
         records = [record for _, run in runs for record in run]
-        return Built(self._interception.on_consume(records) if records else records, len(runs))
+        return BuiltRecords(self._interception.on_consume(records) if records else records, len(runs))
 
     @contextmanager
     def _polled(self, delivery: Delivery) -> Iterator[None]:

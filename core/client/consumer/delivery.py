@@ -23,7 +23,7 @@ from ...records.decode import Columns, RecordColumns, decode_columns
 from ...records.header import HEADER_SIZE, BatchHeader
 from ...records.partition import TopicPartition
 from ..errors import ClientClosedError, UnreadableBatchError
-from .positions import PartitionState, Positions, Ready
+from .positions import PartitionState, Positions, ReadyRecords
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -47,14 +47,14 @@ Run = tuple[TopicPartition, T]
 
 
 @dataclass(frozen=True)
-class Built(Generic[R]):
+class BuiltRecords(Generic[R]):
     """The result of a take, and how many of the runs it holds; the others are of the next take."""
 
     result: R
     count: int
 
 
-Build = Callable[[list[Run[T]]], Built[R]]
+Build = Callable[[list[Run[T]]], BuiltRecords[R]]
 """Makes the result of runs; of none, the result when nothing came in time."""
 
 
@@ -66,14 +66,14 @@ class Decoding:
     max_size: int
 
 
-class Reading(NamedTuple):
+class ReadBatches(NamedTuple):
     """What was read of a chunk, and where its next batch begins."""
 
-    ready: Ready
+    ready: ReadyRecords
     at: int
 
 
-Read = Callable[[TopicPartition, bytes, int, int], Reading]
+Read = Callable[[TopicPartition, bytes, int, int], ReadBatches]
 """`(partition, data, at, position)`: the next batch, or batches, of a partition's chunk from the byte `at`, and of them
 the records from `position` on. `UnreadableBatchError` names the one that cannot be read."""
 
@@ -85,7 +85,7 @@ class _Place(NamedTuple):
 
     position: int
     epoch: int
-    ready: Ready | None
+    ready: ReadyRecords | None
     chunks: int = 0
     at: int = 0
 
@@ -287,7 +287,7 @@ class Delivery:
             return _Taken(cursor, converted.result, counted, cursor.place)
         return None
 
-    def _decode(self, cursor: _Cursor, read: Read) -> Ready | None:
+    def _decode(self, cursor: _Cursor, read: Read) -> ReadyRecords | None:
         """Reads on in the chunks; None when they are through, or the partition was moved or taken away."""
         state = cursor.state
         while True:
@@ -309,7 +309,7 @@ class Delivery:
 
     # The second step
 
-    def _deliver(self, batch: _Batch[T], build: Build[T, R]) -> Built[R] | None:
+    def _deliver(self, batch: _Batch[T], build: Build[T, R]) -> BuiltRecords[R] | None:
         """None when there is nothing to hand out."""
         self._hold(batch)
         while True:
@@ -369,13 +369,13 @@ class Delivery:
                 if cursor.valid:
                     cursor.state.reading = 0
 
-    def read_one(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+    def read_one(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
         """The next batch, as lists."""
         header = BatchHeader.parse(data, at)
         end = at + header.size
         if header.is_control or header.next_offset <= position:
             empty = RecordColumns([], [], [], [], [])
-            return Reading(Ready(empty, 0, max(header.next_offset, position)), end)
+            return ReadBatches(ReadyRecords(empty, 0, max(header.next_offset, position)), end)
         decoding = self._decoding
         try:
             columns = decode_columns(data, at, header, decoding.codecs, decoding.max_size, partition)
@@ -383,8 +383,8 @@ class Delivery:
             offset = max(position, header.base_offset)
             raise UnreadableBatchError(str(error), partition, offset, header.next_offset) from error
         index = bisect_left(columns.offsets, position)
-        ready = Ready(columns, index, header.next_offset, header.leader_epoch, header.log_append_time)
-        return Reading(ready, end)
+        ready = ReadyRecords(columns, index, header.next_offset, header.leader_epoch, header.log_append_time)
+        return ReadBatches(ready, end)
 
 
 def whole_batch_at(data: bytes, at: int) -> bool:

@@ -27,7 +27,7 @@ from ...records.partition import TopicPartition, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd, FetchedPartition
 from ..errors import STALE_LEADER_ERRORS, ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
 from ..network.metadata import TopicView
-from .positions import Chunk, PartitionState, Positions
+from .positions import FetchedBatches, PartitionState, Positions
 
 _log = logging.getLogger(__name__)
 
@@ -385,7 +385,7 @@ class NodeFetcher(threading.Thread):
                 self._take(*one)
 
     def _take(
-        self, state: PartitionState, version: int, offset: int, answer: FetchedPartition, chunk: Chunk | None
+        self, state: PartitionState, version: int, offset: int, answer: FetchedPartition, chunk: FetchedBatches | None
     ) -> None:
         """Under the lock."""
         if state.gone or state.version != version:
@@ -423,7 +423,9 @@ class NodeFetcher(threading.Thread):
             state.check = True
             self._client.cluster.forget([state.partition.topic])
         else:
-            state.chunks.append(Chunk(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}")))
+            state.chunks.append(
+                FetchedBatches(b"", offset, error=BrokerError(error, f"fetch {state.partition} at {offset}"))
+            )
             state.retry_at = float("inf")
 
     def _leave(self, wanted: Iterable[TopicPartition]) -> None:
@@ -437,11 +439,11 @@ class NodeFetcher(threading.Thread):
         self._client.cluster.forget({p.topic for p in wanted})
 
 
-def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> Chunk | None:
+def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> FetchedBatches | None:
     """The whole batches in an answer; None when there is none. What cannot even be told apart is an error."""
     try:
         chain = check_chain(data)
-        return Chunk(data, max(chain.next_offset, offset)) if chain.batches else None
+        return FetchedBatches(data, max(chain.next_offset, offset)) if chain.batches else None
     except CorruptRecordError:
         pass  # how far it is good, the walk by lengths tells
     end, size = offset, 0
@@ -451,8 +453,8 @@ def chunk_of(partition: TopicPartition, offset: int, data: bytes) -> Chunk | Non
     except CorruptRecordError as error:
         if size == 0:
             problem = UnreadableBatchError(f"{partition} offset {offset}: {error}", partition, offset, None)
-            return Chunk(b"", offset, error=problem)
-    return Chunk(data, max(end, offset)) if size else None
+            return FetchedBatches(b"", offset, error=problem)
+    return FetchedBatches(data, max(end, offset)) if size else None
 
 
 def _reasons(why: Mapping[TopicPartition, str]) -> str:

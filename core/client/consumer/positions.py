@@ -29,7 +29,7 @@ MAX_CHUNKS = 2
 
 
 @dataclass(slots=True)
-class Chunk:
+class FetchedBatches:
     """Whole batches of one answer; `at` is where the next batch not yet read begins, `end` the offset after the last.
     `error` instead of data: raised when its turn comes."""
 
@@ -40,7 +40,7 @@ class Chunk:
 
 
 @dataclass(slots=True)
-class Ready:
+class ReadyRecords:
     """The records of a batch, or of several, those before `index` handed out or not wanted; `end` is the offset after
     them, `epoch` the leader epoch of the last batch. `log_append_time`: their timestamps are the broker's."""
 
@@ -75,9 +75,9 @@ class PartitionState:
     committed: int | None = None
     fetch_from: int | None = None
     node: int | None = None
-    chunks: deque[Chunk] = field(default_factory=deque)
+    chunks: deque[FetchedBatches] = field(default_factory=deque)
     reading: int = 0
-    ready: Ready | None = None
+    ready: ReadyRecords | None = None
     version: int = 0
     reset: str = ""
     topic_id: UUID | None = None

@@ -41,7 +41,7 @@ class Buffering:
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReadyCheckResult:
     """Partitions with a batch that may be sent now, and when the next one will be (monotonic seconds)."""
 
     queues: list[PartitionQueue]
@@ -140,7 +140,7 @@ class RecordAccumulator:
                 self._used += size
         self._wake()
 
-    def ready(self, now_s: float) -> Ready:
+    def ready(self, now_s: float) -> ReadyCheckResult:
         queues, next_s = [], float("inf")
         with self.lock:
             hurry = self._hurry()
@@ -154,7 +154,7 @@ class RecordAccumulator:
                     queues.append(queue)
                 else:
                     next_s = min(next_s, at)
-        return Ready(queues, next_s)
+        return ReadyCheckResult(queues, next_s)
 
     def take(self, queue: PartitionQueue, now_s: float, room: int) -> ProducerBatch | None:
         """The next batch of about `room` bytes or less, now in flight; None when none may be sent now."""

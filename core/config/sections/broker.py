@@ -1,4 +1,4 @@
-"""The configuration of a broker, in Kafka's names, and the topic defaults that it sets."""
+"""The configuration of a broker, with Kafka's names, and the topic defaults in it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _TOPIC = TopicConfig()
 
 
 def _protocol_map(value: Any) -> Any:
-    """`NAME:PROTOCOL,NAME:PROTOCOL`; only PLAINTEXT is spoken so far."""
+    """Validates `NAME:PROTOCOL,NAME:PROTOCOL`; only PLAINTEXT is supported so far."""
     if isinstance(value, dict):
         value = ",".join(f"{k}:{v}" for k, v in value.items())
     for part in str(value).split(","):
         name, _, protocol = part.strip().partition(":")
         if not name or protocol.upper() != "PLAINTEXT":
-            raise ValueError(f"expected NAME:PLAINTEXT (no other protocol is spoken yet), got {part.strip()!r}")
+            raise ValueError(f"expected NAME:PLAINTEXT (no other protocol is supported yet), got {part.strip()!r}")
     return str(value).upper()
 
 
@@ -51,58 +51,64 @@ LogDirectory = Annotated[ConfigPath, BeforeValidator(_one_directory)]
 
 
 class BrokerConfig(Section):
-    """One broker. Times in ms, sizes in bytes, where a name does not say otherwise."""
+    """One broker. Times are in ms and sizes in bytes, unless the name says otherwise."""
 
-    broker_id: Int = key(0, "This broker's number; unique in the cluster.", ge=0)
-    broker_rack: str | None = key(None, "Where the broker stands, as clients see it.")
-    listeners: str = key("PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, NAME://host:port; port 0: a free one.")
-    advertised_listeners: str | None = key(None, "Addresses that clients are told; those of `listeners` when not set.")
-    listener_security_protocol_map: ProtocolMap = key("PLAINTEXT:PLAINTEXT", "The protocol behind each listener name.")
+    broker_id: Int = key(0, "This broker's id; unique in the cluster.", ge=0)
+    broker_rack: str | None = key(None, "The rack of the broker, as clients see it.")
+    listeners: str = key("PLAINTEXT://127.0.0.1:9092", "Addresses to listen on, NAME://host:port; port 0: a free port.")
+    advertised_listeners: str | None = key(None, "Addresses that clients get; those of `listeners` when not set.")
+    listener_security_protocol_map: ProtocolMap = key("PLAINTEXT:PLAINTEXT", "The protocol of each listener name.")
     log_dirs: LogDirectory = key("./data", "The directory of the log; one per broker.")
 
     num_partitions: Int = key(1, "Partitions of a topic that is created without a number.", ge=1)
     default_replication_factor: Int = key(1, "Replicas of a topic that is created without a number.", ge=1)
-    auto_create_topics_enable: bool = key(False, "Whether asking for an unknown topic creates it.")
+    auto_create_topics_enable: bool = key(False, "Whether a metadata request for an unknown topic creates it.")
     delete_topic_enable: bool = key(True, "Whether topics may be deleted.")
 
     socket_request_max_bytes: Int = key(104_857_600, "The largest Produce frame.", ge=1)
     control_request_max_bytes: Int = key(1_048_576, "The largest frame of any other request.", ge=1024)
     socket_send_buffer_bytes: Int = key(
-        -1, "Send buffer of a connection; -1: 102400 until its peer has read as much, then the system's.", ge=-1
+        -1, "Send buffer of a connection; -1: 102400 until its peer has read that much, then the system's.", ge=-1
     )
     socket_receive_buffer_bytes: Int = key(-1, "Receive buffer of a connection; -1: the system's.", ge=-1)
     socket_listen_backlog_size: Int = key(1_024, "Connections that wait to be accepted.", ge=1)
     socket_receive_timeout_ms: Long = key(
-        30_000, "A connection whose request does not bring 64 KiB or its end in such a time is closed.", ge=1
+        30_000, "A connection is closed if neither 64 KiB nor the rest of a request arrive in this time.", ge=1
     )
     socket_send_timeout_ms: Long = key(
-        300_000, "A connection that reads nothing of its waiting responses for so long is closed.", ge=1
+        300_000, "A connection is closed if its peer reads none of the waiting responses for this time.", ge=1
     )
-    queued_max_requests: Int = key(500, "Requests that wait behind others; over it, connections are not read.", ge=1)
+    queued_max_requests: Int = key(500, "Requests that wait for others; above it, connections are not read.", ge=1)
     queued_max_request_bytes: Long = key(
-        268_435_456, "Memory of requests; over it, large ones are read one at a time.", ge=1
+        268_435_456, "Memory of requests; above it, large ones are read one at a time.", ge=1
     )
     queued_max_response_bytes: Long = key(
-        268_435_456, "Memory of responses that wait to be read; over it, a Fetch gets 64 KiB or one batch.", ge=1
+        268_435_456, "Memory of responses that wait to be read; above it, a Fetch gets 64 KiB or one batch.", ge=1
     )
     max_connections: Int = key(
-        10_000, "Connections at a time, at most 3/4 of the process's limit of open files; one more is closed.", ge=1
+        10_000,
+        "Connections at a time, at most 3/4 of the process's limit of open files; further ones are closed.",
+        ge=1,
     )
-    max_connections_per_ip: Int = key(INT_MAX, "Connections of one address at a time.", ge=0)
-    max_connections_per_ip_overrides: Names = key((), "Other numbers for some addresses: ADDRESS:NUMBER,...")
-    max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted in a second; others wait (KIP-612).", ge=1)
-    connections_max_idle_ms: Long = key(600_000, "A connection idle for so long is closed.", ge=1)
+    max_connections_per_ip: Int = key(INT_MAX, "Connections from one address at a time.", ge=0)
+    max_connections_per_ip_overrides: Names = key((), "Other limits for single addresses: ADDRESS:NUMBER,...")
+    max_connection_creation_rate: Int = key(INT_MAX, "Connections accepted per second; others wait (KIP-612).", ge=1)
+    connections_max_idle_ms: Long = key(600_000, "A connection that is idle for this time is closed.", ge=1)
     shutdown_drain_timeout_ms: Long = key(
-        5_000, "How long a stopping broker waits for answers to be finished and read; then it closes connections.", ge=0
+        5_000,
+        "Time that a stopping broker waits until responses are complete and read before it closes connections.",
+        ge=0,
     )
     num_io_threads: Int = key(8, "Worker threads for the disk and the coordination.", ge=1, le=256)
-    metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free one; -1: no endpoint.", ge=-1, le=65535)
-    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which asks nobody who they are.")
-    fetch_max_bytes: Int = key(57_671_680, "Most bytes in one Fetch response.", ge=1024)
+    metrics_port: Int = key(-1, "Port of the Prometheus endpoint; 0: a free port; -1: no endpoint.", ge=-1, le=65535)
+    metrics_host: str = key("127.0.0.1", "Address of the Prometheus endpoint, which has no authentication.")
+    fetch_max_bytes: Int = key(57_671_680, "Maximum bytes in one Fetch response.", ge=1024)
     decompressed_max_bytes: Int = key(
-        67_108_864, "Most bytes that one batch may unpack to where the broker opens batches.", ge=1024
+        67_108_864, "Maximum bytes of one batch after decompression, where the broker decompresses batches.", ge=1024
     )
-    producer_id_expiration_ms: Int = key(86_400_000, "How long an idle idempotent producer is remembered.", ge=1)
+    producer_id_expiration_ms: Int = key(
+        86_400_000, "Time after which the state of an idle idempotent producer is removed.", ge=1
+    )
 
     authenticator: OptionalPlugin = key(None, "Says who a client is; without one everybody is User:ANONYMOUS.")
     authorizer: OptionalPlugin = key(None, "Says what a principal may do; without one everybody may do everything.")
@@ -111,25 +117,29 @@ class BrokerConfig(Section):
 
     group_min_session_timeout_ms: Int = key(6_000, "The shortest session time-out of a group member.", ge=0)
     group_max_session_timeout_ms: Int = key(1_800_000, "The longest session time-out of a group member.", ge=0)
-    group_initial_rebalance_delay_ms: Int = key(3_000, "How long an empty group waits for more members.", ge=0)
-    group_max_size: Int = key(INT_MAX, "Members of one group.", ge=1)
-    offset_metadata_max_bytes: Int = key(4_096, "Longest text that a commit may carry.", ge=0)
-    offsets_retention_minutes: Int = key(10_080, "How long an empty group's offsets are kept, in minutes.", ge=1)
-    offsets_retention_check_interval_ms: Long = key(600_000, "Time between two looks for expired offsets.", ge=1)
+    group_initial_rebalance_delay_ms: Int = key(3_000, "Time that an empty group waits for more members.", ge=0)
+    group_max_size: Int = key(INT_MAX, "Maximum number of members of one group.", ge=1)
+    offset_metadata_max_bytes: Int = key(4_096, "Maximum length of the metadata of a commit.", ge=0)
+    offsets_retention_minutes: Int = key(10_080, "Time that an empty group's offsets are kept, in minutes.", ge=1)
+    offsets_retention_check_interval_ms: Long = key(600_000, "Time between two checks for expired offsets.", ge=1)
 
-    log_retention_check_interval_ms: Long = key(300_000, "Time between two looks for old segments.", ge=1)
-    log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two looks for logs whose flush is due.", ge=1)
+    log_retention_check_interval_ms: Long = key(300_000, "Time between two checks for old segments.", ge=1)
+    log_flush_scheduler_interval_ms: Long = key(3_000, "Time between two checks for logs whose flush is due.", ge=1)
 
     log_flush_offset_checkpoint_interval_ms: Long = key(
-        60_000, "Time after which what was written is flushed in the background, and not read after a crash.", ge=1
+        60_000,
+        "Time after which written data is flushed in the background; a restart after a crash does not read it.",
+        ge=1,
     )
-    num_recovery_threads_per_data_dir: Int = key(2, "Threads that open the logs at the start.", ge=1, le=64)
+    num_recovery_threads_per_data_dir: Int = key(2, "Threads that open the logs at start-up.", ge=1, le=64)
 
-    log_verify_on_read: bool = key(False, "Whether every read checks the CRC of its batches; clients do so anyway.")
+    log_verify_on_read: bool = key(False, "Whether every read checks the CRC of its batches; clients check it anyway.")
     log_scrub_bytes_per_second: Long = key(
-        4_194_304, "Bytes of old segments that are re-read and checked in a second; 0: none.", ge=0
+        4_194_304, "Bytes of old segments that are re-read and checked per second; 0: none.", ge=0
     )
-    log_scrub_interval_ms: Long = key(604_800_000, "Time between the end of one such pass and the next.", ge=0)
+    log_scrub_interval_ms: Long = key(
+        604_800_000, "Time between the end of one such pass and the start of the next.", ge=0
+    )
 
     log_cleaner_enable: bool = key(True, "Whether topics with cleanup.policy=compact are compacted.")
     log_cleaner_threads: Int = key(1, "Threads that compact logs.", ge=0)
@@ -201,9 +211,11 @@ class BrokerConfig(Section):
         names = [listener.name for listener in self.bound()]
         for listener in self.advertised():
             if listener.name not in names:
-                raise wrong_key("advertised.listeners", f"names {listener.name}, which listeners does not")
+                raise wrong_key("advertised.listeners", f"has {listener.name}, which is not in listeners")
             if listener.host in ("", "0.0.0.0", "::"):
-                raise wrong_key("advertised.listeners", f"clients cannot connect to {listener}; name a real address")
+                raise wrong_key(
+                    "advertised.listeners", f"clients cannot connect to {listener}; give a reachable address"
+                )
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise wrong_key("group.min.session.timeout.ms", "is above group.max.session.timeout.ms")
         return self
@@ -212,26 +224,26 @@ class BrokerConfig(Section):
         pairs = (part.strip().partition(":") for part in self.listener_security_protocol_map.split(","))
         return {name: protocol for name, _, protocol in pairs}
 
-    def bound(self) -> list[Listener]:
-        """The addresses to listen on, at least one."""
+    def bound(self) -> list[ListenerAddress]:
+        """Returns the addresses to listen on, at least one."""
         return parse_listeners(self.listeners, self._protocols())
 
-    def advertised(self) -> list[Listener]:
-        """The addresses that clients are told. Port 0 stands for the port that was bound."""
+    def advertised(self) -> list[ListenerAddress]:
+        """Returns the addresses that clients get. Port 0 stands for the port that was bound."""
         return parse_listeners(self.advertised_listeners or self.listeners, self._protocols())
 
     def connection_overrides(self) -> dict[str, int]:
-        """`max.connections.per.ip.overrides` by address."""
+        """Returns `max.connections.per.ip.overrides` by address."""
         pairs = (entry.rpartition(":") for entry in self.max_connections_per_ip_overrides)
         return {address.strip("[] "): int(number) for address, _, number in pairs}
 
     def topic_defaults(self) -> TopicConfig:
-        """What a topic has that says nothing itself."""
+        """Returns the configuration of a topic that sets nothing itself."""
         found = {name: self.topic_default(name)[1] for name in BROKER_SYNONYMS}
         return TopicConfig.model_validate(found)
 
     def topic_default(self, name: str) -> tuple[str, Any]:
-        """The broker key in force for a topic config, and its value in the topic's unit."""
+        """Returns the broker key that gives the default of a topic config, and its value in the topic's unit."""
         for broker_key, factor in BROKER_SYNONYMS[name]:
             value = getattr(self, broker_key.replace(".", "_"))
             if value is not None:
@@ -239,5 +251,5 @@ class BrokerConfig(Section):
         raise AssertionError(f"the last synonym of {name} always has a value")
 
     def is_set(self, broker_key: str) -> bool:
-        """Whether the file says it (DescribeConfigs: static broker config, not default)."""
+        """Returns whether the file sets the key (in DescribeConfigs: static broker config, not default)."""
         return broker_key in {dotted(field) for field in self.model_fields_set}

@@ -1,4 +1,4 @@
-"""The configuration of a consumer, in Kafka's names."""
+"""The configuration of a consumer, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .client import ClientConfig
 
 
 def _reset(value: Any) -> Any:
-    """The paper's names are taken too."""
+    """Also accepts the names in the Kafka paper."""
     return {"smallest": "earliest", "largest": "latest"}.get(str(value), value)
 
 
@@ -27,26 +27,33 @@ class ConsumerConfig(ClientConfig):
         None, "The group; without one, partitions are assigned by hand and nothing is committed.", min_length=1
     )
     group_protocol: GroupProtocol | None = key(
-        None, "registry: through the coordination; classic: through the broker. registry where a coordination is set."
+        None,
+        "registry: through the coordination; classic: through the broker. Default: registry if a coordination is set.",
     )
-    auto_offset_reset: OffsetReset = key("latest", "Where to start without a stored offset; smallest, largest also do.")
+    auto_offset_reset: OffsetReset = key(
+        "latest", "The position without a stored offset; smallest and largest are accepted too."
+    )
     enable_auto_commit: bool = key(True, "Whether positions are committed while polling and at close.")
     auto_commit_interval_ms: Int = key(5_000, "Time between two automatic commits.", ge=0)
-    fetch_min_bytes: Int = key(1, "Bytes that a broker waits for before it answers a fetch.", ge=0)
-    fetch_max_bytes: Int = key(52_428_800, "Most bytes in one answer.", ge=0)
-    max_partition_fetch_bytes: Int = key(1_048_576, "Most bytes of one partition in one answer.", ge=0)
-    fetch_max_wait_ms: Int = key(500, "How long a broker waits for fetch.min.bytes.", ge=0)
-    max_poll_records: Int = key(500, "Most records that one poll returns.", ge=1)
-    session_timeout_ms: Int = key(45_000, "classic: a member silent for so long is out.", ge=1)
+    fetch_min_bytes: Int = key(1, "Bytes that a broker waits for before it responds to a fetch.", ge=0)
+    fetch_max_bytes: Int = key(52_428_800, "Maximum bytes in one response.", ge=0)
+    max_partition_fetch_bytes: Int = key(1_048_576, "Maximum bytes of one partition in one response.", ge=0)
+    fetch_max_wait_ms: Int = key(500, "Time that a broker waits for fetch.min.bytes.", ge=0)
+    max_poll_records: Int = key(500, "Maximum number of records that one poll returns.", ge=1)
+    session_timeout_ms: Int = key(45_000, "classic: time without a heartbeat after which a member is removed.", ge=1)
     heartbeat_interval_ms: Int = key(3_000, "classic: time between two heartbeats.", ge=1)
-    max_poll_interval_ms: Int = key(300_000, "classic: a member that does not poll for so long leaves.", ge=1)
+    max_poll_interval_ms: Int = key(300_000, "classic: time without a poll after which a member leaves.", ge=1)
     partition_assignment_strategy: Names = key(("range",), "classic: range, roundrobin, in order of preference.")
-    rebalance_max_retries: Int = key(10, "registry: tries to claim partitions before the member gives up.", ge=1)
-    rebalance_backoff_ms: Int = key(2_000, "registry: wait between two tries.", ge=0)
+    rebalance_max_retries: Int = key(
+        10, "registry: attempts to claim partitions before the member reports an error.", ge=1
+    )
+    rebalance_backoff_ms: Int = key(2_000, "registry: wait between two attempts.", ge=0)
     isolation_level: Literal["read_uncommitted", "read_committed"] = key(
         "read_uncommitted", "Whether records of open and aborted transactions are read."
     )
-    decompressed_max_bytes: Int = key(67_108_864, "Most bytes that one batch may unpack to.", ge=1024, le=INT_MAX)
+    decompressed_max_bytes: Int = key(
+        67_108_864, "Maximum bytes of one batch after decompression.", ge=1024, le=INT_MAX
+    )
     interceptors: PluginChoices = key((), "Consumer interceptors, in the order in which they are called.")
 
     @model_validator(mode="after")
@@ -55,5 +62,7 @@ class ConsumerConfig(ClientConfig):
             raise wrong_key("heartbeat.interval.ms", "should be below session.timeout.ms")
         unknown = set(self.partition_assignment_strategy) - {"range", "roundrobin"}
         if unknown or not self.partition_assignment_strategy:
-            raise wrong_key("partition.assignment.strategy", "should be range or roundrobin, or both with a comma")
+            raise wrong_key(
+                "partition.assignment.strategy", "should be range or roundrobin, or both separated by a comma"
+            )
         return self

@@ -1,8 +1,8 @@
-"""The topic configs that Kafka has and that make no difference here: accepted with Kafka's checks, and shown, so that
-tools that set them work unchanged.
+"""Kafka's topic configs that have no effect here. They are accepted with Kafka's checks, and shown, so that tools that
+set them work unchanged.
 
-Segments are not allocated ahead, all brokers' segments are rolled when they are due, partitions have one replica, and
-there is no tiered storage and no share group.
+Klamm does not preallocate segments, rolls segments without jitter, keeps one replica of a partition, and has neither
+tiered storage nor share groups.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _REPLICA: Final = re.compile(r"[0-9]+:[0-9]+")
 
 
 def _boolean(value: Any) -> Any:
-    """As Kafka reads one: pydantic takes yes, on and 1 as well."""
+    """Parses a boolean as Kafka does: pydantic also accepts yes, on and 1."""
     if not isinstance(value, str):
         return value
     text = value.strip().lower()
@@ -60,7 +60,7 @@ class IgnoredTopicConfig(Section):
     compression_lz4_level: Int = key(9, f"{_NO_EFFECT}level of compression.type=lz4.", ge=1, le=17)
     compression_zstd_level: Int = key(3, f"{_NO_EFFECT}level of compression.type=zstd.", ge=-131_072, le=22)
     errors_deadletterqueue_group_enable: Boolean = key(
-        False, f"{_NO_EFFECT}share groups may write here what cannot be processed."
+        False, f"{_NO_EFFECT}share groups may write records here that cannot be processed."
     )
     follower_replication_throttled_replicas: Replicas = key(
         (), f"{_NO_EFFECT}replicas whose followers are slowed down; * or PARTITION:BROKER."
@@ -72,16 +72,16 @@ class IgnoredTopicConfig(Section):
     local_retention_ms: Long = key(-2, f"{_NO_EFFECT}as retention.ms, before tiered storage.", ge=-2)
     max_decompressed_message_bytes: Int = key(
         2_147_483_639,
-        "No effect here: decompressed.max.bytes bounds a batch. In Kafka: the largest record, decompressed.",
+        "No effect here: decompressed.max.bytes limits a batch. In Kafka: the largest record, decompressed.",
         ge=1,
         le=2_147_483_639,
     )
     preallocate: Boolean = key(False, f"{_NO_EFFECT}a segment's file is allocated when it is created.")
     remote_copy_lag_bytes: Long = key(-1, f"{_NO_EFFECT}size after which a segment goes to tiered storage.", ge=-1)
     remote_copy_lag_ms: Long = key(0, f"{_NO_EFFECT}age after which a segment goes to tiered storage.", ge=-1)
-    remote_log_copy_disable: Boolean = key(False, f"{_NO_EFFECT}nothing more goes to tiered storage.")
-    remote_log_delete_on_disable: Boolean = key(False, f"{_NO_EFFECT}disabling tiered storage deletes what is there.")
-    remote_storage_enable: Never = key(False, "Tiered storage, which there is not: only false is accepted.")
+    remote_log_copy_disable: Boolean = key(False, f"{_NO_EFFECT}no more segments go to tiered storage.")
+    remote_log_delete_on_disable: Boolean = key(False, f"{_NO_EFFECT}disabling tiered storage deletes the data in it.")
+    remote_storage_enable: Never = key(False, "Tiered storage, which Klamm does not have: only false is accepted.")
     segment_jitter_ms: Long = key(0, f"{_NO_EFFECT}random time by which a segment is rolled earlier.", ge=0)
     unclean_leader_election_enable: Boolean = key(
         False, f"{_NO_EFFECT}a replica that is not in sync may become the leader."

@@ -1,4 +1,4 @@
-"""What a process says of itself, on stderr; not to be confused with the log of records."""
+"""The configuration of a process's log messages, on stderr; not to be confused with the log of records."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ Level = Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL"], Befo
 
 
 class ProcessLogConfig(Section):
-    """Of the process of a broker; where the file has the section, of `klamm sink`, `load` and `audit`, too."""
+    """Applies to the process of a broker and, if the file has the section, of `klamm sink`, `load` and `audit`."""
 
-    format: Literal["text", "json"] = key("text", "One line for people, or one JSON object, for each thing said.")
-    level: Level = key("INFO", "The least that is said.")
-    levels: dict[str, Level] = key({}, "Other levels for some loggers and those below them: klamm.core.log: DEBUG.")
+    format: Literal["text", "json"] = key("text", "text: one line for people for each message; json: one JSON object.")
+    level: Level = key("INFO", "The lowest level that is written.")
+    levels: dict[str, Level] = key(
+        {}, "Levels of single loggers and the loggers below them, such as klamm.core.log: DEBUG."
+    )

@@ -1,4 +1,4 @@
-"""The configuration of a producer, in Kafka's names."""
+"""The configuration of a producer, with Kafka's names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _acks(value: Any) -> Any:
 
 
 def _partitioner(value: Any) -> Any:
-    """Whether it can be imported is seen where it is used: a command has not the program's path."""
+    """Checks the form only. The producer imports it: a command does not have the program's import path."""
     if isinstance(value, str) and value != "murmur2" and not all(value.partition(":")):
         raise ValueError(f"should be murmur2 or module:callable, got {value!r}")
     return value
@@ -31,21 +31,21 @@ Acks = Annotated[int, BeforeValidator(_acks), ConfigType.STRING]
 class ProducerConfig(ClientConfig):
     """One producer. Times in ms, sizes in bytes."""
 
-    acks: Acks = key(
-        "all", "Who must have a batch before it counts: all (-1) in-sync replicas, 1: the leader, 0: nobody."
-    )
+    acks: Acks = key("all", "The replicas that must have a batch: all (-1) in-sync replicas, 1: the leader, 0: none.")
     compression_type: str = key("none", "The codec of batches: none, gzip, snappy, lz4, zstd or a plugin's.")
-    linger_ms: Long = key(5, "How long a batch waits for more records.", ge=0)
-    batch_size: Int = key(16_384, "The size at which a batch waits no longer.", ge=0)
+    linger_ms: Long = key(5, "Time that a batch waits for more records.", ge=0)
+    batch_size: Int = key(16_384, "The size at which a batch is full and is sent.", ge=0)
     buffer_memory: Long = key(33_554_432, "Bytes of records that may wait to be sent.", ge=1)
-    max_block_ms: Long = key(60_000, "How long `send` waits for room or for metadata before it raises.", ge=0)
+    max_block_ms: Long = key(
+        60_000, "Time that `send` waits for space in the buffer or for metadata before it raises.", ge=0
+    )
     max_request_size: Int = key(1_048_576, "The largest request, and the largest record.", ge=1)
     delivery_timeout_ms: Int = key(
-        120_000, "After so long without an acknowledgement the record's future raises.", ge=1
+        120_000, "Time without an acknowledgement after which the record's future raises.", ge=1
     )
-    retries: Int = key(INT_MAX, "Tries after the first, within delivery.timeout.ms.", ge=0)
-    max_in_flight_requests_per_connection: Int = key(5, "Requests to one broker that wait for their answer.", ge=1)
-    enable_idempotence: bool = key(True, "Whether a retry can neither double nor reorder records.")
+    retries: Int = key(INT_MAX, "Attempts after the first, within delivery.timeout.ms.", ge=0)
+    max_in_flight_requests_per_connection: Int = key(5, "Requests to one broker that wait for a response.", ge=1)
+    enable_idempotence: bool = key(True, "Whether retries can neither duplicate nor reorder records.")
     partitioner: Annotated[str, BeforeValidator(_partitioner)] = key(
         "murmur2", "murmur2 (Kafka's) or module:callable of your own."
     )
@@ -54,7 +54,7 @@ class ProducerConfig(ClientConfig):
     @model_validator(mode="before")
     @classmethod
     def _idempotence_where_possible(cls, given: Any) -> Any:
-        """As in Kafka: off when another key rules it out and nobody asked for it."""
+        """Disables idempotence, as Kafka does, if it is not set and another key excludes it."""
         if not isinstance(given, dict) or {"enable.idempotence", "enable_idempotence"} & set(given):
             return given
         acks, retries = given.get("acks", "all"), given.get("retries", 1)

@@ -1,7 +1,8 @@
-"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. What
-makes no difference here is in `ignored_topic`.
+"""The configuration of a topic: Kafka's names, types and defaults, and the broker keys that set the defaults. Keys that
+have no effect here are in `ignored_topic`.
 
-A value comes from the topic itself, else from the broker's file, else from here. -1 means unlimited, as in Kafka.
+A value comes from the topic itself, else from the broker's file, else from this module. -1 means unlimited, as in
+Kafka.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .ignored_topic import IgnoredTopicConfig
 
 
 def _policy(value: Any) -> Any:
-    """Kafka writes a list; the order says nothing."""
+    """Normalizes the policy: Kafka writes a list in any order."""
     names = value.split(",") if isinstance(value, str) else value
     parts = sorted({str(name).strip() for name in names})
     if not parts or not set(parts) <= {"compact", "delete"}:
@@ -43,40 +44,42 @@ VerifyPayload = Literal["none", "uncompressed", "all"]
 
 
 class TopicConfig(Section):
-    """The log settings of one topic. Times in ms, sizes in bytes."""
+    """The log settings of one topic. Times are in ms, sizes in bytes."""
 
     cleanup_policy: CleanupPolicy = key(
-        "delete", "delete: old segments go; compact: of each key the last record stays; or both."
+        "delete", "delete: old segments are deleted; compact: the last record of each key is kept; or both."
     )
     compression_type: str = key(
-        "producer", "The codec of stored batches: `producer` keeps the sender's; a third party's codec must be named."
+        "producer", "The codec of stored batches: `producer` keeps the producer's; a third party's codec must be named."
     )
-    delete_retention_ms: Long = key(86_400_000, "How long a compacted topic keeps tombstones.", ge=0)
-    file_delete_delay_ms: Long = key(60_000, "How long a removed file stays on disk.", ge=0)
-    flush_messages: Long = key(LONG_MAX, "Records after which the log is forced to disk.", ge=1)
-    flush_ms: Long = key(LONG_MAX, "Time after which the log is forced to disk.", ge=0)
+    delete_retention_ms: Long = key(86_400_000, "Time that a compacted topic keeps tombstones.", ge=0)
+    file_delete_delay_ms: Long = key(60_000, "Time that a deleted file stays on disk.", ge=0)
+    flush_messages: Long = key(LONG_MAX, "Number of records after which the log is flushed to disk.", ge=1)
+    flush_ms: Long = key(LONG_MAX, "Time after which the log is flushed to disk.", ge=0)
     index_interval_bytes: Int = key(4096, "Bytes of log between two entries of the offset index.", ge=0)
-    max_compaction_lag_ms: Long = key(LONG_MAX, "A record is compacted after this time at the latest.", ge=1)
+    max_compaction_lag_ms: Long = key(LONG_MAX, "Time after which a record is compacted at the latest.", ge=1)
     max_message_bytes: Int = key(1_048_588, "The largest batch accepted, compressed.", ge=0)
     message_timestamp_after_max_ms: Long = key(
-        3_600_000, "How far a record's timestamp may lie after the broker's clock.", ge=0
+        3_600_000, "Maximum time by which a record's timestamp may be ahead of the broker's clock.", ge=0
     )
     message_timestamp_before_max_ms: Long = key(
-        LONG_MAX, "How far a record's timestamp may lie before the broker's clock.", ge=0
+        LONG_MAX, "Maximum time by which a record's timestamp may be behind the broker's clock.", ge=0
     )
-    message_timestamp_type: TimestampType = key("CreateTime", "Whose clock stamps a record: sender's or broker's.")
+    message_timestamp_type: TimestampType = key(
+        "CreateTime", "The time in a record: that of its creation, or of its append by the broker."
+    )
     min_cleanable_dirty_ratio: float = key(
-        0.5, "Share of the log not yet compacted that starts compaction.", ge=0, le=1
+        0.5, "Fraction of the log not yet compacted at which compaction starts.", ge=0, le=1
     )
-    min_compaction_lag_ms: Long = key(0, "A record is not compacted before this time.", ge=0)
+    min_compaction_lag_ms: Long = key(0, "Minimum time before a record is compacted.", ge=0)
     min_insync_replicas: Int = key(1, "In-sync replicas that acks=all needs.", ge=1)
-    retention_bytes: Long = key(-1, "Size of a partition over which old segments go; -1: any size.", ge=-1)
-    retention_ms: Long = key(604_800_000, "Age at which a segment goes; -1: never.", ge=-1)
+    retention_bytes: Long = key(-1, "Size of a partition above which old segments are deleted; -1: unlimited.", ge=-1)
+    retention_ms: Long = key(604_800_000, "Age at which a segment is deleted; -1: never.", ge=-1)
     segment_bytes: Int = key(1_073_741_824, "Size at which a segment is rolled.", ge=14)
-    segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and the segment rolled.", ge=4)
+    segment_index_bytes: Int = key(10_485_760, "Size at which an index is full and its segment is rolled.", ge=4)
     segment_ms: Long = key(604_800_000, "Age at which a segment is rolled.", ge=1)
     verify_payload: VerifyPayload = key(
-        "uncompressed", "Of which batches the broker reads the records before it takes them; others it takes unopened."
+        "uncompressed", "The batches whose records the broker checks before it appends them; of others only the header."
     )
 
     @property
@@ -95,7 +98,8 @@ class TopicConfig(Section):
 
     @classmethod
     def from_strings(cls, given: Mapping[str, str], defaults: TopicConfig | None = None) -> TopicConfig:
-        """`given` over `defaults`; `ConfigError` in one line for an unknown name or a wrong value."""
+        """Returns `defaults` overridden by `given`. Raises `ConfigError` with one line for an unknown name or an
+        invalid value."""
         for name in given:
             if name not in TOPIC_DEFINITIONS:
                 raise ConfigError(f"{name}: {unknown('topic config', name, TOPIC_DEFINITIONS)}")
@@ -108,22 +112,23 @@ class TopicConfig(Section):
             raise ConfigError("; ".join(str(problem) for problem in problems_of(error, cls, given))) from error
 
     def to_strings(self) -> dict[str, str]:
-        """Every config that is obeyed by its name, as Kafka's tools write it."""
+        """Returns every config that has an effect, by its name, in the form in which Kafka's tools write it."""
         return values(self)
 
 
 _IGNORED = {d.name: d for d in definitions(IgnoredTopicConfig)}
 TOPIC_DEFINITIONS = {d.name: d for d in definitions(TopicConfig)} | _IGNORED
-"""Those that are obeyed, then those that make no difference."""
+"""The configs that have an effect, then those that have none."""
 
 
 def topic_model(name: str) -> type[TopicConfig] | type[IgnoredTopicConfig]:
-    """The section that checks a topic config."""
+    """Returns the section that validates a topic config."""
     return IgnoredTopicConfig if name in _IGNORED else TopicConfig
 
 
 def topic_values(given: Mapping[str, str], defaults: TopicConfig) -> dict[str, str]:
-    """Every topic config of a topic that sets `given`, as Kafka's tools write it; `ConfigError` as `from_strings`."""
+    """Returns every config of a topic that sets `given`, in the form in which Kafka's tools write it. Raises as
+    `from_strings` does."""
     return TopicConfig.from_strings(given, defaults).to_strings() | values(_ignored(given))
 
 
@@ -166,4 +171,5 @@ BROKER_SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     "segment.ms": (("log.roll.ms", 1), ("log.roll.hours", _HOUR_MS)),
     "verify.payload": (("log.verify.payload", 1),),
 }
-"""The broker keys that give a topic config its default, the strongest first, each with its factor (hours to ms)."""
+"""The broker keys that set the default of a topic config, in the order of precedence, each with its factor (hours to
+ms)."""

@@ -1,4 +1,4 @@
-"""What YAML says of one topic: how it is created, and how its values are written."""
+"""The section of one topic: how it is created, and how its values are serialized."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class TopicSettings(Section):
-    """A topic. Keys that are not here are the serde's own, validated by its model."""
+    """A topic. Other keys are the serde's own and are validated by its model."""
 
     partitions: Int | None = key(None, "Partitions at creation; the broker's num.partitions when not set.", ge=1)
     replication_factor: Int | None = key(None, "Replicas; the broker's default.replication.factor when not set.", ge=1)
     config: dict[str, str] = key({}, "Topic configs, by Kafka's names.")
-    serde: str | None = key(None, "How values are written, a plugin's name; avro with a schema, else raw bytes.")
-    envelope: str = key("confluent", "How a value names its schema: confluent, linkedin, single-object or a plugin's.")
+    serde: str | None = key(None, "The plugin that serializes values; avro if there is a schema, else raw bytes.")
+    envelope: str = key(
+        "confluent", "The format of the schema id in a value: confluent, linkedin, single-object or a plugin's."
+    )
     schema_file: ConfigPath | None = Field(
-        default=None, alias="schema", description="The file of the schema that values are written with."
+        default=None, alias="schema", description="The file with the schema of the values."
     )
     options: BaseModel = Field(default_factory=NoConfig, exclude=True)
 
@@ -32,11 +34,11 @@ class TopicSettings(Section):
 
 
 def name_problem(name: Any) -> str:
-    """Why a topic cannot be called so (Kafka's rule), "" when it can."""
+    """Returns why a topic name is invalid (Kafka's rules), "" if it is valid."""
     if not isinstance(name, str) or not name:
         return "a topic needs a name"
     if name in (".", ".."):
-        return f"a topic cannot be called {name!r}"
+        return f"{name!r} is not a valid topic name"
     if len(name) > 249:
         return f"a topic's name has at most 249 characters, not {len(name)}"
     if not _NAME.fullmatch(name):

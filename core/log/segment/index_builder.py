@@ -25,7 +25,7 @@ class Checked:
     bytes: int = 0
 
 
-class Built(NamedTuple):
+class BuiltIndexes(NamedTuple):
     """What a segment's batches say. `end`: where the last whole one ends; `error`: why nothing behind it counts;
     `first_timestamp`: the first batch's, None where it was not read; `damaged`: whether something was found damaged."""
 
@@ -75,7 +75,7 @@ class IndexBuilder:
         self._first_timestamp: int | None = None
         self._damaged = False
 
-    def build(self, state: SegmentState | None = None, keep_below: int = 0) -> Built:
+    def build(self, state: SegmentState | None = None, keep_below: int = 0) -> BuiltIndexes:
         """Indexes all batches, or those after `state`, for which the indexes have been loaded.
 
         Damage at an offset below `keep_below` is passed over where something whole is behind it.
@@ -87,7 +87,7 @@ class IndexBuilder:
                 break
             end, error = self._index_from(behind)
         self._indexes.close(self._largest)
-        return Built(end, self._next_offset, self._largest, self._first_timestamp, self._damaged, error)
+        return BuiltIndexes(end, self._next_offset, self._largest, self._first_timestamp, self._damaged, error)
 
     def _begin(self, state: SegmentState | None) -> int:
         """The position of the first batch to index."""

@@ -16,7 +16,7 @@ from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
 from ..recovery.resync import scan_past_damage
 from .file_operations import OpenFile, remove, rename, storage
-from .index_builder import Built, Checked, IndexBuilder, check_follows
+from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
 from .naming import LOG, REMOVED, segment_file
@@ -154,7 +154,7 @@ class Segment:
         state: SegmentState | None = None,
         keep_below: int = 0,
         checked: Checked | None = None,
-    ) -> Built:
+    ) -> BuiltIndexes:
         """Makes both indexes; the bounds are left to the caller. Under readers they are what they were."""
         self._hints = {}
         builder = IndexBuilder(
@@ -167,7 +167,7 @@ class Segment:
             self._first_timestamp = built.first_timestamp
         return built
 
-    def _take_bounds(self, built: Built) -> None:
+    def _take_bounds(self, built: BuiltIndexes) -> None:
         self.next_offset, self.largest = built.next_offset, built.largest
 
     def _remove_indexes(self) -> None:

@@ -39,7 +39,7 @@ class BatchEntry(NamedTuple):
     timestamp_ms: int
 
 
-class Producer:
+class ProducerStateEntry:
     """One producer's epoch and its last batches, oldest first."""
 
     __slots__ = ("batches", "epoch", "seen_ms")
@@ -54,7 +54,7 @@ class ProducerState:
     """All producers of one partition. Not thread-safe: the log's lock guards it."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, Producer] = {}  # the longest silent first
+        self._producers: dict[int, ProducerStateEntry] = {}  # the longest silent first
         self.highest_id = NO_PRODUCER_ID
         """The highest producer id that was ever here, those forgotten since included."""
 
@@ -98,7 +98,7 @@ class ProducerState:
             return
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
-            producer = Producer(header.producer_epoch, now_ms)
+            producer = ProducerStateEntry(header.producer_epoch, now_ms)
             self.highest_id = max(self.highest_id, header.producer_id)
             if len(self._producers) >= MAX_PRODUCERS:
                 del self._producers[next(iter(self._producers))]
@@ -153,7 +153,7 @@ class ProducerState:
                 pos += _PRODUCER.size
                 end = pos + batches * _BATCH.size
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
-                state._producers[pid] = Producer(epoch, seen_ms, entries)
+                state._producers[pid] = ProducerStateEntry(epoch, seen_ms, entries)
                 state.highest_id = max(state.highest_id, pid)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers

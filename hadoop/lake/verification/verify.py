@@ -35,7 +35,7 @@ from klamm.core.interfaces.audit import NO_WINDOW
 
 from ...load.audit import LoadAudit, read_audit
 from ...publishing.interface import LakeError, LakeReader, LakeUnavailableError
-from ..contents import END_OFFSET, NONE, Longs, Rows
+from ..contents import END_OFFSET, NONE, FileRows, Longs
 from ..directories import PublishedDirectory, absent, examples
 from ..files import LakeFiles
 from ..generations.generation import digest, generation_numbers
@@ -263,7 +263,7 @@ class _Load:
         held.add(rows, aside=bad)
         return True
 
-    def _in_ranges(self, name: str, rows: Rows, partitions: Mapping[int, PartitionRange]) -> None:
+    def _in_ranges(self, name: str, rows: FileRows, partitions: Mapping[int, PartitionRange]) -> None:
         ends = np.where(rows.end_offset == NONE, rows.offset + 1, rows.end_offset)
         outside = np.ones(rows.number, np.bool_)
         for partition, span in partitions.items():
@@ -318,7 +318,7 @@ class _Held:
         self.unopened: list[tuple[int, int, int]] = []
         self.windows: dict[int, dict[int, tuple[int, int]]] = {}
 
-    def add(self, rows: Rows, *, aside: bool) -> None:
+    def add(self, rows: FileRows, *, aside: bool) -> None:
         batches = rows.where(rows.end_offset != NONE)
         self.unopened += [(int(p), int(o), int(e)) for p, o, e in zip(
             batches.partition, batches.offset, batches.end_offset, strict=True)]  # fmt: skip
@@ -337,7 +337,7 @@ class _Held:
                 parts[:] = [np.sort(np.concatenate(parts))]
             yield partition, parts[0]
 
-    def _count(self, partition: int, rows: Rows) -> None:
+    def _count(self, partition: int, rows: FileRows) -> None:
         if self._window_ms is None:
             return
         millis = rows.timestamp // 1000

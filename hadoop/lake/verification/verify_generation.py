@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...publishing.interface import LakeError, LakeUnavailableError
-from ..contents import LOAD, NONE, Longs, Rows
+from ..contents import LOAD, NONE, FileRows, Longs
 from ..directories import PublishedDirectory, absent, examples
 from ..files import LakeFiles
 from ..generations.generation import Generation, MergedLoad, read_generation
@@ -28,7 +28,7 @@ class RowSums:
     def __init__(self) -> None:
         self._sums: dict[int, tuple[int, int]] = {}
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: FileRows) -> None:
         hashed = _mixed(rows.offset ^ _mixed(rows.timestamp ^ _mixed(rows.size).view(np.int64)).view(np.int64))
         found, index = np.unique(rows.partition, return_inverse=True)
         counts = np.bincount(index, minlength=len(found))

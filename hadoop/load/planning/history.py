@@ -93,7 +93,7 @@ class Change:
 
 def changes(
     now: TopicHistory, ends: Mapping[TopicPartition, int], marks: Mapping[TopicPartition, BatchMark]
-) -> dict[TopicPartition, Change]:
+) -> dict[TopicPartition, HistoryChange]:
     """Partitions whose history changed below their end. `marks` are of the batches that held the last offsets before
     the ends; a partition without one is not checked."""
     found = now.last_batches({tp: ends[tp] for tp in marks}) if marks else {}
@@ -101,17 +101,17 @@ def changes(
     asked = {tp: mark.leader_epoch for tp, mark in unlike.items() if mark.leader_epoch >= 0}
     epoch_ends = now.epoch_ends(asked) if asked else {}
     compacted = {topic: now.is_compacted(topic) for topic in {tp.topic for tp in unlike}}
-    changed: dict[TopicPartition, Change] = {}
+    changed: dict[TopicPartition, HistoryChange] = {}
     for tp, mark in unlike.items():
         here, epoch_end = found.get(tp), epoch_ends.get(tp)
         same = here is not None and (here.base_offset, here.crc) == (mark.base_offset, mark.crc)
         ends_below = epoch_end is not None and epoch_end.end_offset < ends[tp]
         common_end = epoch_end.end_offset if epoch_end is not None and 0 <= epoch_end.end_offset < ends[tp] else None
         if here is not None and here.holds and mark.holds and not same and not compacted[tp.topic]:
-            changed[tp] = Change(f"offset {ends[tp] - 1} is in another batch", common_end)
+            changed[tp] = HistoryChange(f"offset {ends[tp] - 1} is in another batch", common_end)
         elif ends_below:
             is_there = "is unknown" if common_end is None else f"ends at offset {common_end}"
-            changed[tp] = Change(f"leader epoch {mark.leader_epoch} {is_there}", common_end)
+            changed[tp] = HistoryChange(f"leader epoch {mark.leader_epoch} {is_there}", common_end)
     return changed
 
 

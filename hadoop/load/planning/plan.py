@@ -34,7 +34,7 @@ class Limits:
     records: int | None = None
     bytes: int | None = None
 
-    def records_at_most(self, records: int) -> Limits:
+    def records_at_most(self, records: int) -> LoadLimits:
         return replace(self, records=records if self.records is None else min(self.records, records))
 
     def without(self, records: int, bytes_: int) -> Limits:

@@ -55,7 +55,7 @@ def audit_sections(answer: Answer, filters: Filters) -> list[Section]:
 
 def section(
     anchor: str, name: str, template: str | Template, values: Json, hrefs: Mapping[str, str] | None = None
-) -> Section:
+) -> DocumentSection:
     """A template as a part of the document; `hrefs`: where the pages are, by path."""
     known = hrefs or {}
 
@@ -65,7 +65,7 @@ def section(
 
     page = {"layout": "section.html", "level": _LEVEL, "prefix": f"{anchor}-", "anchor": anchor, "href": href}
     made = environment().get_template(template) if isinstance(template, str) else template
-    return Section(anchor, name, Markup(made.render({**values, "page": page})))
+    return DocumentSection(anchor, name, Markup(made.render({**values, "page": page})))
 
 
 def document(title: str, sections: Sequence[Section], read_ms: int, style: str = "") -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 import uvicorn
 
-from klamm.core.cli.foreground import StopRequestedError, raise_when_told_to_stop
+from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.errors import ConfigError
 
 from .app import make_app
@@ -21,7 +21,7 @@ GRACE_S: Final = 5
 def serve(source: Source, host: str, port: int, say: Callable[[str], None]) -> None:
     """Serves until SIGTERM or SIGINT; port 0 takes a free one. `ConfigError` where the address cannot be taken."""
     listening = _listen(host, port)
-    raise_when_told_to_stop()
+    raise_on_stop_signals()
     config = uvicorn.Config(
         make_app(source),
         lifespan="off",

@@ -17,7 +17,7 @@ NOT_POSSIBLE = 2
 _OPTIONS = ("--port", "--http-port", "--data-port", "--data-http-port", "--data-ipc-port")
 
 
-class Lake(StrEnum):
+class LakeFileSystem(StrEnum):
     """The file system that the loads end in."""
 
     HDFS = "hdfs"

@@ -105,12 +105,12 @@ class Loads:
         self._lake = lake_files(workspace)
         self.published: list[Published] = []
 
-    def start(self, environment: Mapping[str, str] | None = None) -> LoadJob:
+    def start(self, environment: Mapping[str, str] | None = None) -> PeriodicLoad:
         self._started += 1
         command = [*KLAMM, "load", SINK, "--every", EVERY, "--json", "--config", str(self._workspace.config)]
-        return LoadJob(self._processes.start(f"load-{self._started}", command, environment))
+        return PeriodicLoad(self._processes.start(f"load-{self._started}", command, environment))
 
-    def start_doomed(self) -> LoadJob:
+    def start_doomed(self) -> PeriodicLoad:
         """It dies between staging and publishing its second load, at its own fault point."""
         return self.start({"KLAMM_FAULTS": "load.staged@2=kill"})
 

@@ -112,7 +112,9 @@ def test_who_wakes_up_and_is_still_wanted_goes_on(coordination_case: Coordinatio
 def test_the_second_is_refused_while_the_first_lives(coordination_case: CoordinationCase, tmp_path: Path) -> None:
     tree = section(coordination_case)
     with running_broker(tmp_path / "first", coordination=tree) as first:
-        taken = r"broker id 0 is taken by the live broker at 127\.0\.0\.1:\d+; give this one another `broker.id`"
+        taken = (
+            r"broker id 0 is taken by the live broker at 127\.0\.0\.1:\d+; configure another `broker.id` for this one"
+        )
         with pytest.raises(RuntimeError, match=taken), running_broker(tmp_path / "second", coordination=tree):
             pass
         first.create_topics(TOPICS)

@@ -38,7 +38,7 @@ def here(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_files_topics_are_created_once(klamm: Klamm) -> None:
     assert klamm("topics", "create", "--all-from-config").out == "of-file: created\nsecond: created\n"
-    assert klamm("topics", "create", "--all-from-config").out == "of-file: is there\nsecond: is there\n"
+    assert klamm("topics", "create", "--all-from-config").out == "of-file: exists\nsecond: exists\n"
     assert klamm("topics", "list").out.split() >= ["of-file", "second"]
     shown = klamm("topics", "describe", "of-file").out
     assert len([line for line in shown.splitlines() if line[:1].isdigit()]) == 2
@@ -66,13 +66,13 @@ def test_a_topics_life(klamm: Klamm) -> None:
         (("create",), "name one topic, or use --all-from-config"),
         (("create", "x", "--all-from-config"), "name one topic, or use --all-from-config"),
         (("create", "a/b"), "topic name 'a/b': only letters, digits"),
-        (("create", ".."), "a topic cannot be called '..'"),
+        (("create", ".."), "'..' is not a valid topic name"),
         (
             ("create", "x", "--set", "retention.mss=1"),
             "retention.mss: unknown topic config; did you mean retention.ms?",
         ),
         (("create", "x", "--set", "retention.ms"), "--set retention.ms: expected KEY=VALUE"),
-        (("create", "x", "--set", "retention.ms=1", "--set", "retention.ms=2"), "retention.ms is there twice"),
+        (("create", "x", "--set", "retention.ms=1", "--set", "retention.ms=2"), "retention.ms is given twice"),
         (("list", "--config", "nope.yaml", "--bootstrap", "127.0.0.1:1"), "nope.yaml: no such file"),
         (("alter", "x"), "nothing to change"),
         (("create", "x", "--config", "retention.ms=1"), "a topic config is set with --set retention.ms=1"),
@@ -94,7 +94,7 @@ def test_records_that_are_not_deleted_say_why(klamm: Klamm) -> None:
     assert (done.status, "its topic is only compacted" in done.err) == (1, True)
     done = klamm("topics", "delete-records", "short", "--before", "7")
     assert (done.status, "--before is above its end" in done.err) == (1, True)
-    assert klamm("topics", "delete-records", "short").out == "short-0: begins at 0\n"
+    assert klamm("topics", "delete-records", "short").out == "short-0: starts at 0\n"
 
 
 @pytest.mark.parametrize("protocol", ["registry", "classic"])

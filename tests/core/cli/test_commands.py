@@ -89,7 +89,7 @@ def test_init_writes_a_file_that_loads_and_leaves_one_that_is_there(klamm: Klamm
     assert (settings.coordination.plugin, settings.consumer.group_protocol) == ("zookeeper", "registry")
     Path("klamm.yaml").write_text("mine")
     done = klamm("init")
-    assert (done.status, done.err) == (2, "klamm: klamm.yaml: is there already; it is left as it is\n")
+    assert (done.status, done.err) == (2, "klamm: klamm.yaml: already exists; it was not changed\n")
     assert Path("klamm.yaml").read_text() == "mine"
     assert klamm("init", "other.yaml").status == 0
     assert klamm("init", "no/such/folder.yaml").status == 2
@@ -237,7 +237,7 @@ def test_config_check_refuses_what_a_sink_refuses(klamm: Klamm, here: Path) -> N
     text = "plugins: {modules: [klammtest.plugins.everything]}\nsinks: {s: {plugin: everything, topics: [t], ONBAD}}\n"
     Path("klamm.yaml").write_text(text.replace("ONBAD", "on.bad.record: quarantine"))
     done, ran = klamm("config", "check"), klamm("sink", "s")
-    words = "klamm: klamm.yaml: sinks.s.on.bad.record: the plugin 'everything' has no place for what cannot be read; "
+    words = "klamm: klamm.yaml: sinks.s.on.bad.record: the plugin 'everything' has no quarantine; "
     assert (done.status, done.err) == (2, words + "expected fail or skip\n")
     assert (ran.status, ran.err) == (2, done.err)
 

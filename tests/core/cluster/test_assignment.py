@@ -67,8 +67,8 @@ def test_an_admins_assignment() -> None:
         ([(0, [7])], "partition 0 names broker 7, which is not registered"),
         ([(0, [1, 1])], "partition 0 names a broker more than once"),
         ([(0, [1]), (1, [1, 2])], "partition 1 has 2 replicas, others have 1"),
-        ([(0, [1]), (2, [1])], "partitions [0, 2] do not count up from 0"),
-        ([(-1, [1])], "partitions [-1] do not count up from 0"),
+        ([(0, [1]), (2, [1])], "partitions [0, 2] are not numbered consecutively from 0"),
+        ([(-1, [1])], "partitions [-1] are not numbered consecutively from 0"),
     ],
 )
 def test_an_admins_mistakes(given: list[tuple[int, list[int]]], words: str) -> None:

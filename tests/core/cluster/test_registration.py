@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from klamm.core.cluster import paths
-from klamm.core.cluster.bootstrap import make_skeleton
+from klamm.core.cluster.bootstrap import create_base_paths
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.nodes import BrokerIdNode
 from klamm.core.cluster.registration import BrokerIdentity, Registration
@@ -22,7 +22,7 @@ from klammtest.zookeeper import CoordinationCase
 def registration(
     coordination: Coordination, directory_id: str = "", port: int = 9092, broker_id: int = 0
 ) -> Registration:
-    make_skeleton(coordination, lambda: UUID(int=7))
+    create_base_paths(coordination, lambda: UUID(int=7))
     identity = BrokerIdentity(0, Endpoint("127.0.0.1", port), directory_id)
     return Registration(coordination, identity, lambda: 1_700_000_000.0)
 

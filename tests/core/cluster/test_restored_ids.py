@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from klamm.core.cluster import cluster, paths, producer_ids
-from klamm.core.cluster.bootstrap import make_skeleton
+from klamm.core.cluster.bootstrap import create_base_paths
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
 from klamm.core.cluster.nodes import ProducerIdBlockNode
@@ -43,12 +43,12 @@ def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: p
     begin = 1700 + SKIPPED + 1
     assert allocate_block(coordination, 0, highest_used=1700) == range(begin, begin + 1000)
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
-    assert "given out is 999, but the log directory knows of 1700" in line
+    assert "allocated producer id is 999, but the log directory has 1700" in line
     assert f"go on at {begin}" in line
 
 
 def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: Coordination) -> None:
-    make_skeleton(coordination, uuid4)
+    create_base_paths(coordination, uuid4)
     assert allocate_block(coordination, 1) == range(1000)
     joining = Cluster(coordination, 0, Endpoint("127.0.0.1", 9092), highest_producer_id=lambda: 5000)
     joining.register()

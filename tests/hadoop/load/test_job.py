@@ -12,7 +12,7 @@ from klamm.core.client.errors import DataLossError
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop.load.job import TooManyBadError
-from klamm.hadoop.load.planning.plan import Limits
+from klamm.hadoop.load.planning.plan import LoadLimits
 from klamm.hadoop.publishing.interface import LakeError
 from klamm.hadoop.session import SparkFailedError
 from klammtest.hadoop.load_jobs import (
@@ -128,7 +128,7 @@ def test_a_load_takes_no_more_offsets_than_its_limit(spark: SparkSession, tmp_pa
         topics.add(number % 2, flight(number))
     load = job(spark, topics, str(tmp_path))
     loads = []
-    while (result := load.run(TOPIC, Limits(records=4))) is not None:
+    while (result := load.run(TOPIC, LoadLimits(records=4))) is not None:
         loads.append((result.rows, result.left))
     assert loads == [(4, 6), (4, 2), (2, 0)]
     assert coordinates(spark, str(tmp_path)) == everything(topics)

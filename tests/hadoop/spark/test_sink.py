@@ -22,7 +22,7 @@ from klamm.hadoop.session import reason_of
 from klamm.hadoop.source import KlammDataSource
 from klamm.hadoop.spark import stored, writing
 from klamm.hadoop.spark.claims import ClaimError, TaskIdentity
-from klamm.hadoop.spark.sink import SinkOptions, Written, parse_sink_options, sink_options, write_task
+from klamm.hadoop.spark.sink import SinkOptions, TaskWritten, parse_sink_options, sink_options, write_task
 from klamm.hadoop.spark.stored import StoredRows, digest
 from klammtest.clients.numbered import START_MS, WAIT_S, Topics, number_topics
 
@@ -76,7 +76,7 @@ def tables(numbers: list[int], size: int = 50) -> Iterator[pa.RecordBatch]:
 
 def write(
     topics: Topics, topic: str | None, batches: Iterator[pa.RecordBatch], batch: int = 0, query: str = ""
-) -> Written:
+) -> TaskWritten:
     options = SinkOptions(topics.bootstrap, topic, "test", "none", 60.0, ())
     return write_task(options, TaskIdentity(query or f"query-{topic}", batch, 3), batches)
 
@@ -91,7 +91,7 @@ def test_a_row_is_a_record(topics: Topics) -> None:
         headers=pa.array(pairs, HEADERS),
         timestamp=pa.array([START_MS * 1000 + i for i in range(3)], pa.timestamp("us", tz="UTC")),
     )
-    assert write(topics, "record", iter([batch])) == Written(3, 0)
+    assert write(topics, "record", iter([batch])) == TaskWritten(3, 0)
     found = {record.value: (partition, record) for partition, record in topics.records("record")}
     assert (found[b"1"][0], found[b"2"][0]) == (3, 2)
     no_headers: Headers = ()
@@ -136,9 +136,9 @@ def test_an_attempt_that_ended_anywhere_is_completed_by_the_next(
     again = numbers if order == "same" else [*keyed[::-1], *keyless]
     done = write(topics, topic, tables(again), batch=1)
     assert (done.written, done.found) == (200 - stored, stored)
-    assert write(topics, topic, tables(numbers), batch=1) == Written(0, 200)
+    assert write(topics, topic, tables(numbers), batch=1) == TaskWritten(0, 200)
     assert sorted(topics.numbers(topic)) == [*numbers, *range(1000, 1020)]
-    assert write(topics, topic, tables([5000]), batch=2) == Written(1, 0)
+    assert write(topics, topic, tables([5000]), batch=2) == TaskWritten(1, 0)
 
 
 def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
@@ -167,7 +167,7 @@ def test_two_attempts_at_once_store_each_row_once(topics: Topics) -> None:
     assert asleep.wait(WAIT_S)
     done = write(topics, "zombie", tables(numbers))
     assert done.found
-    assert write(topics, "zombie", tables([1]), batch=1) == Written(1, 0)
+    assert write(topics, "zombie", tables([1]), batch=1) == TaskWritten(1, 0)
     awake.set()
     thread.join(WAIT_S)
     (refused,) = outcome
@@ -189,14 +189,14 @@ def test_a_batch_of_an_earlier_attempt_that_becomes_visible_late_is_not_taken_fo
         write(topics, topic, iter([rows(numbers, key=pa.array(map(str, numbers)))]))
     faults.install(None)
 
-    def again() -> Written:
+    def again() -> TaskWritten:
         found = numbers if order == "same" else numbers[::-1]
         return write(topics, topic, iter([rows(found, key=pa.array(map(str, found)))]))
 
     with monkeypatch.context() as patched:
         patched.setattr(stored, "edges", lambda _client, partitions, _edge: dict.fromkeys(partitions, 0))
         if order == "same":
-            assert again() == Written(100, 0)
+            assert again() == TaskWritten(100, 0)
         else:
             with pytest.raises(ClaimError, match="the next attempt finds them"):
                 again()
@@ -217,7 +217,7 @@ def test_a_claim_that_was_stored_in_part_is_made_again(topics: Topics, monkeypat
         patched.setattr(ClusterClient, "commit_offsets", without_the_last)
         with pytest.raises(BrokerError):
             write(topics, "half", tables([*range(50)]))
-    assert write(topics, "half", tables([*range(50)])) == Written(50, 0)
+    assert write(topics, "half", tables([*range(50)])) == TaskWritten(50, 0)
     assert {partition for partition, _ in topics.records("half")} == {0, 1}
 
 
@@ -243,7 +243,7 @@ def test_a_topic_that_was_created_again_has_nothing_of_an_earlier_attempt(topics
     topics.create("renewed", 1)
     write(topics, "renewed", tables([1, 2]))
     topics.replace("renewed")
-    assert write(topics, "renewed", tables([1, 2])) == Written(2, 0)
+    assert write(topics, "renewed", tables([1, 2])) == TaskWritten(2, 0)
     assert topics.numbers("renewed") == [1, 2]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from klamm.plugins.demo.steps.hdfs import Lake
+from klamm.plugins.demo.steps.hdfs import LakeFileSystem
 from klammtest.hadoop.hdfs import NO_HDFS
 from klammtest.pages.audit_page import check_document
 
@@ -48,13 +48,15 @@ def left_running(folder: Path) -> list[str]:
 
 @pytest.mark.timeout(1800)
 def test_a_lost_flight_shows_in_the_last_line_and_the_exit_status(tmp_path: Path) -> None:
-    lake = Lake.FILE if os.environ.get(NO_HDFS) == "1" else Lake.HDFS
+    lake = LakeFileSystem.FILE if os.environ.get(NO_HDFS) == "1" else LakeFileSystem.HDFS
     process = demo(tmp_path, "--plant", "lost", "--lake", lake)
     output, _ = process.communicate(timeout=1700)
     lines = output.splitlines()
     assert process.returncode == 1, output
     assert lines[-1].startswith(LAST_LINE), output
-    assert lines[-3].startswith("the lake is left in hdfs://" if lake is Lake.HDFS else "the lake is left in /"), output
+    assert lines[-3].startswith(
+        "the lake is left in hdfs://" if lake is LakeFileSystem.HDFS else "the lake is left in /"
+    ), output
     report = Path(lines[-2].removeprefix("the report, for a browser: "))
     check_report(report.read_text())
     assert any("missing" in line and "2013-01" in line for line in lines)

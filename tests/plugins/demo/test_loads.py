@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from klamm.plugins.demo.processes import DemoError, Processes
-from klamm.plugins.demo.steps.load import LoadJob, Loads, Range
+from klamm.plugins.demo.steps.load import Loads, PeriodicLoad, Range
 from klamm.plugins.demo.workspace import Workspace
 
 RUN = {"status": "loaded", "started": "2026-11-22T10:00:00.500+00:00", "seconds": 2.25}
@@ -21,11 +21,11 @@ def said(load: int | None = 1, **more: Any) -> str:
     return json.dumps({**RUN, "topics": [{"topic": "flights", "load": load}], **more})
 
 
-def job(processes: Processes, *lines: str, end: str = "time.sleep(600)") -> LoadJob:
+def job(processes: Processes, *lines: str, end: str = "time.sleep(600)") -> PeriodicLoad:
     program = f"import os, sys, time; print({chr(10).join(lines)!r}, flush=True); {end}"
     child = processes.start("load", [sys.executable, "-c", program])
     child.end_input()
-    return LoadJob(child)
+    return PeriodicLoad(child)
 
 
 def until(found: Any) -> Any:

@@ -10,7 +10,7 @@ import pytest
 
 from klamm.core.errors import ConfigError
 from klamm.plugins.demo.picture import draw, rates
-from klamm.plugins.demo.timeline import Kind, Mark, Phase, Sample, Timeline
+from klamm.plugins.demo.timeline import MarkKind, Phase, Sample, Timeline, TimelineMark
 from klammtest.pages.audit_page import BROWSER, NO_BROWSER, check_document, look
 from klammtest.pages.demo_report import report_of_a_run
 
@@ -19,9 +19,9 @@ def test_a_clock_of_another_process_is_put_on_the_runs_own() -> None:
     now = [100.0]
     timeline = Timeline(lambda: now[0] - 100.0, wall_s=lambda: 5_000.0)
     now[0] = 107.0
-    timeline.mark(Kind.KILL, "member-0 is killed")
-    timeline.mark(Kind.REBALANCE, "member-1 takes over", 5_003.5)
-    assert [(mark.at_s, mark.kind) for mark in timeline.marks] == [(3.5, Kind.REBALANCE), (7.0, Kind.KILL)]
+    timeline.mark(MarkKind.KILL, "member-0 is killed")
+    timeline.mark(MarkKind.REBALANCE, "member-1 takes over", 5_003.5)
+    assert [(mark.at_s, mark.kind) for mark in timeline.marks] == [(3.5, MarkKind.REBALANCE), (7.0, MarkKind.KILL)]
     with timeline.phase("audit"):
         now[0] = 109.0
     timeline.add_phase("load 1", 1.0, 2.5)
@@ -45,7 +45,7 @@ def test_an_empty_run_is_drawn() -> None:
 
 
 def test_marks_that_are_near_one_another_do_not_hide_each_other() -> None:
-    marks = [Mark(at, Kind.LOAD, "load") for at in (10.0, 10.1, 10.2, 50.0)]
+    marks = [TimelineMark(at, MarkKind.LOAD, "load") for at in (10.0, 10.1, 10.2, 50.0)]
     flags = draw([], marks, [Phase("audit", 48.0, 99.0)], 100.0).flags
     assert len({(flag.x, flag.y) for flag in flags}) == 4
     assert len({flag.y for flag in flags[:3]}) == 3

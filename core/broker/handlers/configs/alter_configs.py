@@ -11,7 +11,7 @@ from ....config.section import ConfigType
 from ....errors import BrokerError, ErrorCode
 
 
-class Operation(IntEnum):
+class AlterConfigOp(IntEnum):
     """What is done with a key."""
 
     SET = 0
@@ -21,7 +21,7 @@ class Operation(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ConfigChange:
     """What is asked for one key; `value` is None only where the key is deleted."""
 
     name: str
@@ -35,47 +35,47 @@ class Alteration:
 
     resource_type: int
     resource_name: str
-    configs: tuple[Change, ...]
+    configs: tuple[ConfigChange, ...]
     replaces: bool
 
-    def changes(self, stored: Iterable[str]) -> tuple[Change, ...]:
+    def changes(self, stored: Iterable[str]) -> tuple[ConfigChange, ...]:
         """The changes to a resource that sets the keys `stored` itself."""
         if not self.replaces:
             return self.configs
         named = {change.name for change in self.configs}
-        gone = (Change(name, Operation.DELETE, None) for name in sorted(stored) if name not in named)
+        gone = (ConfigChange(name, AlterConfigOp.DELETE, None) for name in sorted(stored) if name not in named)
         return (*self.configs, *gone)
 
 
 def incremental(resource: Any) -> Alteration:
     """One resource of an IncrementalAlterConfigs request."""
-    changes = tuple(Change(c.name, c.config_operation, c.value) for c in resource.configs)
+    changes = tuple(ConfigChange(c.name, c.config_operation, c.value) for c in resource.configs)
     return Alteration(resource.resource_type, resource.resource_name, changes, replaces=False)
 
 
 def legacy(resource: Any) -> Alteration:
     """One resource of an AlterConfigs request, which gives all that is to be set."""
-    changes = tuple(Change(c.name, Operation.SET, c.value) for c in resource.configs)
+    changes = tuple(ConfigChange(c.name, AlterConfigOp.SET, c.value) for c in resource.configs)
     return Alteration(resource.resource_type, resource.resource_name, changes, replaces=True)
 
 
-def check_well_formed(what: str, changes: Iterable[Change]) -> None:
+def check_well_formed(what: str, changes: Iterable[ConfigChange]) -> None:
     """INVALID_REQUEST where a key is named twice or a value is missing, as Kafka says before it looks at the keys."""
     given = list(changes)
     if len({change.name for change in given}) < len(given):
         raise BrokerError(ErrorCode.invalid_request, f"{what}: a config is named more than once")
-    missing = [c.name for c in given if c.value is None and c.config_operation != Operation.DELETE]
+    missing = [c.name for c in given if c.value is None and c.config_operation != AlterConfigOp.DELETE]
     if missing:
         raise BrokerError(ErrorCode.invalid_request, f"{what}: a value is missing for {', '.join(missing)}")
 
 
-def changed(change: Change, kind: ConfigType, current: str) -> str | None:
+def changed(change: ConfigChange, kind: ConfigType, current: str) -> str | None:
     """The new value of one config; None: back to what holds without it."""
-    if change.value is None or change.config_operation == Operation.DELETE:
+    if change.value is None or change.config_operation == AlterConfigOp.DELETE:
         return None
-    if change.config_operation == Operation.SET:
+    if change.config_operation == AlterConfigOp.SET:
         return change.value
-    if change.config_operation not in (Operation.APPEND, Operation.SUBTRACT):
+    if change.config_operation not in (AlterConfigOp.APPEND, AlterConfigOp.SUBTRACT):
         raise BrokerError(ErrorCode.invalid_request, f"{change.name}: operation {change.config_operation} is not one")
     if kind is not ConfigType.LIST:
         raise BrokerError(ErrorCode.invalid_config, f"{change.name} is not a list: nothing can be added or taken away")
@@ -84,6 +84,6 @@ def changed(change: Change, kind: ConfigType, current: str) -> str | None:
 
 def _combined(current: Iterable[str], given: Iterable[str], operation: int) -> list[str]:
     parts, changed = [p.strip() for p in current if p.strip()], [p.strip() for p in given if p.strip()]
-    if operation == Operation.APPEND:
+    if operation == AlterConfigOp.APPEND:
         return list(dict.fromkeys([*parts, *changed]))
     return [part for part in parts if part not in changed]

@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from ....config.describe import ConfigEntry, describe_all_brokers, describe_broker
+from ....config.describe import ConfigDescription, describe_all_brokers, describe_broker
 from ....config.dynamic import DEFINITIONS, check_dynamic, overlaid
 from ....config.section import to_string
 from ....errors import BrokerError, ConfigError, ErrorCode
 from ...services import Services
-from .alter_configs import Alteration, Change, changed, check_well_formed
+from .alter_configs import Alteration, ConfigChange, changed, check_well_formed
 
 log = logging.getLogger(__name__)
 
 
-def broker_entries(services: Services, name: str) -> list[ConfigEntry]:
+def broker_entries(services: Services, name: str) -> list[ConfigDescription]:
     live = services.live
     if _broker_id(services, name) is None:
         return describe_all_brokers(live.for_all)
@@ -55,7 +55,7 @@ def _broker_id(services: Services, name: str) -> int | None:
 
 
 def _changed(
-    services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[Change, ...]
+    services: Services, broker_id: int | None, stored: Mapping[str, str], changes: tuple[ConfigChange, ...]
 ) -> Mapping[str, str]:
     """What is stored after the changes; `BrokerError` where the broker could not run with it."""
     after = dict(stored)

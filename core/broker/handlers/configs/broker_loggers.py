@@ -12,12 +12,12 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from ....config.describe import ConfigEntry, ConfigSource
+from ....config.describe import ConfigDescription, ConfigSource
 from ....config.section import ConfigType
 from ....errors import BrokerError, ErrorCode
 from ....process_log import ROOT, ProcessLog
 from ...services import Services
-from .alter_configs import Alteration, Change, Operation, check_well_formed
+from .alter_configs import Alteration, AlterConfigOp, ConfigChange, check_well_formed
 
 log = logging.getLogger(__name__)
 
@@ -35,9 +35,9 @@ _KAFKAS: Final = {"WARNING": "WARN", "CRITICAL": "FATAL"}
 _DOC: Final = "The least that the logger says: TRACE, DEBUG, INFO, WARN, ERROR or FATAL."
 
 
-def logger_entries(services: Services, name: str) -> list[ConfigEntry]:
+def logger_entries(services: Services, name: str) -> list[ConfigDescription]:
     return [
-        ConfigEntry(
+        ConfigDescription(
             logger,
             _KAFKAS.get(level, level),
             ConfigType.STRING,
@@ -73,14 +73,14 @@ def _process_log(services: Services, name: str) -> ProcessLog:
     return services.process_log
 
 
-def _level(known: Mapping[str, str], change: Change) -> str | None:
+def _level(known: Mapping[str, str], change: ConfigChange) -> str | None:
     """What is to be set; None: what holds without."""
     name, operation = change.name, change.config_operation
-    if operation not in (Operation.SET, Operation.DELETE):
+    if operation not in (AlterConfigOp.SET, AlterConfigOp.DELETE):
         raise BrokerError(ErrorCode.invalid_request, f"logger {name}: a level is set or deleted, nothing else")
     if name not in known:
         raise BrokerError(ErrorCode.invalid_config, f"logger {name!r} does not exist")
-    if operation == Operation.DELETE:
+    if operation == AlterConfigOp.DELETE:
         if name == ROOT:
             raise BrokerError(ErrorCode.invalid_request, f"the level of {ROOT} cannot be deleted, only set")
         return None

@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Any
 
 from ....cluster.image import TopicImage
-from ....config.describe import ConfigEntry, describe_topic
+from ....config.describe import ConfigDescription, describe_topic
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem
 from ....errors import BrokerError, ErrorCode, KlammError
@@ -20,8 +20,8 @@ from ...services import Services
 from ..topics import check_topic_config, wire_error
 from .alter_configs import (
     Alteration,
-    Change,
-    Operation,
+    AlterConfigOp,
+    ConfigChange,
     changed,
     check_well_formed,
     incremental,
@@ -43,7 +43,7 @@ class Resource(IntEnum):
 def describe_configs(services: Services, request: Request) -> Any:
     results = []
     for resource in request.message.resources:
-        code, text, entries = ErrorCode.none, None, list[ConfigEntry]()
+        code, text, entries = ErrorCode.none, None, list[ConfigDescription]()
         try:
             _check_access(services, request, AclOperation.DESCRIBE_CONFIGS, resource)
             entries = _entries(services, resource.resource_type, resource.resource_name)
@@ -91,7 +91,7 @@ def _topic(services: Services, name: str) -> TopicImage:
     return topic
 
 
-def _config(request: Request, entry: ConfigEntry) -> Any:
+def _config(request: Request, entry: ConfigDescription) -> Any:
     synonyms = tuple(
         request.part("DescribeConfigsSynonym", name=s.name, value=s.value, source=int(s.source)) for s in entry.synonyms
     )
@@ -163,10 +163,10 @@ async def _alter(services: Services, resource: Alteration, validate_only: bool) 
         log.info("topic %s: changed %s", topic.name, ", ".join(sorted(changes)))
 
 
-def _changed(services: Services, topic: TopicImage, change: Change) -> str | None:
+def _changed(services: Services, topic: TopicImage, change: ConfigChange) -> str | None:
     """The new value of one config; None: back to the default."""
     definition = TOPIC_DEFINITIONS.get(change.name)
-    if definition is None and change.config_operation == Operation.DELETE:
+    if definition is None and change.config_operation == AlterConfigOp.DELETE:
         return None  # a key of another Kafka's, which is not set
     if definition is None:
         check_topic_config(services, {change.name: change.value or ""})  # says which name is meant

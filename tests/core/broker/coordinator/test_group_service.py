@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from klamm.core.broker.coordinator import group_service, key_sequencer
-from klamm.core.broker.coordinator.group_service import Committer, GroupService
+from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
@@ -127,7 +127,7 @@ async def coordinator(
         workers.close()
 
 
-async def stable_member(service: GroupService) -> Committer:
+async def stable_member(service: GroupService) -> OffsetCommitter:
     """Of a group with one member."""
     protocols = (("range", b""),)
     request = JoinRequest("g", "", "consumer", protocols, 60_000, 60_000, member_id_required=False)
@@ -135,7 +135,7 @@ async def stable_member(service: GroupService) -> Committer:
     assert joined.error is ErrorCode.none
     synced = await service.sync(SyncRequest("g", joined.member_id, joined.generation))
     assert synced.error is ErrorCode.none
-    return Committer(joined.member_id, joined.generation)
+    return OffsetCommitter(joined.member_id, joined.generation)
 
 
 def run(test: Coroutine[Any, Any, None]) -> None:
@@ -178,9 +178,11 @@ def test_a_paused_coordinator_stores_nothing_over_its_successors_commit(cluster:
 def test_a_commit_of_nobodys_member_is_refused_once_the_registration_is_gone(cluster: Cluster, plugin: str) -> None:
     async def test() -> None:
         async with coordinator(cluster, 5) as paused:
-            assert set((await paused.commit("g", Committer(), cluster.offset(T0, 1))).values()) == {ErrorCode.none}
+            assert set((await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 1))).values()) == {
+                ErrorCode.none
+            }
             cluster.own.delete(paths.broker(5))
-            late = await paused.commit("g", Committer(), cluster.offset(T0, 2))
+            late = await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 2))
             assert (await paused.fetch("g", [T0]))[T0].offset == 1
             assert late == {T0: ErrorCode.not_coordinator}
 
@@ -297,12 +299,12 @@ def test_a_slow_commit_of_a_client_that_has_gone_is_not_stored_after_a_newer_one
 
     async def test() -> None:
         async with coordinator(cluster, 5, slow) as service:
-            old = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 950)))
+            old = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 950)))
             while not stores[0].in_first.is_set():
                 await asyncio.sleep(0.01)
             old.cancel()  # the client's connection ends; it comes again by another one
-            new = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 960)))
-            assert await service.commit("h", Committer(), cluster.offset(U0, 1)) == {U0: ErrorCode.none}
+            new = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 960)))
+            assert await service.commit("h", OffsetCommitter(), cluster.offset(U0, 1)) == {U0: ErrorCode.none}
             await asyncio.wait([new], timeout=3.0)  # it only ends here where it has overtaken the first
             stores[0].go_on.set()
             assert await new == {T0: ErrorCode.none}
@@ -362,13 +364,13 @@ def test_a_commit_during_the_expiry_of_its_group_stays(cluster: Cluster, plugin:
 
     async def test() -> None:
         async with coordinator(cluster, 5, slow) as service:
-            assert await service.commit("g", Committer(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
+            assert await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1)) == {T0: ErrorCode.none}
             expiry = asyncio.create_task(service.expire_offsets(2**53))
             while not stores[0].was_read.is_set():
                 await asyncio.sleep(0.01)
-            new = asyncio.create_task(service.commit("g", Committer(), cluster.offset(T0, 2)))
+            new = asyncio.create_task(service.commit("g", OffsetCommitter(), cluster.offset(T0, 2)))
             for number in range(30):  # time enough for the commit to overtake the expiry, where it can
-                assert await service.commit("h", Committer(), cluster.offset(U0, number)) == {U0: ErrorCode.none}
+                assert await service.commit("h", OffsetCommitter(), cluster.offset(U0, number)) == {U0: ErrorCode.none}
             stores[0].go_on.set()
             await expiry
             assert await new == {T0: ErrorCode.none}
@@ -427,7 +429,7 @@ def test_a_paused_coordinator_expires_nothing(cluster: Cluster, plugin: str, com
 
     async def test() -> None:
         async with coordinator(cluster, 5, slow) as paused, coordinator(cluster, 6) as successor:
-            assert await paused.commit("g", Committer(), cluster.offset(T0, 100)) == {T0: ErrorCode.none}
+            assert await paused.commit("g", OffsetCommitter(), cluster.offset(T0, 100)) == {T0: ErrorCode.none}
             expiry = asyncio.create_task(paused.expire_offsets(2**53))
             await asyncio.to_thread(eventually, stores[0].was_read.is_set, "the expiry has read the offsets")
             other = await stable_member(successor)
@@ -450,7 +452,7 @@ def test_offsets_of_deserted_groups_expire(cluster: Cluster, plugin: str) -> Non
             assert await service.commit("g", mine, cluster.offset(T0, 1)) == {T0: ErrorCode.none}
             for group, when in (("old", 1_000), ("new", 2**52)):
                 offsets = {p: replace(o, commit_timestamp_ms=when) for p, o in cluster.offset(T0, 1).items()}
-                assert await service.commit(group, Committer(), offsets) == {T0: ErrorCode.none}
+                assert await service.commit(group, OffsetCommitter(), offsets) == {T0: ErrorCode.none}
             await service.expire_offsets(2**52)
             assert {"g", "new"} <= set(await service.with_offsets())
             assert "old" not in await service.with_offsets()
@@ -464,10 +466,12 @@ def test_a_commit_of_a_deleted_topic_is_refused(cluster: Cluster, plugin: str) -
     async def test() -> None:
         async with coordinator(cluster, 5) as service:
             old = {**cluster.offset(T0, 1500), **cluster.offset(U0, 7)}
-            assert set((await service.commit("g", Committer(), cluster.offset(T0, 1400))).values()) == {ErrorCode.none}
+            assert set((await service.commit("g", OffsetCommitter(), cluster.offset(T0, 1400))).values()) == {
+                ErrorCode.none
+            }
             delete_topic(cluster.own, "t")
             write_topic(cluster.own, "t", 1)
-            codes = await service.commit("g", Committer(), old)
+            codes = await service.commit("g", OffsetCommitter(), old)
             assert {p: o.offset for p, o in (await service.fetch("g", None)).items()} == {U0: 7}
             assert codes == {T0: ErrorCode.unknown_topic_or_partition, U0: ErrorCode.none}
 

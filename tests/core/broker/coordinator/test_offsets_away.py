@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from klamm.core.broker.coordinator.group_service import Committer, GroupService
+from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster import paths
 from klamm.core.cluster.image import EMPTY_IMAGE
@@ -74,7 +74,7 @@ async def _calls(store: Any, event: SessionEvent) -> tuple[int, int]:
     try:
         for now in (event, SessionEvent.CONNECTED):
             sessions.tell(now)
-            codes = await service.commit("g", Committer(), OFFSETS)
+            codes = await service.commit("g", OffsetCommitter(), OFFSETS)
             refusal = ErrorCode.not_coordinator if now is SessionEvent.EXPIRED else ErrorCode.coordinator_not_available
             refused += list(codes.values()) == [refusal]
             try:

@@ -81,7 +81,7 @@ def test_the_command(broker: RunningBroker, wire: WireClient) -> None:
     topic = filled(wire)
     command = [KLAMM, "topics", "delete-records", topic, "--config", str(broker.config_path)]
     done = subprocess.run([*command, "--before", "4"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{topic}-0: begins at 4\n"
+    assert done.stdout == f"{topic}-0: starts at 4\n"
     wrong = subprocess.run([*command, "--before", "99"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 1
     assert len(wrong.stderr.splitlines()) == 1

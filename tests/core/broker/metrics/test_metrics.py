@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from klamm.core.broker.metrics.counters import RequestTimes, _lists_of
-from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, Kind
+from klamm.core.broker.metrics.definitions import DEFINITIONS, PROCESS, MetricType
 from klamm.core.broker.metrics.recent_quantiles import WINDOW_S, RecentTimes
 from klamm.core.broker.metrics.reference import BEGIN, reference
 from klamm.core.errors import ErrorCode
@@ -79,7 +79,7 @@ def test_the_endpoint_prints_what_the_page_lists(watched: tuple[RunningBroker, s
     assert set(families) == set(listed)
     for name, definition in listed.items():
         family = families[name]
-        assert family.type == {Kind.INFO: "gauge"}.get(definition.kind, definition.kind.value), name
+        assert family.type == {MetricType.INFO: "gauge"}.get(definition.kind, definition.kind.value), name
         for sample in family.samples:
             assert set(sample.labels) - {"le"} == set(definition.labels), name
 
@@ -175,7 +175,7 @@ def test_the_dashboard_asks_for_metrics_and_labels_that_are_there() -> None:
     dashboard = json.loads((PAGE.parents[1] / "examples" / "grafana.json").read_text())
     labels = {d.shown: d.labels for d in DEFINITIONS} | {d.shown.removeprefix("klamm_"): d.labels for d in PROCESS}
     for definition in DEFINITIONS:
-        if definition.kind is Kind.HISTOGRAM:
+        if definition.kind is MetricType.HISTOGRAM:
             labels |= {f"{definition.shown}{end}": (*definition.labels, "le") for end in ("_bucket", "_count")}
             del labels[definition.shown]
     targets = [target for panel in dashboard["panels"] for target in panel.get("targets", ())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.core.client.consumer.delivery import Built, Converted, Decoding, Delivery
+from klamm.core.client.consumer.delivery import BuiltRecords, Converted, Decoding, Delivery
 from klamm.core.client.consumer.fetcher import chunk_of
 from klamm.core.client.consumer.positions import Positions
 from klamm.core.groups.membership.member import Owned
@@ -34,6 +34,6 @@ def test_a_batch_that_was_cut_off_ends_the_answer(cut: int, codecs: CodecTable) 
     def values(_: TopicPartition, columns: RecordColumns, __: bool) -> Converted[list[bytes | None]]:
         return Converted(list(columns.values), len(columns.offsets))
 
-    taken = delivery.take(10, 0.0, values, lambda runs: Built([v for _, run in runs for v in run], len(runs)))
+    taken = delivery.take(10, 0.0, values, lambda runs: BuiltRecords([v for _, run in runs for v in run], len(runs)))
     assert taken == [b"a", b"b"]
     assert not state.chunks

@@ -393,14 +393,14 @@ def test_a_damaged_load_is_not_compacted(
     assert list((tmp_path / TOPIC / "_staging").iterdir()) == []
 
 
-def columns(*rows: tuple[int, int, int]) -> Rows:
+def columns(*rows: tuple[int, int, int]) -> FileRows:
     """(offset, timestamp, size) of partition 0."""
     offset, timestamp, size = (np.array(column, np.int64) for column in zip(*rows, strict=True))
     rest = np.zeros(len(rows), np.int64)
-    return Rows(rest, offset, timestamp, size, rest, rest)
+    return FileRows(rest, offset, timestamp, size, rest, rest)
 
 
-def sums(*parts: Rows) -> tuple[int, int]:
+def sums(*parts: FileRows) -> tuple[int, int]:
     made = RowSums()
     for part in parts:
         made.add(part)

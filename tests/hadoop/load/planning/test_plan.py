@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.load.planning.pace import Pace
-from klamm.hadoop.load.planning.plan import Limits, capped, capped_bytes, split
+from klamm.hadoop.load.planning.plan import LoadLimits, capped, capped_bytes, split
 
 RANGES = st.lists(st.tuples(st.integers(0, 1000), st.integers(-5, 1000)), max_size=8).map(
     lambda spans: [OffsetRange(TopicPartition("t", n), start, start + size) for n, (start, size) in enumerate(spans)]
@@ -72,14 +72,14 @@ def test_bytes_are_taken_where_they_lie() -> None:
 
 
 def test_limits_are_used_up_load_by_load() -> None:
-    limits = Limits(records=10, bytes=100).without(4, 30)
-    assert limits == Limits(6, 70)
+    limits = LoadLimits(records=10, bytes=100).without(4, 30)
+    assert limits == LoadLimits(6, 70)
     assert limits.records_at_most(9) == limits
-    assert limits.records_at_most(2) == Limits(2, 70)
+    assert limits.records_at_most(2) == LoadLimits(2, 70)
     assert not limits.exhausted
     assert limits.without(1, 90).exhausted
     assert limits.without(7, 0).exhausted
-    assert Limits().without(5, 5) == Limits()
+    assert LoadLimits().without(5, 5) == LoadLimits()
 
 
 def test_a_run_takes_what_half_of_its_time_is_enough_for() -> None:

@@ -14,7 +14,7 @@ from typing import Final
 from klamm.plugins.audit.windows import parse_instant
 from klamm.plugins.demo.report import Report
 from klamm.plugins.demo.steps.load import Published, Range
-from klamm.plugins.demo.timeline import Kind, Timeline
+from klamm.plugins.demo.timeline import MarkKind, Timeline
 from klamm.plugins.demo.verdict import Verdict
 from klammtest.audits import WINDOW_MS, event
 from klammtest.pages.audit_page import HandMade, picture
@@ -57,14 +57,14 @@ def _timeline(sent: int) -> Timeline:
         loaded = 0 if now[0] < 21 else 1000 if now[0] < 49 else 3500 if now[0] < 68 else sent - 1
         timeline.sample(produced, consumed, loaded)
     marks = (
-        (7.8, Kind.NEWS, "planted: the broker loses 2013-1-1/UA/1545/EWR"),
-        (21.0, Kind.LOAD, "load 1 is published: 1,000 rows in 31 files"),
-        (28.0, Kind.KILL, "member-0 is killed with -9 after 1,100 records of the group"),
-        (29.5, Kind.KILL, "a load is killed with -9 between staging and publishing: 1 staged, nothing published"),
-        (33.4, Kind.REBALANCE, "member-1 takes over partitions 0, 1"),
-        (49.0, Kind.LOAD, "load 2 is published: 2,500 rows in 31 files"),
-        (56.0, Kind.NEWS, "the 15 flights of 3 January have arrived late"),
-        (68.0, Kind.LOAD, "load 3 is published: 1,974 rows in 31 files"),
+        (7.8, MarkKind.NEWS, "planted: the broker loses 2013-1-1/UA/1545/EWR"),
+        (21.0, MarkKind.LOAD, "load 1 is published: 1,000 rows in 31 files"),
+        (28.0, MarkKind.KILL, "member-0 is killed with -9 after 1,100 records of the group"),
+        (29.5, MarkKind.KILL, "a load is killed with -9 between staging and publishing: 1 staged, nothing published"),
+        (33.4, MarkKind.REBALANCE, "member-1 takes over partitions 0, 1"),
+        (49.0, MarkKind.LOAD, "load 2 is published: 2,500 rows in 31 files"),
+        (56.0, MarkKind.NEWS, "the 15 flights of 3 January have arrived late"),
+        (68.0, MarkKind.LOAD, "load 3 is published: 1,974 rows in 31 files"),
     )
     for at_s, kind, text in marks:
         timeline.mark(kind, text, _WALL_S + at_s)
