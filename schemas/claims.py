@@ -27,7 +27,7 @@ _IDS, _IDENTITIES, _FINGERPRINTS, _SUBJECTS = (
 )
 
 
-class Claims:
+class SchemaIdClaims:
     """Reads and writes claims; blocking. Every method reads the coordination again."""
 
     def __init__(self, coordination: Coordination) -> None:

@@ -108,7 +108,7 @@ class SchemaRegistry:
         first = claims.entry(schema_id)
         return SchemaEntry(subject, version, schema_id, first.text if first else text)
 
-    def _restore(self, claims: Claims, subject: str) -> bool:
+    def _restore(self, claims: SchemaIdClaims, subject: str) -> bool:
         """Claims again the schemas that the topic has and the coordination lacks; returns whether there were any. New
         ids and versions are allocated only above those of the topic."""
         self._refresh()

@@ -9,7 +9,7 @@ from uuid import UUID
 
 from ..errors import BrokerError, ErrorCode
 from ..interfaces.offsets import OffsetStore
-from ..interfaces.service import LogRead
+from ..interfaces.service import ServiceRead
 from ..log.errors import OffsetOutOfRangeError
 from ..log.partition_log import ReadIsolation
 from ..records.codecs import CodecTable
@@ -37,7 +37,7 @@ class LocalBrokerContext:
     def partitions(self) -> Mapping[TopicPartition, UUID | None]:
         return {led.name: led.log.topic_id for led in list(self._services.partitions)}
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         led = self._services.led(partition.topic, partition.partition)
         if not isinstance(led, LedPartition):
             raise BrokerError(led, f"{partition} is not led by broker {self._services.broker_id}")
@@ -45,8 +45,8 @@ class LocalBrokerContext:
             found = led.log.read(offset, max_bytes, isolation=ReadIsolation.HIGH_WATERMARK)
         except OffsetOutOfRangeError:
             log = led.log
-            return LogRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
-        return LogRead(
+            return ServiceRead(b"", log.high_watermark, log.log_start_offset, log.topic_id, max(led.leader_epoch, 0))
+        return ServiceRead(
             found.data, found.high_watermark, found.log_start_offset, led.log.topic_id, max(led.leader_epoch, 0)
         )
 

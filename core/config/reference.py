@@ -56,7 +56,7 @@ def _lines(host: PluginHost) -> Iterator[str]:
                 yield from _section(f"{title} `{name}`", f"{provider.summary}.", provider.config)
 
 
-def _seams(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
+def _plugin_kinds(host: PluginHost) -> list[tuple[str, Providers[..., object]]]:
     found: list[tuple[str, Providers[..., object]]] = []
     for title, providers in (
         ("coordination", host.coordinations),

@@ -16,10 +16,10 @@ from ..records.codecs import CodecTable
 from ..records.partition import TopicPartition
 from .offsets import OffsetStore
 
-__all__ = ["BrokerContext", "LogRead", "Service", "ServiceMetric"]
+__all__ = ["BrokerContext", "Service", "ServiceMetric", "ServiceRead"]
 
 
-class LogRead(NamedTuple):
+class ServiceRead(NamedTuple):
     """Whole record batches, the first of which may begin before the offset asked for. `topic_id` and `leader_epoch`
     are those of the log that was read."""
 
@@ -53,7 +53,7 @@ class BrokerContext(Protocol):
         """Those that this broker leads now, and the ids of their topics."""
         ...
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         """From the local log, up to the high watermark; at least one batch if there is any, and no data at an offset
         outside of the log. A `KlammError` when the partition is not led here any more."""
         ...

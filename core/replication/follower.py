@@ -7,7 +7,7 @@ from enum import Enum
 from kio.schema.errors import ErrorCode
 
 from .partition_state import NO_EPOCH
-from .replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from .replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
 from .replica_log import ReplicaLog
 
 
@@ -45,7 +45,7 @@ class PartitionFollower:
         self._sent = ReplicaFetch(self.broker_id, broker_epoch, self.leader_epoch, log.log_end_offset, log.leader_epoch)
         return self._sent
 
-    def on_answer(self, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+    def on_answer(self, fetch: ReplicaFetch, answer: ReplicaFetchData) -> FetchResult:
         """`fetch` is the request that was answered."""
         if not self._is_current(fetch):
             return FetchResult.STALE
@@ -60,7 +60,7 @@ class PartitionFollower:
         self._take_bounds(answer)
         return FetchResult.APPENDED
 
-    def _take_bounds(self, answer: FetchedPartition) -> None:
+    def _take_bounds(self, answer: ReplicaFetchData) -> None:
         """The start first: below the leader's start nobody can say whether the two logs agree."""
         self._log.advance_log_start(answer.log_start_offset)
         self._log.advance_high_watermark(answer.high_watermark)

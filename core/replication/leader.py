@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from .follower_state import FollowerState
 from .partition_state import NO_EPOCH, PartitionState, with_isr
 from .registrations import BrokerRegistration, Registrations
-from .replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from .replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
 from .replica_log import ReplicaLog
 
 
@@ -116,13 +116,13 @@ class PartitionLeader:
 
     def on_fetch(
         self, fetch: ReplicaFetch, registration: BrokerRegistration | None, now_ms: float
-    ) -> FetchedPartition | None:
+    ) -> ReplicaFetchData | None:
         """Counts the follower's end and may raise the high watermark. None: the caller reads from `fetch_offset` on.
 
         `registration` is the follower's as this broker knows it.
         """
         if self._resigned:
-            return FetchedPartition(ErrorCode.not_leader_or_follower)
+            return ReplicaFetchData(ErrorCode.not_leader_or_follower)
         refused = self._check_epoch(fetch) or self._check_divergence(fetch) or self._check_range(fetch)
         if refused is not None:
             return refused
@@ -132,13 +132,13 @@ class PartitionLeader:
             self.advance_high_watermark()
         return None
 
-    def _check_epoch(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+    def _check_epoch(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
         if fetch.leader_epoch == self.epoch:
             return None
         fenced = fetch.leader_epoch < self.epoch
-        return FetchedPartition(ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch)
+        return ReplicaFetchData(ErrorCode.fenced_leader_epoch if fenced else ErrorCode.unknown_leader_epoch)
 
-    def _check_divergence(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+    def _check_divergence(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
         """Whether the follower's log, up to its end, is a prefix of this one (KIP-595)."""
         if fetch.last_fetched_epoch == NO_EPOCH:
             return None
@@ -148,13 +148,13 @@ class PartitionLeader:
         if epoch == NO_EPOCH:  # later than all that this log has
             epoch, end = self._log.leader_epoch, self._log.log_end_offset
         if fetch.fetch_offset < self._log.log_start_offset:
-            return FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
-        return FetchedPartition(diverging_epoch=EpochEndOffset(epoch, end))
+            return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
+        return ReplicaFetchData(diverging_epoch=EpochEndOffset(epoch, end))
 
-    def _check_range(self, fetch: ReplicaFetch) -> FetchedPartition | None:
+    def _check_range(self, fetch: ReplicaFetch) -> ReplicaFetchData | None:
         if self._log.log_start_offset <= fetch.fetch_offset <= self._log.log_end_offset:
             return None
-        return FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
+        return ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=self._log.log_start_offset)
 
     def _is_registered(self, fetch: ReplicaFetch, registration: BrokerRegistration | None) -> bool:
         """A Fetch of a follower's earlier registration says nothing of what it has now (KIP-903)."""

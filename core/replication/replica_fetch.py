@@ -28,7 +28,7 @@ class ReplicaFetch:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchedPartition:
+class ReplicaFetchData:
     """The leader's answer. With `diverging_epoch` it has no records, and the follower truncates. All bounds are read
     together with the records, in one lock."""
 

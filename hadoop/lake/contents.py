@@ -55,7 +55,7 @@ class FileRows(NamedTuple):
         return len(self.offset)
 
 
-def read_rows(files: LakeFiles, path: str, more: str | None = None) -> Rows:
+def read_rows(files: LakeFiles, path: str, more: str | None = None) -> FileRows:
     """Raises `LakeError` in one line if the file cannot be read to its end, or lacks a column. `more`: `END_OFFSET`,
     `LOAD`, or neither."""
     reader = _READERS.get(path.rpartition(".")[2])

@@ -23,7 +23,7 @@ _NO_HOUR: Final = "__HIVE_DEFAULT_PARTITION__"
 _DIRECTORY: Final = re.compile(rf"dt=(\d{{4,}}-\d\d-\d\d|{INVALID})(?:/hr=(\d\d|{_NO_HOUR}))?\Z")
 _NAMED: Final = 3
 """The most examples in a line."""
-LocalTime = Callable[[Rows], Longs]
+LocalTime = Callable[[FileRows], Longs]
 """The rows' timestamps as local times of their directories' time zone, in microseconds."""
 
 
@@ -84,7 +84,7 @@ class PublishedDirectory:
         if job_id is not None and job != job_id:
             self._find("history", f"{OWNER} is of job {job}, {self._manifest} of {job_id}")
 
-    def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> Rows | None:
+    def rows(self, name: str, more: str | None, local: LocalTime = _utc) -> FileRows | None:
         """A data file's rows, with the column `more`; None if it cannot be read. Rows in the directory of another day
         or hour are reported, by the local times of `local`."""
         try:

@@ -78,7 +78,7 @@ class _Stored:
             raise ClaimError(f"a claim of the sink cannot be read: {committed.metadata[:100]!r}") from error
 
 
-class Claims:
+class AttemptClaims:
     """The claims of one attempt of one task. Not thread-safe."""
 
     def __init__(self, client: ClusterClient, identity: TaskIdentity) -> None:

@@ -78,7 +78,7 @@ class SinkOptions:
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class TaskWritten(WriterCommitMessage):
     """The rows that a task stored, and those that it found stored by an earlier attempt."""
 
     written: int

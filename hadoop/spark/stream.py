@@ -263,7 +263,7 @@ class KlammStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if topic not in latest.topic_ids or not begin.is_of(topic, latest.topic_ids[topic]):
                 self._lost(str(replaced(topic)))
 
-    def _changes(self, read: StreamOffsets, now: Mapping[str, UUID]) -> dict[TopicPartition, Change]:
+    def _changes(self, read: StreamOffsets, now: Mapping[str, UUID]) -> dict[TopicPartition, HistoryChange]:
         """Partitions whose logs have changed since they were read up to these offsets; of topics that are unchanged by
         their ids `now`."""
         there = read.there(now)

@@ -36,7 +36,7 @@ from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.errors import CoordinationError, CorruptRecordError, KlammError
 from klamm.core.interfaces.audit import AuditIdentity, Publish
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import BrokerContext, LogRead
+from klamm.core.interfaces.service import BrokerContext, ServiceRead
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.fallback import WindowCounts
@@ -218,7 +218,7 @@ class Follower:
             followed.position = self._uncommitted[partition] = position
             followed.known = True
 
-    def _begin(self, partition: TopicPartition, followed: _Followed, read: LogRead) -> None:
+    def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """The first read, or the first under another leader epoch. Records that were deleted before this tier saw the
         partition are not counted. A cut is published at once, because perhaps nothing is ever written after it."""
         cut = False
@@ -239,7 +239,7 @@ class Follower:
         if cut:
             self._ranges.cut(partition)
 
-    def _jump(self, partition: TopicPartition, followed: _Followed, read: LogRead) -> None:
+    def _jump(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """Retention was faster: the range that was not counted becomes lossy. Or the log ends before the counted
         position (it was truncated, or restored): the ranges overlap, and the comparison reports it."""
         start = read.log_start_offset

@@ -68,6 +68,6 @@ class WebHdfsDemoFiles:
             raise DemoError(f"WebHDFS does not answer at {self._url}: {error}") from error
 
 
-def lake_files(workspace: Workspace) -> LakeFiles:
+def lake_files(workspace: Workspace) -> DemoLakeFiles:
     """The files of the run's lake, on either file system."""
-    return WebHdfsFiles(workspace.hdfs.web_url) if workspace.hdfs else LocalFiles(Path(workspace.lake))
+    return WebHdfsDemoFiles(workspace.hdfs.web_url) if workspace.hdfs else LocalDemoFiles(Path(workspace.lake))

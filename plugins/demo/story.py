@@ -185,7 +185,7 @@ class Story:
             MarkKind.KILL,
         )
 
-    def _look(self, loads: Loads, job: LoadJob, begun_s: float | None = None) -> bool:
+    def _look(self, loads: Loads, job: PeriodicLoad, begun_s: float | None = None) -> bool:
         """Reports loads that have become visible since the last call; returns whether there are any. `begun_s`: the
         start of the job, if this is its first load."""
         runs = {run.load: run for run in job.look() if run.status == "loaded"}
@@ -202,12 +202,12 @@ class Story:
                 self._timeline.add_phase(what, from_s, self._timeline.seconds_of(run.to_s))
         return bool(new)
 
-    def _all_in_time(self, loads: Loads, job: LoadJob) -> bool:
+    def _all_in_time(self, loads: Loads, job: PeriodicLoad) -> bool:
         """Whether everything except the late day is acknowledged; follows the loads meanwhile."""
         self._look(loads, job)
         return self._acknowledged >= self._size.in_time
 
-    def _has_all(self, loads: Loads, job: LoadJob, since_s: float) -> bool:
+    def _has_all(self, loads: Loads, job: PeriodicLoad, since_s: float) -> bool:
         """Whether the lake has everything stored, or a run that began since then has found nothing new."""
         self._look(loads, job)
         return loads.rows() >= self._stored() or any(run.status == "empty" and run.from_s > since_s for run in job.runs)

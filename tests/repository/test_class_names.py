@@ -8,8 +8,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("core", "plugins", "schemas", "hadoop")
-PENDING = {"TopicView"}
-"""Goes when the offset store reads its topic through the client's partition reader."""
 
 
 def test_no_two_public_classes_have_one_name() -> None:
@@ -20,4 +18,4 @@ def test_no_two_public_classes_have_one_name() -> None:
                 if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                     places[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
     assert len(places) > 300, "the tree was not found"
-    assert {name: at for name, at in places.items() if len(at) > 1 and name not in PENDING} == {}
+    assert {name: at for name, at in places.items() if len(at) > 1} == {}

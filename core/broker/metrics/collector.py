@@ -96,8 +96,8 @@ class BrokerCollector(Collector):
                 yield (_api_name(api.name), repr(quantile)), ns / _NS_PER_MS
 
 
-def _family(definition: Definition, samples: Iterable[Sample]) -> Metric:
-    family = _empty_family(definition.name, definition.doc, definition.labels, definition.kind is Kind.COUNTER)
+def _family(definition: MetricSpec, samples: Iterable[Sample]) -> Metric:
+    family = _empty_family(definition.name, definition.doc, definition.labels, definition.kind is MetricType.COUNTER)
     for labels, value in samples:
         family.add_metric(labels, value)
     return family

@@ -135,10 +135,10 @@ DEFINITIONS = (
                "kafka.server:type=SessionExpireListener,name=ZooKeeperExpiresPerSec"),
     MetricSpec("server_sessionexpirelistener_zookeeperdisconnects", _C, (), "Times that the coordination went away.",
                "kafka.server:type=SessionExpireListener,name=ZooKeeperDisconnectsPerSec"),
-    Definition("server_service_healthy", _G, ("service",),
+    MetricSpec("server_service_healthy", _G, ("service",),
                "1 while the service beside the broker (`audit`, or a plugin of `broker.services`) does its work."),
-    Definition("broker_eventloop_lag_seconds", _G, (), "How much later than asked the event loop last woke up."),
-    Definition("broker_eventloop_lag_max_seconds", _G, (), "The worst of the last minute."),
+    MetricSpec("broker_eventloop_lag_seconds", _G, (), "How much later than asked the event loop last woke up."),
+    MetricSpec("broker_eventloop_lag_max_seconds", _G, (), "The worst of the last minute."),
 )  # fmt: skip
 
 PROCESS = (

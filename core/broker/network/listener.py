@@ -6,7 +6,7 @@ import errno
 import socket
 from collections.abc import Mapping, Sequence
 
-from ...config.address import Listener as Address
+from ...config.address import ListenerAddress
 from ...errors import ConfigError, ProtocolError
 from ...protocol.frames import FrameSplitter
 from ...transport import socket_options
@@ -80,6 +80,6 @@ def _nobody(context: ConnectionContext, _: bytearray) -> None:
     raise ProtocolError(f"connection {context.connection_id} came before the broker was ready")
 
 
-def advertised(addresses: Sequence[Address], bound_ports: Mapping[str, int]) -> list[Address]:
+def advertised(addresses: Sequence[ListenerAddress], bound_ports: Mapping[str, int]) -> list[ListenerAddress]:
     """Returns each with its real port: port 0 stands for the one that its listener was given."""
-    return [Address(a.name, a.host, a.port or bound_ports[a.name]) for a in addresses if a.name in bound_ports]
+    return [ListenerAddress(a.name, a.host, a.port or bound_ports[a.name]) for a in addresses if a.name in bound_ports]

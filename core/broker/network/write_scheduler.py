@@ -36,12 +36,12 @@ class WriteScheduler:
         """Whether the budget of this round is spent, or others wait already."""
         return self._left <= 0 or bool(self._waiting)
 
-    def wait(self, sender: Sender) -> None:
+    def wait(self, sender: ResponseSender) -> None:
         """`have_turn` is called in a later round."""
         self._waiting.append(sender)
         self._spend(0)
 
-    def take(self, sender: Sender, size: int) -> bool:
+    def take(self, sender: ResponseSender, size: int) -> bool:
         """Returns whether `size` bytes may be written at once; if not, `have_turn` is called in a later round."""
         if self.over:
             self.wait(sender)

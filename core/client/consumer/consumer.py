@@ -28,7 +28,7 @@ from .commits import CommitPolicy, Commits, RebalanceListener
 from .delivery import BuiltRecords, Decoding, Delivery, Run
 from .fetcher import Fetcher, FetchHooks
 from .membership import SoleMember, make_member, patience_s
-from .positions import PartitionState, Positions
+from .positions import Positions, TopicPartitionState
 from .streams import RecordStream
 from .values import Interception, RecordConverter
 
@@ -135,7 +135,7 @@ class Consumer:
         return {topic: [self._stream(topic, number) for number in range(n)] for topic, n in counts.items()}
 
     def _stream(self, topic: str, number: int) -> RecordStream:
-        def mine(state: PartitionState) -> bool:
+        def mine(state: TopicPartitionState) -> bool:
             return state.stream == number and state.partition.topic == topic
 
         delivery = self._make_delivery(mine)

@@ -23,7 +23,7 @@ from ...records.decode import Columns, RecordColumns, decode_columns
 from ...records.header import HEADER_SIZE, BatchHeader
 from ...records.partition import TopicPartition
 from ..errors import ClientClosedError, UnreadableBatchError
-from .positions import PartitionState, Positions, ReadyRecords
+from .positions import Positions, ReadyRecords, TopicPartitionState
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -95,7 +95,7 @@ class _Cursor:
     """How far a take is in one partition, which does not move itself until the take is settled. `runs`: made so far;
     `stopped`: the next record cannot be converted, or not beside the last one."""
 
-    state: PartitionState
+    state: TopicPartitionState
     version: int
     place: _Place
     runs: int = 0
@@ -134,7 +134,7 @@ class _Batch(Generic[T]):
 class _Move:
     """What settling a take changed in a partition."""
 
-    state: PartitionState
+    state: TopicPartitionState
     version: int
     position: int | None
     epoch: int
@@ -147,7 +147,7 @@ class Delivery:
         self,
         positions: Positions,
         decoding: Decoding,
-        mine: Callable[[PartitionState], bool],
+        mine: Callable[[TopicPartitionState], bool],
         counted: Counted,
     ) -> None:
         self._positions = positions
@@ -216,7 +216,7 @@ class Delivery:
                     return False
                 self._positions.lock.wait(left)
 
-    def _deliverable(self) -> list[PartitionState]:
+    def _deliverable(self) -> list[TopicPartitionState]:
         return [s for s in self._positions.states.values() if s.deliverable and self._mine(s)]
 
     # The first step: nothing moves
@@ -249,7 +249,7 @@ class Delivery:
             if limit <= 0:
                 break
 
-    def _cursor(self, state: PartitionState) -> _Cursor | None:
+    def _cursor(self, state: TopicPartitionState) -> _Cursor | None:
         """None when nothing of the partition may be handed out now."""
         with self._positions.lock:
             if not state.deliverable or state.position is None:

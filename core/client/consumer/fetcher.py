@@ -27,7 +27,7 @@ from ...records.partition import TopicPartition, some_of
 from ..cluster_client import EARLIEST, LATEST, ClusterClient, EpochEnd, FetchedPartition
 from ..errors import STALE_LEADER_ERRORS, ClientClosedError, NoOffsetError, UnknownTopicError, UnreadableBatchError
 from ..network.metadata import TopicView
-from .positions import FetchedBatches, PartitionState, Positions
+from .positions import FetchedBatches, Positions, TopicPartitionState
 
 _log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Fetcher:
 
     def _start_at(
         self,
-        state: PartitionState,
+        state: TopicPartitionState,
         version: int,
         start: CommittedOffset,
         committed: int | None,
@@ -153,7 +153,7 @@ class Fetcher:
     def _reset(
         self,
         why: Mapping[TopicPartition, str],
-        states: Mapping[TopicPartition, PartitionState],
+        states: Mapping[TopicPartition, TopicPartitionState],
         topics: Mapping[str, TopicView],
     ) -> dict[TopicPartition, CommittedOffset]:
         """Where `auto.offset.reset` says to start; `why` for each partition, as the end of a sentence."""
@@ -179,7 +179,7 @@ class Fetcher:
         epochs = {p: _leader_epoch(topics.get(p.topic), p) if side == LATEST else -1 for p in found}
         return {p: CommittedOffset(offset, epochs[p]) for p, (offset, _) in found.items()}
 
-    def _put_off(self, states: Iterable[PartitionState]) -> None:
+    def _put_off(self, states: Iterable[TopicPartitionState]) -> None:
         with self._positions.lock:
             for state in states:
                 state.retry_at = time.monotonic() + 1.0
@@ -285,7 +285,7 @@ class Fetcher:
 class _Check:
     """A position that is compared with the cluster, as it was then."""
 
-    state: PartitionState
+    state: TopicPartitionState
     version: int
     position: int
     epoch: int
@@ -344,7 +344,7 @@ class NodeFetcher(threading.Thread):
                 self._positions.fail(KlammError(f"fetch from broker {self._node}: {error!r}"))
                 self._leave(wanted)
 
-    def _wanted(self) -> tuple[dict[TopicPartition, tuple[PartitionState, int, int]], bool]:
+    def _wanted(self) -> tuple[dict[TopicPartition, tuple[TopicPartitionState, int, int]], bool]:
         """Partitions with room: state, version, offset; and whether others have none. The one that was served longest
         ago comes first, since the first ones get most of an answer's room."""
         now = time.monotonic()
@@ -364,7 +364,7 @@ class NodeFetcher(threading.Thread):
         order = sorted(wanted, key=lambda p: len(wanted[p][0].chunks))
         return {p: wanted[p] for p in order}, crowded
 
-    def _fetch(self, wanted: Mapping[TopicPartition, tuple[PartitionState, int, int]], crowded: bool) -> None:
+    def _fetch(self, wanted: Mapping[TopicPartition, tuple[TopicPartitionState, int, int]], crowded: bool) -> None:
         config = self._config
         answers = self._client.fetch(
             self._node,
@@ -385,7 +385,12 @@ class NodeFetcher(threading.Thread):
                 self._take(*one)
 
     def _take(
-        self, state: PartitionState, version: int, offset: int, answer: FetchedPartition, chunk: FetchedBatches | None
+        self,
+        state: TopicPartitionState,
+        version: int,
+        offset: int,
+        answer: FetchedPartition,
+        chunk: FetchedBatches | None,
     ) -> None:
         """Under the lock."""
         if state.gone or state.version != version:
@@ -406,7 +411,7 @@ class NodeFetcher(threading.Thread):
             if chunk.error is not None:
                 state.retry_at = float("inf")  # until a seek: nothing behind it can be reached
 
-    def _refused(self, state: PartitionState, offset: int, error: ErrorCode) -> None:
+    def _refused(self, state: TopicPartitionState, offset: int, error: ErrorCode) -> None:
         state.retry_at = time.monotonic() + RETRY_S
         if error is ErrorCode.offset_out_of_range:
             if state.has_data:

@@ -52,7 +52,7 @@ class ReadyRecords:
 
 
 @dataclass(slots=True)
-class PartitionState:
+class TopicPartitionState:
     """`version` changes with each seek, reset and assignment: what was fetched or decoded under another is void.
     `reset`: why the position is to be found by `auto.offset.reset` even where an offset is stored. `reading`: so many
     of the first chunks are read by a take that is under way, and take no room any more.
@@ -153,7 +153,7 @@ class Positions:
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
-        self.states: dict[TopicPartition, PartitionState] = {}
+        self.states: dict[TopicPartition, TopicPartitionState] = {}
         self.closed = False
         self.tells_cuts = False
         self._failure: KlammError | None = None
@@ -163,7 +163,7 @@ class Positions:
         self._busy: dict[object, set[TopicPartition]] = {}
 
     @contextmanager
-    def changing(self) -> Iterator[dict[TopicPartition, PartitionState]]:
+    def changing(self) -> Iterator[dict[TopicPartition, TopicPartitionState]]:
         with self.lock:
             yield self.states
             self.lock.notify_all()
@@ -172,7 +172,7 @@ class Positions:
         with self.changing() as states:
             for one in owned:
                 furthest = self._furthest.get(one.partition, (-1, -1))
-                states[one.partition] = PartitionState(one.partition, one.stream, one.epoch, furthest=furthest)
+                states[one.partition] = TopicPartitionState(one.partition, one.stream, one.epoch, furthest=furthest)
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
         with self.changing() as states:
@@ -185,7 +185,7 @@ class Positions:
                 for held in self._busy.values():
                     held.discard(partition)
 
-    def state(self, partition: TopicPartition) -> PartitionState:
+    def state(self, partition: TopicPartition) -> TopicPartitionState:
         """`KlammError` when it is not this consumer's."""
         state = self.states.get(partition)
         if state is None:
@@ -253,7 +253,7 @@ class Positions:
 
     # Logs that lost their ends
 
-    def note_cut(self, state: PartitionState, offset: int, lost_epoch: int) -> None:
+    def note_cut(self, state: TopicPartitionState, offset: int, lost_epoch: int) -> None:
         """Under the lock."""
         if not self.tells_cuts:
             return
@@ -271,7 +271,7 @@ class Positions:
             if state is not None and state.cut == cut:
                 state.cut = None
 
-    def read_in(self, state: PartitionState, topic_id: UUID | None) -> None:
+    def read_in(self, state: TopicPartitionState, topic_id: UUID | None) -> None:
         """Under the lock: the position is one in this topic from now on; None when the brokers give no ids."""
         state.topic_id = topic_id
         if topic_id is None:

@@ -16,7 +16,7 @@ from ...protocol.apis import ApiKey
 from ...transport.interface import Address, Dial
 from ...transport.plaintext_stream import dial_plaintext
 from ..errors import ConnectionFailedError, RequestTimeoutError
-from .connection import Build, ClientConnection, ConnectionState, Response
+from .connection import Build, ClientConnection, ClientConnectionState, Response
 
 
 class BlockingConnection:
@@ -43,7 +43,7 @@ class BlockingConnection:
         protocol.open()
         with self._closing_on_error("ApiVersions"):
             self._write(deadline)
-            while protocol.state is not ConnectionState.READY:
+            while protocol.state is not ClientConnectionState.READY:
                 self._read(deadline)
                 self._write(deadline)
 
@@ -63,7 +63,7 @@ class BlockingConnection:
     @property
     def usable(self) -> bool:
         """False when the broker has hung up since the last call, or sent what nobody asked for."""
-        return self._protocol.state is ConnectionState.READY and self._stream.is_quiet()
+        return self._protocol.state is ClientConnectionState.READY and self._stream.is_quiet()
 
     def close(self) -> None:
         """Ends a call that waits on another thread, with `ConnectionFailedError`."""

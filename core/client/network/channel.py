@@ -36,7 +36,7 @@ from ...state_table import StateTable
 from ...transport.interface import Address, ByteStream
 from ..errors import ConnectionFailedError
 from .blocking_connection import reason
-from .connection import Build, ClientConnection, ConnectionState, Response
+from .connection import Build, ClientConnection, ClientConnectionState, Response
 from .pool import SETUP_TIMEOUT_S
 from .request_router import Network
 
@@ -128,7 +128,7 @@ class Channel:
     @property
     def negotiating_since_s(self) -> float | None:
         """When the connection came up, while ApiVersions is not answered."""
-        negotiating = self.state is ChannelState.UP and self._protocol.state is ConnectionState.NEGOTIATING
+        negotiating = self.state is ChannelState.UP and self._protocol.state is ClientConnectionState.NEGOTIATING
         return self._up_since_s if negotiating else None
 
     def prepare(self) -> None:
@@ -225,7 +225,7 @@ class Channel:
                 raise ConnectionFailedError(f"{self.address} closed the connection")
             responses += self._protocol.received(count)
             reads += 1
-        if self._protocol.state is ConnectionState.READY:
+        if self._protocol.state is ClientConnectionState.READY:
             self._failures = 0
         return responses
 

@@ -49,14 +49,14 @@ Build = Callable[[Schema], Any]
 encoded already."""
 
 
-class ConnectionState(Enum):
+class ClientConnectionState(Enum):
     FRESH = "fresh"
     NEGOTIATING = "negotiating"
     READY = "ready"
     CLOSED = "closed"
 
 
-class ConnectionEvent(Enum):
+class ClientConnectionEvent(Enum):
     OPEN = "open"
     VERSION_REFUSED = "version refused"
     VERSIONS_LEARNED = "versions learned"
@@ -65,15 +65,15 @@ class ConnectionEvent(Enum):
 
 CONNECTION_STATES = StateTable(
     "client connection",
-    ConnectionState.FRESH,
+    ClientConnectionState.FRESH,
     [
-        (ConnectionState.FRESH, ConnectionEvent.OPEN, ConnectionState.NEGOTIATING),
-        (ConnectionState.NEGOTIATING, ConnectionEvent.VERSION_REFUSED, ConnectionState.NEGOTIATING),
-        (ConnectionState.NEGOTIATING, ConnectionEvent.VERSIONS_LEARNED, ConnectionState.READY),
-        (ConnectionState.FRESH, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
-        (ConnectionState.NEGOTIATING, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
-        (ConnectionState.READY, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
-        (ConnectionState.CLOSED, ConnectionEvent.CLOSE, ConnectionState.CLOSED),
+        (ClientConnectionState.FRESH, ClientConnectionEvent.OPEN, ClientConnectionState.NEGOTIATING),
+        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.VERSION_REFUSED, ClientConnectionState.NEGOTIATING),
+        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.VERSIONS_LEARNED, ClientConnectionState.READY),
+        (ClientConnectionState.FRESH, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
+        (ClientConnectionState.NEGOTIATING, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
+        (ClientConnectionState.READY, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
+        (ClientConnectionState.CLOSED, ClientConnectionEvent.CLOSE, ClientConnectionState.CLOSED),
     ],
 )
 
@@ -113,11 +113,11 @@ class ClientConnection:
 
     @property
     def can_send(self) -> bool:
-        return self.state is ConnectionState.READY and len(self._waiting) < self._max_in_flight
+        return self.state is ClientConnectionState.READY and len(self._waiting) < self._max_in_flight
 
     def open(self) -> None:
         """Puts ApiVersions into the output. Once: `IllegalTransitionError` after that."""
-        self._take(ConnectionEvent.OPEN)
+        self._take(ClientConnectionEvent.OPEN)
         self._ask_versions(SERVED[ApiKey.API_VERSIONS][1])
 
     def version(self, api: ApiKey, max_version: int | None = None) -> int:
@@ -175,10 +175,10 @@ class ClientConnection:
         lost = [correlation_id for correlation_id, _, _ in self._waiting]
         self._waiting.clear()
         self._output.clear()
-        self._take(ConnectionEvent.CLOSE)
+        self._take(ClientConnectionEvent.CLOSE)
         return lost
 
-    def _take(self, event: ConnectionEvent) -> None:
+    def _take(self, event: ClientConnectionEvent) -> None:
         self.state = CONNECTION_STATES.next(self.state, event)
 
     def _send(self, api: ApiKey, version: int, build: Build, answered: bool) -> int:
@@ -206,7 +206,7 @@ class ClientConnection:
         responses = []
         for frame in frames:
             response = self._decode(frame)
-            if self.state is ConnectionState.NEGOTIATING:
+            if self.state is ClientConnectionState.NEGOTIATING:
                 self._negotiated(response)
             else:
                 responses.append(response)
@@ -227,13 +227,13 @@ class ClientConnection:
     def _negotiated(self, response: Response) -> None:
         code = response.message.error_code
         if code == ErrorCode.unsupported_version and response.version == 0 and self._next_id == 1:
-            self._take(ConnectionEvent.VERSION_REFUSED)
+            self._take(ClientConnectionEvent.VERSION_REFUSED)
             self._ask_versions(0)
             return
         if code != ErrorCode.none:
             raise ProtocolError(f"the broker refused ApiVersions: {code.name.upper()}")
         self._versions = {item.api_key: (item.min_version, item.max_version) for item in response.message.api_keys}
-        self._take(ConnectionEvent.VERSIONS_LEARNED)
+        self._take(ClientConnectionEvent.VERSIONS_LEARNED)
 
 
 def _is_version_refusal(frame: bytearray) -> bool:

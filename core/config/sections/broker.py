@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, field_validator, model_validator
 
-from ..address import Listener, parse_listeners
+from ..address import ListenerAddress, parse_listeners
 from ..choice import OptionalPlugin, PluginChoices
 from ..section import (
     INT_MAX,

@@ -45,7 +45,7 @@ class RowSums:
         return sorted(self._sums)
 
 
-def _local(rows: Rows, zones: Mapping[int, str]) -> Longs:
+def _local(rows: FileRows, zones: Mapping[int, str]) -> Longs:
     """The timestamps as local times of each row's load."""
     shown = rows.timestamp.copy()
     for timezone in {*zones.values()} - {"UTC"}:

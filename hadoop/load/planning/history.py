@@ -84,7 +84,7 @@ class HistoryCheck:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class HistoryChange:
     """Evidence that a partition's history changed. `common_end`: below it the log is unchanged; None: unknown."""
 
     why: str

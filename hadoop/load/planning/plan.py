@@ -27,7 +27,7 @@ def capped(ranges: Sequence[OffsetRange], limit: int | None) -> list[OffsetRange
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LoadLimits:
     """The most that is read of a topic: `records`, which are counted by their offsets, and `bytes` of its log. None: no
     limit."""
 
@@ -37,9 +37,9 @@ class Limits:
     def records_at_most(self, records: int) -> LoadLimits:
         return replace(self, records=records if self.records is None else min(self.records, records))
 
-    def without(self, records: int, bytes_: int) -> Limits:
+    def without(self, records: int, bytes_: int) -> LoadLimits:
         """The remaining limits after these amounts; `exhausted` if nothing remains."""
-        return Limits(
+        return LoadLimits(
             None if self.records is None else max(self.records - records, 0),
             None if self.bytes is None else max(self.bytes - bytes_, 0),
         )

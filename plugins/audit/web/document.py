@@ -31,7 +31,7 @@ _LEVEL: Final = 3
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentSection:
     """A part of the document. `name` is its entry in the contents; its `html` has the element `anchor`."""
 
     anchor: str
@@ -39,7 +39,7 @@ class Section:
     html: Markup
 
 
-def audit_sections(answer: Answer, filters: Filters) -> list[Section]:
+def audit_sections(answer: Answer, filters: Filters) -> list[DocumentSection]:
     """All topics; then each topic, its producers, and each of its tiers."""
     pages = list(_pages(answer, filters))
     hrefs: dict[str, str] = {}
@@ -68,7 +68,7 @@ def section(
     return DocumentSection(anchor, name, Markup(made.render({**values, "page": page})))
 
 
-def document(title: str, sections: Sequence[Section], read_ms: int, style: str = "") -> str:
+def document(title: str, sections: Sequence[DocumentSection], read_ms: int, style: str = "") -> str:
     """The whole file; `read_ms`: when its data was read; `style`: the style of additional sections."""
     style = f"\n{file_text('page.css')}{style}"
     digest = b64encode(hashlib.sha256(style.encode()).digest()).decode()

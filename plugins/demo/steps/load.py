@@ -57,7 +57,7 @@ class Run:
         return cls(said["status"], started, started + said["seconds"], load, said.get("error"))
 
 
-class LoadJob:
+class PeriodicLoad:
     """`klamm load --every`, one process; `runs` are its completed runs."""
 
     def __init__(self, child: Child) -> None:

@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from klamm.core.replication.follower import FetchResult, PartitionFollower
-from klamm.core.replication.replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
 from klammsim.memory_log import MemoryLog
 
 
@@ -39,7 +39,7 @@ def test_records_are_stored_and_the_watermark_is_taken() -> None:
     log = log_of(3)
     follower, request = follower_of(log)
     leader = log_of(3, 3, 9)
-    answer = FetchedPartition(high_watermark=2, log_start_offset=0, records=records(leader, 1))
+    answer = ReplicaFetchData(high_watermark=2, log_start_offset=0, records=records(leader, 1))
     assert follower.on_answer(request, answer) is FetchResult.APPENDED
     assert (log.log_end_offset, log.high_watermark, log.leader_epoch) == (3, 2, 9)
     assert follower.on_answer(request, answer) is FetchResult.STALE
@@ -60,7 +60,7 @@ def test_truncation_is_by_epoch(
 ) -> None:
     log = log_of(*own)
     follower, request = follower_of(log)
-    answer = FetchedPartition(diverging_epoch=diverging, high_watermark=2)
+    answer = ReplicaFetchData(diverging_epoch=diverging, high_watermark=2)
     assert follower.on_answer(request, answer) is FetchResult.TRUNCATED
     assert log.log_end_offset == end
     assert [epoch for epoch, _ in log.epoch_entries()] == epochs_left
@@ -72,7 +72,7 @@ def test_an_epoch_without_records_is_cut_at_the_logs_end() -> None:
     log.lead(7)
     follower, request = follower_of(log)
     assert request.last_fetched_epoch == 7
-    assert follower.on_answer(request, FetchedPartition(diverging_epoch=EpochEndOffset(3, 1))) is FetchResult.TRUNCATED
+    assert follower.on_answer(request, ReplicaFetchData(diverging_epoch=EpochEndOffset(3, 1))) is FetchResult.TRUNCATED
     assert (log.log_end_offset, log.leader_epoch) == (1, 3)
 
 
@@ -81,14 +81,14 @@ def test_an_answer_to_an_earlier_request_is_passed_over() -> None:
     follower, request = follower_of(log)
     again = follower.fetch(77)
     assert again == request
-    assert follower.on_answer(request, FetchedPartition(diverging_epoch=EpochEndOffset(3, 0))) is FetchResult.STALE
+    assert follower.on_answer(request, ReplicaFetchData(diverging_epoch=EpochEndOffset(3, 0))) is FetchResult.STALE
     assert log.log_end_offset == 2
 
 
 def test_a_log_below_the_leaders_start_begins_there() -> None:
     log = log_of(3)
     follower, request = follower_of(log)
-    answer = FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=50)
+    answer = ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=50)
     assert follower.on_answer(request, answer) is FetchResult.RESTARTED
     assert (log.log_start_offset, log.log_end_offset, log.high_watermark) == (50, 50, 50)
 
@@ -98,7 +98,7 @@ def test_what_lies_below_the_leaders_start_is_never_shown() -> None:
     follower, request = follower_of(log)
     shown: list[tuple[int, int]] = []
     log._on_committed = lambda _, first, end: shown.append((first, end))
-    answer = FetchedPartition(high_watermark=3, log_start_offset=3)
+    answer = ReplicaFetchData(high_watermark=3, log_start_offset=3)
     assert follower.on_answer(request, answer) is FetchResult.APPENDED
     assert (shown, log.log_start_offset, log.high_watermark) == ([], 3, 3)
 
@@ -107,9 +107,9 @@ def test_a_refusal_changes_nothing() -> None:
     log = log_of(3)
     follower, request = follower_of(log)
     for answer in (
-        FetchedPartition(ErrorCode.fenced_leader_epoch),
-        FetchedPartition(ErrorCode.offset_out_of_range, log_start_offset=0),
-        FetchedPartition(diverging_epoch=EpochEndOffset(-1, -1)),
+        ReplicaFetchData(ErrorCode.fenced_leader_epoch),
+        ReplicaFetchData(ErrorCode.offset_out_of_range, log_start_offset=0),
+        ReplicaFetchData(diverging_epoch=EpochEndOffset(-1, -1)),
     ):
         assert follower.on_answer(request, answer) is FetchResult.REFUSED
     assert log.log_end_offset == 1

@@ -7,7 +7,7 @@ from kio.schema.errors import ErrorCode
 from klamm.core.replication.leader import PartitionLeader, ProposalOutcome, ReplicationSettings
 from klamm.core.replication.partition_state import PartitionState, with_isr
 from klamm.core.replication.registrations import BrokerRegistration
-from klamm.core.replication.replica_fetch import EpochEndOffset, FetchedPartition, ReplicaFetch
+from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetch, ReplicaFetchData
 from klammsim.memory_log import MemoryLog
 
 REPLICAS = (0, 1, 2)
@@ -25,7 +25,7 @@ def leader_of(log: MemoryLog, *isr: int, min_insync_replicas: int = 2) -> Partit
 
 def fetch(
     leader: PartitionLeader, replica: int, offset: int, now: float = 1.0, last: int = 5
-) -> FetchedPartition | None:
+) -> ReplicaFetchData | None:
     request = ReplicaFetch(replica, 100 + replica, leader.epoch, offset, last if offset else -1)
     return leader.on_fetch(request, BROKERS[replica], now)
 
@@ -51,13 +51,13 @@ def test_a_fetch_of_another_epoch_registration_or_history_counts_for_nothing() -
     appended(log, 3)
     for epoch, error in ((4, ErrorCode.fenced_leader_epoch), (6, ErrorCode.unknown_leader_epoch)):
         answer = leader.on_fetch(ReplicaFetch(1, 101, epoch, 3, 5), BROKERS[1], 1.0)
-        assert answer == FetchedPartition(error)
+        assert answer == ReplicaFetchData(error)
     assert leader.on_fetch(ReplicaFetch(1, 99, 5, 3, 5), BROKERS[1], 1.0) is None, "it is served"
-    assert leader.on_fetch(ReplicaFetch(1, 101, 5, 3, 4), BROKERS[1], 1.0) == FetchedPartition(
+    assert leader.on_fetch(ReplicaFetch(1, 101, 5, 3, 4), BROKERS[1], 1.0) == ReplicaFetchData(
         diverging_epoch=EpochEndOffset(4, 0)
     )
     answer = leader.on_fetch(ReplicaFetch(1, 101, 5, 4, 5), BROKERS[1], 1.0)
-    assert answer == FetchedPartition(diverging_epoch=EpochEndOffset(5, 3))
+    assert answer == ReplicaFetchData(diverging_epoch=EpochEndOffset(5, 3))
     assert log.high_watermark == 0
 
 
@@ -153,5 +153,5 @@ def test_a_leader_that_has_resigned_changes_nothing() -> None:
     assert log.high_watermark == 1
     appended(log, 1)
     leader.resign()
-    assert fetch(leader, 1, 2) == FetchedPartition(ErrorCode.not_leader_or_follower)
+    assert fetch(leader, 1, 2) == ReplicaFetchData(ErrorCode.not_leader_or_follower)
     assert log.high_watermark == 1

@@ -42,7 +42,7 @@ from klamm.core.replication.leader import ProposalOutcome
 from klamm.core.replication.partition import Partition
 from klamm.core.replication.partition_state import NO_LEADER
 from klamm.core.replication.registrations import BrokerRegistration, Standing, standing
-from klamm.core.replication.replica_fetch import FetchedPartition, ReplicaFetch
+from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from .coordination import SimCoordination
 from .memory_log import MemoryLog
@@ -479,16 +479,16 @@ class SimBroker:
 
         self.world.converse(self, write_change(operations), done, lambda: done(ProposalOutcome.UNKNOWN))
 
-    def _serve_fetch(self, fetch: ReplicaFetch, answered: Callable[[FetchedPartition], None]) -> None:
+    def _serve_fetch(self, fetch: ReplicaFetch, answered: Callable[[ReplicaFetchData], None]) -> None:
         leader = self.partition.leader if self.partition is not None else None
         if leader is None:
-            answer = FetchedPartition(ErrorCode.not_leader_or_follower)
+            answer = ReplicaFetchData(ErrorCode.not_leader_or_follower)
         else:
             known = self.view.registrations.get(fetch.replica_id) if self.view is not None else None
             refused = leader.on_fetch(fetch, known, self.world.now)
             if refused is None:
                 records = self.log.read(fetch.fetch_offset, self.world.random.choice((1, 3, 100)))
-                refused = FetchedPartition(
+                refused = ReplicaFetchData(
                     high_watermark=self.log.high_watermark,
                     log_start_offset=self.log.log_start_offset,
                     records=records,
@@ -511,7 +511,7 @@ class SimBroker:
         self._fetch_sent = self.world.now
         leader = self.world.brokers[follower.leader]
 
-        def answered(answer: FetchedPartition) -> None:
+        def answered(answer: ReplicaFetchData) -> None:
             result = follower.on_answer(request, answer) if self._follows(follower) else FetchResult.STALE
             if result is FetchResult.STALE:
                 return

@@ -23,7 +23,7 @@ from klamm.core.replication.leader import IsrProposal, PartitionLeader, Proposal
 from klamm.core.replication.partition import Partition
 from klamm.core.replication.partition_state import PartitionState
 from klamm.core.replication.registrations import BrokerRegistration, Standing
-from klamm.core.replication.replica_fetch import FetchedPartition, ReplicaFetch
+from klamm.core.replication.replica_fetch import ReplicaFetch, ReplicaFetchData
 
 from . import broker
 from .broker import Waiter
@@ -101,7 +101,7 @@ def _stay(_: PartitionLeader) -> None:
     return None
 
 
-def _diverging_with_watermark(leader: PartitionLeader, fetch: ReplicaFetch) -> FetchedPartition | None:
+def _diverging_with_watermark(leader: PartitionLeader, fetch: ReplicaFetch) -> ReplicaFetchData | None:
     answer = _check_divergence(leader, fetch)
     return None if answer is None else replace(answer, high_watermark=leader._log.high_watermark)
 
@@ -111,19 +111,19 @@ def _diverging_with_watermark(leader: PartitionLeader, fetch: ReplicaFetch) -> F
 _on_answer: Final = PartitionFollower.on_answer
 
 
-def _truncate_whenever_told(follower: PartitionFollower, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+def _truncate_whenever_told(follower: PartitionFollower, fetch: ReplicaFetch, answer: ReplicaFetchData) -> FetchResult:
     if answer.diverging_epoch is not None and answer.error is ErrorCode.none:
         return follower._diverged(answer.diverging_epoch)
     return _on_answer(follower, fetch, answer)
 
 
-def _watermark_then_truncate(follower: PartitionFollower, fetch: ReplicaFetch, answer: FetchedPartition) -> FetchResult:
+def _watermark_then_truncate(follower: PartitionFollower, fetch: ReplicaFetch, answer: ReplicaFetchData) -> FetchResult:
     if answer.diverging_epoch is not None and follower._is_current(fetch):
         follower._log.advance_high_watermark(answer.high_watermark)
     return _on_answer(follower, fetch, answer)
 
 
-def _watermark_then_start(follower: PartitionFollower, answer: FetchedPartition) -> None:
+def _watermark_then_start(follower: PartitionFollower, answer: ReplicaFetchData) -> None:
     follower._log.advance_high_watermark(answer.high_watermark)
     follower._log.advance_log_start(answer.log_start_offset)
 

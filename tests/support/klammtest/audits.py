@@ -14,7 +14,7 @@ from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.audit import AuditIdentity
 from klamm.core.interfaces.coordination import Check
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import LogRead
+from klamm.core.interfaces.service import ServiceRead
 from klamm.core.plugins import plugin_host
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
@@ -141,9 +141,9 @@ class MemoryLogs:
     def partitions(self) -> dict[TopicPartition, UUID | None]:
         return dict.fromkeys([*self.batches, TopicPartition("__klamm_audit", 0)], self.topic_id)
 
-    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
+    def read(self, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         data = b"".join(batch for batch in self.batches[partition] if BatchHeader.parse(batch).next_offset > offset)
-        return LogRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
+        return ServiceRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
 
     def id_read(self) -> UUID | None:
         """Topic id of the log that is read."""

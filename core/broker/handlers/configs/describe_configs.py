@@ -71,7 +71,7 @@ def _check_access(services: Services, request: Request, operation: AclOperation,
         services.access.check(request, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
-def _entries(services: Services, kind: int, name: str) -> list[ConfigEntry]:
+def _entries(services: Services, kind: int, name: str) -> list[ConfigDescription]:
     if kind == Resource.TOPIC:
         live = services.live
         return describe_topic(_topic(services, name).configs, services.config, live.for_all, live.for_this)

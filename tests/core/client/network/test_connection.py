@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from klamm.core.client.network.connection import ClientConnection, ConnectionState
+from klamm.core.client.network.connection import ClientConnection, ClientConnectionState
 from klamm.core.errors import BrokerError, ErrorCode, ProtocolError
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ADVERTISED, ApiKey
@@ -66,7 +66,7 @@ def ready(**changes: tuple[int, int] | None) -> ClientConnection:
     connection.open()
     connection.take_output()
     assert connection.receive(versions(**changes)) == []
-    assert connection.state is ConnectionState.READY
+    assert connection.state is ClientConnectionState.READY
     return connection
 
 
@@ -103,7 +103,7 @@ def test_a_broker_that_refuses_version_0_too_is_given_up() -> None:
             continue
         with pytest.raises(ProtocolError, match="refused ApiVersions: UNSUPPORTED_VERSION"):
             connection.receive(refusal)
-    assert connection.state is ConnectionState.CLOSED
+    assert connection.state is ClientConnectionState.CLOSED
 
 
 def test_the_highest_common_version_is_used() -> None:
@@ -152,7 +152,7 @@ def test_a_wrong_correlation_id_closes() -> None:
     connection.send(ApiKey.METADATA, metadata_request)
     with pytest.raises(ProtocolError, match="answered request 99, expected 1"):
         connection.receive(metadata_answer(99))
-    assert connection.state is ConnectionState.CLOSED
+    assert connection.state is ClientConnectionState.CLOSED
 
 
 def test_bytes_that_nobody_asked_for_close() -> None:

@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from klamm.core.errors import ConfigError, SchemaError
 from klamm.core.interfaces.envelope import SchemaKey
 from klamm.hadoop import read_lake
-from klamm.hadoop.lake.contents import Rows
+from klamm.hadoop.lake.contents import FileRows
 from klamm.hadoop.lake.files import lake_files
 from klamm.hadoop.lake.generations.compact import CompactJob
 from klamm.hadoop.lake.generations.garbage import collect, plan

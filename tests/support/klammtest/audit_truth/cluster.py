@@ -14,7 +14,7 @@ from unittest import mock
 from klamm.core.broker.service_context import LocalBrokerContext
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import Settings, load_settings
-from klamm.core.interfaces.service import LogRead
+from klamm.core.interfaces.service import ServiceRead
 from klamm.core.records.partition import TopicPartition
 from klammtest.brokers.inprocess import broker_thread
 from klammtest.ports import free_port
@@ -110,7 +110,7 @@ def _gated(gate: Gate) -> Iterator[None]:
     """While the gate is shut for a topic, reading its log returns no records and the tier's own position as the end."""
     read = LocalBrokerContext.read
 
-    def gated(self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int) -> LogRead:
+    def gated(self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
         found = read(self, partition, offset, max_bytes)
         if gate.passes(partition.topic):
             return found
