@@ -14,7 +14,7 @@ from ...transport.interface import Transport
 from .connections import Connections
 from .memory import Memory
 from .stall_timer import StallTimer
-from .write_scheduler import Sender
+from .write_scheduler import ResponseSender
 
 WRITE_BUFFER_HIGH: Final = 4 * 1024 * 1024
 """Bytes waiting to be read by the client, over which nothing more is handled for it."""
@@ -104,14 +104,14 @@ class ResponseWriter:
         self._transport = transport
         transport.set_write_buffer_limits(high=_COUNTED, low=0)
 
-    def add(self, response: list[Buffer], sender: Sender) -> None:
+    def add(self, response: list[Buffer], sender: ResponseSender) -> None:
         """Adds a response; it is written by `flush` at the latest."""
         self._pieces += response
         self._size += sum(map(len, response))
         if self._size >= _GATHERED:
             self.flush(sender)
 
-    def flush(self, sender: Sender) -> None:
+    def flush(self, sender: ResponseSender) -> None:
         """Writes what was added, if it is small or it is the sender's turn. May end in `pause_writing`."""
         if not self._pieces or self.awaits_turn:
             return
@@ -140,7 +140,7 @@ class ResponseWriter:
         """It is the connection's turn, and it has sent nothing in it."""
         return self._in_turn and not self._turn_bytes and not self._size
 
-    def wait_for_turn(self, sender: Sender) -> None:
+    def wait_for_turn(self, sender: ResponseSender) -> None:
         self.awaits_turn = True
         self._scheduler.wait(sender)
 
