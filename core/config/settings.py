@@ -96,20 +96,20 @@ class Settings:
         return self.sinks[name]
 
     def check_sink(self, name: str) -> None:
-        """`ConfigError` when there is no such sink, or its section asks for what the plugin cannot do. Connects to
-        nothing."""
-        said, load = self.sink(name), self.make_load(name)
+        """Raises `ConfigError` if there is no such sink, or its plugin does not support what the section asks for.
+        Makes no connection."""
+        section, load = self.sink(name), self.make_load(name)
         where = f"{self.source}: sinks.{name}"
         if load is not None:
             try:
-                load.check(said.on_bad_record)
+                load.check(section.on_bad_record)
             except ValueError as error:
                 raise ConfigError(f"{where}.{error}") from error
             return
-        if said.topics_regex is not None:
+        if section.topics_regex is not None:
             raise ConfigError(f"{where}.topics.regex: `klamm load` takes a pattern; `klamm sink` needs topics")
         sink = self.make_sink(name)
-        if said.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
+        if section.on_bad_record == "quarantine" and not isinstance(sink, QuarantineSink):
             raise ConfigError(
                 f"{where}.on.bad.record: the plugin {section.choice.plugin!r} has no quarantine; expected fail or skip"
             )

@@ -14,7 +14,7 @@ from typing import Final, Generic, TypeVar
 
 from kio.schema.errors import ErrorCode
 
-from .replica_fetch import FetchedPartition
+from .replica_fetch import ReplicaFetchData
 
 K = TypeVar("K", bound=Hashable)
 """Names a partition: topic id and number."""
@@ -125,7 +125,7 @@ class _CachedPartition(Generic[P]):
     high_watermark: int = -1
     log_start_offset: int = -1
 
-    def must_respond(self, answer: FetchedPartition) -> bool:
+    def must_respond(self, answer: ReplicaFetchData) -> bool:
         """Whether the answer says anything new; it is remembered. After an error everything is new."""
         new = (
             bool(answer.records)
@@ -174,7 +174,7 @@ class FetchContext(Generic[K, P]):
             for partition, cached in self._session.partitions.items():
                 yield partition, cached.parameters
 
-    def response(self, answers: Mapping[K, FetchedPartition]) -> tuple[ErrorCode, int, dict[K, FetchedPartition]]:
+    def response(self, answers: Mapping[K, ReplicaFetchData]) -> tuple[ErrorCode, int, dict[K, ReplicaFetchData]]:
         """Error, session id and the answers to send. To a full request all are sent, to an incremental one what is
         new."""
         session = self._session

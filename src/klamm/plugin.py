@@ -72,7 +72,7 @@ from klamm.core.interfaces.offsets import (
 )
 from klamm.core.interfaces.provider import Provider
 from klamm.core.interfaces.serde import Deserializer, Serde, SerdeContext, Serializer, TopicFormat
-from klamm.core.interfaces.service import BrokerContext, LogRead, Service, ServiceMetric
+from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric, ServiceRead
 from klamm.core.interfaces.sink import (
     BadRecords,
     BatchSink,

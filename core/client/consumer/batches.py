@@ -13,8 +13,8 @@ from ...records.header import BatchHeader, crc_matches
 from ...records.partition import TopicPartition
 from ...records.record import Headers
 from ..errors import UnreadableBatchError
-from .delivery import Built, Converted, Decoding, Reading, Run
-from .positions import Ready
+from .delivery import BuiltRecords, Converted, Decoding, ReadBatches, Run
+from .positions import ReadyRecords
 
 __all__ = ["BatchColumns", "BatchReader", "convert_batch", "joined"]
 
@@ -73,23 +73,23 @@ class BatchReader:
     def __init__(self, decoding: Decoding) -> None:
         self._decoding = decoding
 
-    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> Reading:
+    def read(self, partition: TopicPartition, data: bytes, at: int, position: int) -> ReadBatches:
         """As `Delivery.read_one`."""
         header = BatchHeader.parse(data, at)
         end = at + header.size
         if header.is_control or header.next_offset <= position:
             empty = RecordColumns([], [], [], [], [])
-            return Reading(Ready(empty, 0, max(header.next_offset, position)), end)
+            return ReadBatches(ReadyRecords(empty, 0, max(header.next_offset, position)), end)
         first = max(position, header.base_offset)
         if not crc_matches(data, at, header):
             raise UnreadableBatchError(
                 f"{partition} offset {first}: the CRC of the batch does not match", partition, first, header.next_offset
             )
         batch = RecordBatch(partition, first, header.next_offset, header.record_count, bytes(data[at:end]))
-        ready = Ready(
+        ready = ReadyRecords(
             BatchColumns(batch, self._decoding), 0, header.next_offset, header.leader_epoch, header.log_append_time
         )
-        return Reading(ready, end)
+        return ReadBatches(ready, end)
 
 
 def convert_batch(
@@ -103,6 +103,6 @@ def convert_batch(
     return Converted(columns.batch, 1)
 
 
-def joined(runs: Sequence[Run[RecordBatch]]) -> Built[list[RecordBatch]]:
+def joined(runs: Sequence[Run[RecordBatch]]) -> BuiltRecords[list[RecordBatch]]:
     """The batches of a poll."""
-    return Built([batch for _, batch in runs], len(runs))
+    return BuiltRecords([batch for _, batch in runs], len(runs))

@@ -17,7 +17,7 @@ from klamm.core.replication.fetch_sessions import (
     FetchSessionRequest,
     next_epoch,
 )
-from klamm.core.replication.replica_fetch import EpochEndOffset, FetchedPartition
+from klamm.core.replication.replica_fetch import EpochEndOffset, ReplicaFetchData
 
 
 def cache_of(max_sessions: int = 10) -> FetchSessionCache[str, int]:
@@ -35,15 +35,15 @@ def handler_of(*partitions: str) -> FetchSessionHandler[str, int]:
 def exchange(
     handler: FetchSessionHandler[str, int],
     cache: FetchSessionCache[str, int],
-    answers: dict[str, FetchedPartition],
+    answers: dict[str, ReplicaFetchData],
     now: float = 0.0,
-) -> tuple[FetchSessionRequest[str, int], dict[str, int], dict[str, FetchedPartition]]:
+) -> tuple[FetchSessionRequest[str, int], dict[str, int], dict[str, ReplicaFetchData]]:
     """The request, what the broker takes it to ask for, and the answers that travel."""
     request = handler.next_request()
     context = cache.context(request, from_follower=True, now_ms=now)
     asked = dict(context)
     error, session_id, sent = context.response(
-        {key: answers.get(key, FetchedPartition(high_watermark=0)) for key in asked}
+        {key: answers.get(key, ReplicaFetchData(high_watermark=0)) for key in asked}
     )
     handler.on_response(error, session_id)
     return request, asked, sent
@@ -60,7 +60,7 @@ def test_only_changes_travel() -> None:
     handler.want("b", 7)
     handler.forget("a")
     handler.want("d", 0)
-    request, asked, sent = exchange(handler, cache, {"b": FetchedPartition(high_watermark=7, records=b"r")})
+    request, asked, sent = exchange(handler, cache, {"b": ReplicaFetchData(high_watermark=7, records=b"r")})
     assert (request.partitions, request.forgotten) == ({"b": 7, "d": 0}, ("a",))
     assert asked == {"b": 7, "c": 0, "d": 0}
     assert list(sent) == ["b", "d"]
@@ -69,15 +69,15 @@ def test_only_changes_travel() -> None:
 @pytest.mark.parametrize(
     "news",
     [
-        FetchedPartition(high_watermark=5),
-        FetchedPartition(high_watermark=0, log_start_offset=3),
-        FetchedPartition(high_watermark=0, records=b"r"),
-        FetchedPartition(high_watermark=0, diverging_epoch=EpochEndOffset(3, 7)),
-        FetchedPartition(ErrorCode.not_leader_or_follower),
+        ReplicaFetchData(high_watermark=5),
+        ReplicaFetchData(high_watermark=0, log_start_offset=3),
+        ReplicaFetchData(high_watermark=0, records=b"r"),
+        ReplicaFetchData(high_watermark=0, diverging_epoch=EpochEndOffset(3, 7)),
+        ReplicaFetchData(ErrorCode.not_leader_or_follower),
     ],
     ids=["watermark", "log start", "records", "divergence", "error"],
 )
-def test_what_is_new_is_sent(news: FetchedPartition) -> None:
+def test_what_is_new_is_sent(news: ReplicaFetchData) -> None:
     handler, cache = handler_of("a", "b"), cache_of()
     exchange(handler, cache, {})
     assert exchange(handler, cache, {"b": news})[2] == {"b": news}
@@ -86,14 +86,14 @@ def test_what_is_new_is_sent(news: FetchedPartition) -> None:
 def test_after_an_error_the_bounds_are_sent_again() -> None:
     handler, cache = handler_of("a"), cache_of()
     exchange(handler, cache, {})
-    exchange(handler, cache, {"a": FetchedPartition(ErrorCode.not_leader_or_follower, high_watermark=0)})
+    exchange(handler, cache, {"a": ReplicaFetchData(ErrorCode.not_leader_or_follower, high_watermark=0)})
     assert list(exchange(handler, cache, {})[2]) == ["a"]
 
 
 def test_whoever_was_answered_comes_last_next_time() -> None:
     handler, cache = handler_of("a", "b", "c"), cache_of()
     exchange(handler, cache, {})
-    exchange(handler, cache, {"a": FetchedPartition(high_watermark=0, records=b"r")})
+    exchange(handler, cache, {"a": ReplicaFetchData(high_watermark=0, records=b"r")})
     assert list(exchange(handler, cache, {})[1]) == ["b", "c", "a"]
 
 
@@ -130,7 +130,7 @@ def test_a_response_that_another_request_has_overtaken_is_not_sent() -> None:
     exchange(handler, cache, {})
     slow = cache.context(handler.next_request(), from_follower=True, now_ms=0)
     cache.context(FetchSessionRequest(1, 2, {}), from_follower=True, now_ms=0)
-    assert slow.response({"a": FetchedPartition()}) == (ErrorCode.invalid_fetch_session_epoch, NO_SESSION, {})
+    assert slow.response({"a": ReplicaFetchData()}) == (ErrorCode.invalid_fetch_session_epoch, NO_SESSION, {})
 
 
 def test_a_session_without_partitions_ends_and_a_final_request_opens_none() -> None:
@@ -187,5 +187,5 @@ def test_both_ends_agree_whatever_is_lost(seed: int) -> None:
         if random.random() < 0.2:
             handler.on_failure()
             continue
-        error, session_id, _ = context.response({key: FetchedPartition() for key, _ in context})
+        error, session_id, _ = context.response({key: ReplicaFetchData() for key, _ in context})
         handler.on_response(error, session_id)
