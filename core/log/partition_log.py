@@ -671,10 +671,15 @@ class PartitionLog:
             return self._start
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that holds `offset` or a later one; the watermark falls where it must."""
+        """Drop every batch that holds `offset` or a later one; the watermark falls where it must.
+
+        Epochs that begin there go, too, also where there is no batch to drop: an epoch without records that this log
+        has and the leader does not would else never agree with the leader's (KIP-101).
+        """
         with self._flush_lock, self._lock:
             self._check_open()
             if offset >= self._end:
+                self._epochs.truncate_end(self._end)
                 return
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")

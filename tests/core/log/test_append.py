@@ -183,6 +183,14 @@ def test_an_epoch_may_begin_before_its_first_batch(log: PartitionLog) -> None:
         log.append(batch(), leader_epoch=3)
 
 
+@pytest.mark.parametrize("offset", [1, 7])
+def test_truncation_to_the_end_forgets_an_epoch_without_records(log: PartitionLog, offset: int) -> None:
+    append(log, batch(), leader_epoch=2)
+    log.begin_leader_epoch(4)
+    log.truncate_to(offset)
+    assert (log.log_end_offset, log.leader_epoch) == (1, 2)
+
+
 def test_a_replica_keeps_the_leader_s_offsets(log: PartitionLog) -> None:
     raw = bytearray(encode_batch([(START_MS, None, b"v", ())], base_offset=10, leader_epoch=2))
     log.append(raw, origin=AppendOrigin.REPLICA, leader_epoch=2)
