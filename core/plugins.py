@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from .interfaces.service import BrokerContext, Service
     from .interfaces.sink import BatchSink, Sink
     from .interfaces.validator import TopicValidator
+    from .records.codecs import CodecTable
 
 __all__ = ["ENTRY_POINT_GROUP", "LoadedPlugin", "PluginHost", "Providers", "plugin_commands", "plugin_host"]
 
@@ -184,6 +185,12 @@ class PluginHost:
     def commands(self) -> list[Command]:
         offers: list[tuple[str, Command]] = self._offers("klamm_commands")
         return [command for _, command in offers]
+
+    def codec_table(self) -> CodecTable:
+        """Every codec that a plugin provides, with its default configuration."""
+        from .records.codecs import CodecTable
+
+        return CodecTable(self.codecs.create(name) for name in self.codecs.names())
 
     def call_hooks(self) -> None:
         """Calls every hook that was not called yet. `PluginError` where one raises, or two provide the same name."""

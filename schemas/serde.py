@@ -16,7 +16,6 @@ from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, RegisteredSchema
 from klamm.core.interfaces.serde import Deserializer, SerdeContext, Serializer
 from klamm.core.plugins import plugin_host
-from klamm.core.records.codecs import CodecTable
 
 from .dataclass import field_names, from_plain, to_plain
 from .exact import exactness
@@ -36,9 +35,7 @@ Decode = Callable[[io.BytesIO], Any]
 
 def open_registry(bootstrap_servers: str, context: SerdeContext, topic: str) -> SchemaRegistry:
     """The registry of a cluster, with a client of its own."""
-    host = plugin_host()
-    codecs = CodecTable(host.codecs.create(name) for name in host.codecs.names())
-    client = ClusterClient(bootstrap_servers, codecs=codecs, client_id="klamm-schemas")
+    client = ClusterClient(bootstrap_servers, codecs=plugin_host().codec_table(), client_id="klamm-schemas")
     return SchemaRegistry(TopicSchemaLog(client, topic), context.coordination)
 
 

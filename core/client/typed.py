@@ -10,7 +10,15 @@ from ..config.sections.client import ClientConfig
 from ..config.settings import Settings
 from ..errors import KlammError, SchemaError
 from ..interfaces.coordination import Coordination
-from ..interfaces.serde import Deserializer, Serde, SerdeContext, Serializer
+from ..interfaces.serde import (
+    ArrowDeserializer,
+    ArrowSerde,
+    ArrowSerializer,
+    Deserializer,
+    Serde,
+    SerdeContext,
+    Serializer,
+)
 
 
 def bootstrap_text(config: ClientConfig) -> str:
@@ -54,7 +62,8 @@ class TypedValues:
         self._context = SerdeContext(bootstrap, coordination, settings.topic_format)
         self._lock = threading.Lock()
         self._serdes: dict[str, Serde] = {}
-        self._columnar: dict[tuple[str, str], Any] = {}
+        self._arrow_serializers: dict[str, ArrowSerializer | None] = {}
+        self._arrow_deserializers: dict[str, ArrowDeserializer | None] = {}
 
     def serializer(self, topic: str) -> Serializer:
         """For values of the topic; without a serde: bytes as they are, text as UTF-8."""
@@ -66,13 +75,21 @@ class TypedValues:
         serde = self.serde(topic)
         return None if serde is None else serde.deserializer(topic)
 
-    def columnar(self, topic: str, kind: str) -> Any:
-        """What the topic's serde offers for tables, made once: `arrow_serializer` (see `producer_arrow`) or
-        `arrow_deserializer` (see `consumer_arrow`). None: record by record."""
-        if (topic, kind) not in self._columnar:
-            make = getattr(self.serde(topic), kind, None)
-            self._columnar[topic, kind] = None if make is None else make(topic)
-        return self._columnar[topic, kind]
+    def arrow_serializer(self, topic: str) -> ArrowSerializer | None:
+        """For columns of the topic's values, made once; None: value by value."""
+        if topic not in self._arrow_serializers:
+            serde = self.serde(topic)
+            made = serde.arrow_serializer(topic) if isinstance(serde, ArrowSerde) else None
+            self._arrow_serializers[topic] = made
+        return self._arrow_serializers[topic]
+
+    def arrow_deserializer(self, topic: str) -> ArrowDeserializer | None:
+        """For columns of the topic's values, made once; None: value by value."""
+        if topic not in self._arrow_deserializers:
+            serde = self.serde(topic)
+            made = serde.arrow_deserializer(topic) if isinstance(serde, ArrowSerde) else None
+            self._arrow_deserializers[topic] = made
+        return self._arrow_deserializers[topic]
 
     def serde(self, topic: str) -> Serde | None:
         name = self._settings.serde_name(topic)

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 from ..errors import ConfigError, PluginError
 from ..plugins import PluginHost, Providers, plugin_host
 from .choice import PluginChoice
+from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE, DEFAULT_SERDE
 from .document import Document
 from .problems import ConfigProblem, Path, nearest, problems_of, unknown, unknown_key
 from .section import BASE_DIR, definitions
@@ -34,7 +35,6 @@ SECTIONS = (
     "plugins",
     "log",
 )
-DEFAULT_SERDE = "avro"
 PLUGIN = "plugin"
 """The key that names the plugin of a section."""
 TOPIC_KEYS = tuple(info.alias or name for name, info in TopicSettings.model_fields.items() if name != "options")
@@ -65,8 +65,8 @@ class SettingsLoader:
         except PluginError as error:
             self._found(("plugins",), str(error))
             return {}
-        sections["coordination"] = self._choice(("coordination",), host.coordinations, "zookeeper")
-        sections["offsets"] = self._choice(("offsets",), host.offset_stores, "coordination")
+        sections["coordination"] = self._choice(("coordination",), host.coordinations, DEFAULT_COORDINATION)
+        sections["offsets"] = self._choice(("offsets",), host.offset_stores, DEFAULT_OFFSET_STORE)
         if "audit" in self._tree:
             sections["audit"] = self._choice(("audit",), host.audits)
         sections["serdes"] = self._serdes(host)
@@ -207,10 +207,8 @@ class SettingsLoader:
         config = self._with_plugins(ConsumerConfig, "consumer", host, {"interceptors": host.consumer_interceptors})
         if config is None or config.group_protocol is not None:
             return config
-        # registry is the default if the file names a coordination that Klamm ships (design D6); without the section the
-        # client cannot reach one
-        section = self._section(("coordination",)) if "coordination" in self._tree else {"plugin": ""}
-        protocol = "registry" if section.get("plugin", "zookeeper") in ("zookeeper", "embedded") else "classic"
+        # registry is the default where the file names a coordination (design D6); without one there is no reaching it
+        protocol = "registry" if "coordination" in self._tree else "classic"
         return config.model_copy(update={"group_protocol": protocol})
 
     def _serdes(self, host: PluginHost) -> dict[str, PluginChoice]:

@@ -16,13 +16,14 @@ from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
 from ..interfaces.load import Load
 from ..interfaces.offsets import OffsetStore
-from ..interfaces.serde import Serde, SerdeContext, TopicFormat
+from ..interfaces.serde import CheckedSerde, Serde, SerdeContext, TopicFormat
 from ..interfaces.service import BrokerContext, Service
 from ..interfaces.sink import BatchSink, QuarantineSink, Sink
 from ..interfaces.validator import TopicValidator
 from ..plugins import PluginHost, plugin_host
 from ..records.codecs import CodecTable
 from .choice import PluginChoice
+from .defaults import DEFAULT_COORDINATION, DEFAULT_OFFSET_STORE
 from .document import read
 from .loader import SettingsLoader
 from .problems import without_repetitions
@@ -39,8 +40,8 @@ class Settings:
     """The validated file, and the plugin objects that it chooses: each call of a `make_…` method creates a new one."""
 
     broker: BrokerConfig = field(default_factory=BrokerConfig)
-    coordination: PluginChoice = field(default_factory=lambda: PluginChoice("zookeeper"))
-    offsets: PluginChoice = field(default_factory=lambda: PluginChoice("coordination"))
+    coordination: PluginChoice = field(default_factory=lambda: PluginChoice(DEFAULT_COORDINATION))
+    offsets: PluginChoice = field(default_factory=lambda: PluginChoice(DEFAULT_OFFSET_STORE))
     topics: dict[str, TopicSettings] = field(default_factory=dict)
     producer: ProducerConfig = field(default_factory=ProducerConfig)
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig)
@@ -61,8 +62,7 @@ class Settings:
 
     def codec_table(self) -> CodecTable:
         """Returns a table of all codecs that plugins provide."""
-        codecs = self.host().codecs
-        return CodecTable(codecs.create(name) for name in codecs.names())
+        return self.host().codec_table()
 
     def make_coordination(self) -> Coordination:
         """Returns a coordination that is not started yet."""
@@ -154,17 +154,16 @@ class Settings:
         return self._formats(topic, self.topics.get(topic, TopicSettings()))
 
     def check_topic(self, topic: str) -> None:
-        """Raises `ConfigError` if the schema file of a topic cannot be read or, if the serde can check it (its optional
-        `check(topic)`), is invalid. Makes no connection."""
+        """Raises `ConfigError` if the schema file of a topic cannot be read or, if the serde can check it (a
+        `CheckedSerde`), is invalid. Makes no connection."""
         self.topic_format(topic)
         name = self.serde_name(topic)
         if name is None:
             return
         serde = self.make_serde(name, SerdeContext("", self.make_coordination, self.topic_format))
         try:
-            check = getattr(serde, "check", None)
-            if check is not None:
-                check(topic)
+            if isinstance(serde, CheckedSerde):
+                serde.check(topic)
         except SchemaError as error:
             raise ConfigError(
                 f"{self.source}: topics.{topic}.schema: {self.topics[topic].schema_file}: {error}"

@@ -7,15 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from .coordination import Coordination
 from .envelope import Envelope
+
+if TYPE_CHECKING:  # pyarrow comes with an extra
+    import pyarrow as pa
+
+    from ..errors import KlammError
 
 Serializer = Callable[[Any], "bytes | None"]
 """The bytes of one value (None stays None); raises `SchemaError`, naming topic and field."""
 
 Deserializer = Callable[["bytes | None"], Any]
+
+ArrowSerializer = tuple[bytes, Callable[["pa.Array"], "pa.Array | None"]]
+"""The prefix of each payload, and a function of a struct array that returns the payloads as (large) binary. It returns
+None where it cannot guarantee what the serializer of single records returns; that one is then called, and says what
+does not fit."""
+
+ArrowDeserializer = Callable[["pa.Array"], "tuple[pa.Array, KlammError | None] | None"]
+"""Converts payloads (binary) to the values before the first that cannot be decoded, and says why that one cannot. None:
+the records are decoded one by one."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +60,22 @@ class Serde(Protocol):
     def deserializer(self, topic: str) -> Deserializer: ...
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class CheckedSerde(Protocol):
+    """A serde that can tell whether a topic's section is right."""
+
+    def check(self, topic: str) -> None:
+        """`SchemaError` when the topic's schema is none. Connects to nothing: for `klamm config check`."""
+        ...
+
+
+@runtime_checkable
+class ArrowSerde(Protocol):
+    """A serde that also converts whole columns, for `send_arrow` and `poll_arrow`. Both methods are called once per
+    topic, and where they return None records are converted one by one."""
+
+    def arrow_serializer(self, topic: str) -> ArrowSerializer | None: ...
+
+    def arrow_deserializer(self, topic: str) -> ArrowDeserializer | None: ...

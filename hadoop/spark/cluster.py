@@ -13,7 +13,6 @@ from klamm.core.client.errors import DataLossError
 from klamm.core.client.reader.range_reader import OffsetRange
 from klamm.core.errors import ConfigError, ErrorCode
 from klamm.core.plugins import plugin_host
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.partition import TopicPartition
 
 from ..options import CLIENT_ID, Offsets, SourceOptions, Times
@@ -24,9 +23,7 @@ _NONE_THERE: Final = -1
 
 def connect(bootstrap: str, plugins: tuple[str, ...] = (), client_id: str = CLIENT_ID) -> ClusterClient:
     """A client that knows every codec of the process's plugins."""
-    codecs = plugin_host(plugins).codecs
-    table = CodecTable(codecs.create(name) for name in codecs.names())
-    return ClusterClient(bootstrap, codecs=table, client_id=client_id)
+    return ClusterClient(bootstrap, codecs=plugin_host(plugins).codec_table(), client_id=client_id)
 
 
 def connect_source(options: SourceOptions) -> ClusterClient:

@@ -24,11 +24,10 @@ from klamm.core.cluster.image_reader import read_image
 from klamm.core.errors import CoordinationError, ErrorCode, KlammError
 from klamm.core.interfaces.coordination import Check, Coordination, CoordinationUnavailableError
 from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup
-from klamm.core.records.codecs import CodecTable
+from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 
-from ..codecs import klamm_codecs
 from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
 from .kafka_groups import encode_group
 from .offsets_table import OffsetsTable
@@ -185,7 +184,7 @@ class TopicOffsetStore:
                     raise CoordinationUnavailableError(
                         f"no broker is registered, and offsets are kept in {OFFSETS_TOPIC}"
                     )
-                codecs = CodecTable([provider.create(provider.config()) for provider in klamm_codecs()])
+                codecs = plugin_host().codec_table()
                 self._client = ClusterClient(
                     addresses, codecs=codecs, client_id="klamm-offsets", request_timeout_s=self._timeout_s
                 )

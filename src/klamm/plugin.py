@@ -71,7 +71,17 @@ from klamm.core.interfaces.offsets import (
     StoredMember,
 )
 from klamm.core.interfaces.provider import Provider
-from klamm.core.interfaces.serde import Deserializer, Serde, SerdeContext, Serializer, TopicFormat
+from klamm.core.interfaces.serde import (
+    ArrowDeserializer,
+    ArrowSerde,
+    ArrowSerializer,
+    CheckedSerde,
+    Deserializer,
+    Serde,
+    SerdeContext,
+    Serializer,
+    TopicFormat,
+)
 from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric, ServiceRead
 from klamm.core.interfaces.sink import (
     BadRecords,
@@ -94,6 +104,9 @@ __all__ = [
     "CLUSTER_NAME",
     "NO_WINDOW",
     "AclOperation",
+    "ArrowDeserializer",
+    "ArrowSerde",
+    "ArrowSerializer",
     "Audit",
     "AuditIdentity",
     "AuthenticationContext",
@@ -106,6 +119,7 @@ __all__ = [
     "BrokerContext",
     "Buffer",
     "Check",
+    "CheckedSerde",
     "Codec",
     "CodecTable",
     "Command",

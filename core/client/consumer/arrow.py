@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
@@ -42,10 +42,6 @@ EMPTY: Final = pa.schema(
     ]
 )
 """The columns; `value` is of the decoded type where the topic has a serde."""
-
-ArrowDecoder = Callable[[pa.Array], "tuple[pa.Array, KlammError | None] | None"]
-"""Payloads (binary) to the values before the first that cannot be decoded, and why that one cannot; None: to be decoded
-record by record. What a serde may offer as `arrow_deserializer(topic)`; None: always so."""
 
 MAX_ROWS: Final = 131_072
 """Rows of one table where the caller does not say."""
@@ -119,7 +115,7 @@ class ArrowConverter:
     def _decoded(
         self, partition: TopicPartition, columns: Columns, payloads: pa.Array
     ) -> tuple[pa.Array, KlammError | None]:
-        decoder: ArrowDecoder | None = self._values.columnar(partition.topic, "arrow_deserializer")
+        decoder = self._values.arrow_deserializer(partition.topic)
         outcome = None if decoder is None else decoder(payloads)
         if outcome is None:
             converted = self._records.convert(partition, columns)

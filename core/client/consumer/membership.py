@@ -20,15 +20,10 @@ from ...records.partition import TopicPartition
 from ..cluster_client import ClusterClient
 from ..typed import SharedCoordination
 
-REGISTRY_COORDINATIONS = {"zookeeper", "embedded"}
-"""The coordinations with which the registry protocol is the default (design D6)."""
-
 
 def uses_registry(settings: Settings) -> bool:
-    protocol = settings.consumer.group_protocol
-    if protocol is None:
-        return settings.coordination.plugin in REGISTRY_COORDINATIONS
-    return protocol == "registry"
+    """The registry is the default: every `Coordination` can hold it (design D6)."""
+    return settings.consumer.group_protocol != "classic"
 
 
 def patience_s(settings: Settings) -> float:

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from uuid import UUID
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
@@ -102,7 +102,7 @@ class Caller:
         self._closed.set()
         self._pool.close()
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -22,7 +22,7 @@ except ModuleNotFoundError as error:
     raise ConfigError("send_arrow needs pyarrow, which is not installed: `pip install 'klamm[arrow]'`") from error
 
 from ...interfaces.audit import Counted
-from ...interfaces.serde import Serializer
+from ...interfaces.serde import ArrowSerializer, Serializer
 from ...records import native
 from ...records.encode import MAX_RECORD_OVERHEAD, RecordTuple, encode_headers
 from ...records.fallback import Binary
@@ -33,11 +33,6 @@ from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
 from .table_future import TableFuture
 from .topic_writer import TopicWriter
-
-ArrowSerializer = tuple[bytes, Callable[[pa.Array], "pa.Array | None"]]
-"""What goes before each payload, and a function of a struct array that gives the payloads as (large) binary; None where
-it is not sure to give what the serializer of single rows gives, which is asked then, and has the words for what does
-not fit. What a serde may offer as `arrow_serializer(topic)`; None: never."""
 
 _HANDED_OVER: Final = 512 * 1024
 """Bytes of batches that are given to the sender together: it is woken less often, and its requests are larger."""
@@ -349,7 +344,7 @@ class TableSender:
         """See `Producer.send_arrow`."""
         topic = writer.topic
         typed = self._values.serde(topic) is not None
-        columnar = self._values.columnar(topic, "arrow_serializer") if typed else None
+        columnar = self._values.arrow_serializer(topic) if typed else None
         stretches = read_rows(topic, table, key, timestamp, writer.serialize, columnar, typed)
         too_large = check_sizes(stretches, self._largest - writer.mark_size)
         if too_large is not None:

@@ -229,16 +229,16 @@ class Producer:
         sender = TableSender(self._accumulator, self._listeners, self._values, self._largest, window_ms)
         return sender.send(self._writers.get(topic) or self._open(topic), table, key, partition, timestamp)
 
-    def flush(self, timeout: float | None = None) -> None:
+    def flush(self, timeout_s: float | None = None) -> None:
         """Send all that was given to `send`, and wait until each record is stored or has failed (its future says
-        which). `DeliveryError` when `timeout` seconds are over before."""
-        left = self._accumulator.flush(timeout)
+        which). `DeliveryError` when `timeout_s` seconds are over before."""
+        left = self._accumulator.flush(timeout_s)
         if left:
             what = "1 record was" if left == 1 else f"{left} records were"
-            raise DeliveryError(f"{what} not settled within {timeout} s; sending goes on")
+            raise DeliveryError(f"{what} not settled within {timeout_s} s; sending goes on")
 
-    def close(self, timeout: float | None = None) -> None:
-        """Flush, publish the audit's counts, and stop. After `timeout` seconds (default: `delivery.timeout.ms`) the
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, publish the audit's counts, and stop. After `timeout_s` seconds (default: `delivery.timeout.ms`) the
         futures of what is not settled raise `DeliveryError`. Closing twice is no error."""
         with self._closing:
             if self._closed:
@@ -246,7 +246,7 @@ class Producer:
             self._closed = True
         atexit.unregister(self._at_exit)
         clock = self._network.clock
-        deadline = clock() + (self._options.delivery_timeout_ms / 1000 if timeout is None else timeout)
+        deadline = clock() + (self._options.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s)
         self._accumulator.flush(max(deadline - clock(), 0.0))
         for _, batch in self._accumulator.unsettled():
             self._listeners.attempted(batch)

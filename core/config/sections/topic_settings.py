@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from ...interfaces.no_config import NoConfig
+from ..defaults import DEFAULT_ENVELOPE
 from ..section import ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
@@ -22,7 +23,7 @@ class TopicSettings(Section):
     config: dict[str, str] = key({}, "Topic configs, by Kafka's names.")
     serde: str | None = key(None, "The plugin that serializes values; avro if there is a schema, else raw bytes.")
     envelope: str = key(
-        "confluent", "The format of the schema id in a value: confluent, linkedin, single-object or a plugin's."
+        DEFAULT_ENVELOPE, "The format of the schema id in a value: confluent, linkedin, single-object or a plugin's."
     )
     schema_file: ConfigPath | None = Field(
         default=None, alias="schema", description="The file with the schema of the values."

@@ -11,7 +11,7 @@ from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.interfaces.codec import DecompressionBombError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.decode import MAX_DECOMPRESSED, decode_batch
-from klamm.core.records.encode import BatchBuilder, encode_batch
+from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
 from klamm.core.records.recompress import recompress
 from klamm.core.records.record import Record
@@ -45,27 +45,7 @@ def test_round_trip(rows: list, name: str, base: int) -> None:
     assert decode(raw) == [Record(base + i, *row) for i, row in enumerate(rows)]
 
 
-@given(records)
-@settings(max_examples=50, deadline=None)
-def test_the_builder_gives_the_same_bytes(rows: list) -> None:
-    builder = BatchBuilder(1 << 20)
-    assert all(builder.try_append(*row) for row in rows)
-    assert builder.count == len(rows)
-    assert builder.build() == encode_batch(rows)
-    assert builder.size == len(builder.build())
-
-
-def test_a_full_builder_refuses_and_stays_as_it_was() -> None:
-    builder = BatchBuilder(100)
-    assert builder.try_append(1, None, b"x" * 500), "the first record is always taken"
-    before = builder.build()
-    assert not builder.try_append(2, None, b"y")
-    assert builder.build() == before
-
-
 def test_an_empty_batch_cannot_be_built() -> None:
-    with pytest.raises(ValueError, match="at least one"):
-        BatchBuilder(10).build()
     with pytest.raises(ValueError, match="at least one"):
         encode_batch([])
 

@@ -16,7 +16,6 @@ from klamm.core.interfaces.coordination import Check
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import ServiceRead
 from klamm.core.plugins import plugin_host
-from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
@@ -31,7 +30,7 @@ from klamm.plugins.audit.ranges import KlammRangeAudit
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000
-CODECS = CodecTable(plugin_host().codecs.create(name) for name in plugin_host().codecs.names())
+CODECS = plugin_host().codec_table()
 
 
 class AuditTopic:
@@ -104,7 +103,7 @@ class MemoryOffsets:
 
 
 class MemoryLogs:
-    """A `BrokerLogs` in memory."""
+    """A `BrokerContext` in memory."""
 
     host = "host"
     bootstrap_servers = "127.0.0.1:1"

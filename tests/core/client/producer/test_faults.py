@@ -242,7 +242,7 @@ def test_closing_in_a_hurry_fails_what_is_left(broker: ScriptedBroker) -> None:
     target.send("t", b"x").result(60)
     broker.faults.extend(["silent"] * 1000)
     future = target.send("t", b"y")
-    target.close(timeout=0.2)
+    target.close(timeout_s=0.2)
     with pytest.raises(DeliveryError, match="the producer was closed before it was acknowledged"):
         future.result(0)
 

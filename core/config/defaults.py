@@ -1,0 +1,13 @@
+"""The plugins that a file gets where it names none. Only their names: the core imports no plugin."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["DEFAULT_COORDINATION", "DEFAULT_ENVELOPE", "DEFAULT_OFFSET_STORE", "DEFAULT_SERDE"]
+
+DEFAULT_COORDINATION: Final = "zookeeper"
+DEFAULT_OFFSET_STORE: Final = "coordination"
+DEFAULT_ENVELOPE: Final = "confluent"
+DEFAULT_SERDE: Final = "avro"
+"""Of a topic with a schema; without one, values are raw bytes."""
