@@ -12,7 +12,6 @@ from ..interfaces.codec import Codec
 from . import native
 from .fallback import RecordTuple, encode_headers, encode_record
 from .header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
-from .varint import VARINT
 
 __all__ = [
     "MAX_RECORD_OVERHEAD",
@@ -25,8 +24,6 @@ __all__ = [
 
 MAX_RECORD_OVERHEAD: Final = 5 + 1 + 10 + 5 + 5 + 5 + 5
 """The most that a record without headers adds to its key and value: length, attributes, deltas, lengths, count."""
-
-_NO_HEADERS: Final = VARINT[0]
 
 
 def encode_batch(

@@ -12,10 +12,10 @@ from pyspark.sql.pandas.types import from_arrow_type
 from pyspark.sql.types import DataType, StructType
 
 from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.client.producer.arrow import ArrowSerializer, Rows, read_rows
+from klamm.core.client.producer.arrow import Rows, read_rows
 from klamm.core.errors import SchemaError
 from klamm.core.interfaces.envelope import Envelope, SchemaKey
-from klamm.core.interfaces.serde import Serializer
+from klamm.core.interfaces.serde import ArrowSerializer, Serializer
 from klamm.core.plugins import plugin_host
 from klamm.core.records.partition import TopicPartition
 from klamm.schemas.columns.arrowtype import arrow_type
