@@ -51,7 +51,8 @@ _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc."
 
 
 def _lake(value: Any, info: ValidationInfo) -> Any:
-    """A URI without the slash at its end; a path from the folder of the YAML file."""
+    """Returns a URI without a slash at its end, or an absolute path; a relative one is relative to the folder of the
+    YAML file."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError("expected a path or a URI such as hdfs://namenode:8020/lake")
     if _SCHEME.match(value) and not re.match(r"file:[^/]", value):
@@ -62,32 +63,32 @@ def _lake(value: Any, info: ValidationInfo) -> Any:
 def _uri(text: str) -> str:
     scheme, _, rest = text.partition(":")
     scheme = scheme.lower()
-    plain = f"{scheme}:{rest.rstrip('/')}"
-    if scheme not in ("file", HDFS_SCHEME):  # refused where it is to be used, with what there is instead
-        return plain
+    uri = f"{scheme}:{rest.rstrip('/')}"
+    if scheme not in ("file", HDFS_SCHEME):  # refused where it is used, with the supported schemes in the message
+        return uri
     if "?" in rest or "#" in rest:
         raise ValueError(f"expected a URI without a query ('?') and a fragment ('#'), got {text!r}")
     if scheme == "file":
         if file_path(f"{scheme}:{rest}") == Path("/"):
             raise ValueError(f"expected file:///…/lake, got {text!r}, which names no directory")
-    elif not _names_directory(plain):
+    elif not _names_directory(uri):
         raise ValueError(f"expected hdfs://HOST:PORT/path, or hdfs:///path of the default file system, got {text!r}")
-    return plain
+    return uri
 
 
 def _names_directory(uri: str) -> bool:
-    """Whether a URI of HDFS has a path; a host may be left out, half of one may not."""
+    """Returns whether an HDFS URI has a path and, if it has a host, a valid one."""
     try:
         parts = urlsplit(uri)
         host = not parts.netloc or bool(parts.hostname and (parts.port is None or parts.port > 0))
-    except ValueError:  # no port, or half an IPv6 address
+    except ValueError:  # an invalid port, or part of an IPv6 address
         return False
     return host and len(parts.path) > 1 and parts.path.startswith("/")
 
 
 def file_path(uri: str) -> Path:
-    """The path of `file:///a`, `file:/a` or `/a`; `ValueError` when it is none of this machine. Nothing is unquoted:
-    Hadoop's paths are not either."""
+    """Returns the path of `file:///a`, `file:/a` or `/a`. Raises `ValueError` if it is not on this machine.
+    Percent-encoding is not decoded, as in Hadoop's paths."""
     rest = uri.removeprefix("file:")
     if rest.startswith("//"):
         host, slash, below = rest[2:].partition("/")
@@ -101,14 +102,14 @@ def file_path(uri: str) -> Path:
 
 
 def is_local_file(path: str) -> bool:
-    """Whether something is there that is no directory. False, too, where nobody may look."""
+    """Returns whether the path exists and is not a directory. False as well without permission to read it."""
     there = file_path(path)
     return os.path.exists(there) and not os.path.isdir(there)  # noqa: PTH110, PTH112 - pathlib's raise
 
 
 def file_in_the_way(path: str, is_file: Callable[[str], bool], written: str = "") -> str | None:
-    """What is wrong where a lake's path, or one above it, is a file, in the words in which the user has `written` the
-    path; None where neither is."""
+    """Returns the problem if a lake's path, or one above it, is a file, with the path as the user has `written` it;
+    None if neither is."""
     written = written or path
     head = _HEAD.match(path)
     start = head.end() if head else 0
@@ -123,7 +124,7 @@ def file_in_the_way(path: str, is_file: Callable[[str], bool], written: str = ""
 
 
 def _parent(path: str, levels: int) -> str:
-    """Of a path as it is written: `./a` of `./a/b`."""
+    """Returns the parent of a path in the form in which it is written: `./a` for `./a/b`."""
     parts = path.rstrip("/").split("/")
     while len(parts) > 1 and (levels or parts[-1] in ("", ".")):
         levels -= parts.pop() not in ("", ".")
@@ -153,12 +154,12 @@ def _directories(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def webhdfs_urls(text: str) -> str:
-    """The text as it is, when each of its addresses, divided by `;`, is one of HTTP; else `ValueError`."""
+    """Returns the text. Raises `ValueError` unless each of its addresses, separated by `;`, is an HTTP address."""
     for one in text.split(";"):
         try:
             parts = urlsplit(one.strip())
             good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-        except ValueError:  # no port, or half an IPv6 address
+        except ValueError:  # an invalid port, or part of an IPv6 address
             good = False
         if not good:
             raise ValueError(f"expected http://HOST:PORT, got {one!r}")
@@ -166,7 +167,8 @@ def webhdfs_urls(text: str) -> str:
 
 
 def lake_scheme(path: str) -> str:
-    """The scheme of a lake's path; `ValueError` for one that has not passed the publishing contract."""
+    """Returns the scheme of a lake's path. Raises `ValueError` for a scheme that has not passed the publishing
+    contract."""
     scheme = urlsplit(path).scheme
     if scheme not in (*LOCAL_SCHEMES, HDFS_SCHEME):
         raise ValueError(
@@ -177,7 +179,7 @@ def lake_scheme(path: str) -> str:
 
 
 def size_in_bytes(value: Any) -> Any:
-    """Bytes of `128m`; `ValueError` when it is no size."""
+    """Returns the bytes of a size such as `128m`. Raises `ValueError` if it is not a size."""
     match = _SIZE.match(str(value).strip())
     if isinstance(value, bool) or match is None:
         raise ValueError("expected bytes, or a size such as 128m or 1g")
@@ -185,7 +187,7 @@ def size_in_bytes(value: Any) -> Any:
 
 
 def _instant(value: Any) -> Any:
-    """A date or an ISO 8601 instant; UTC where it names no zone."""
+    """Parses a date or an ISO 8601 instant; UTC if it has no time zone."""
     if isinstance(value, datetime):
         return value if value.tzinfo else value.replace(tzinfo=UTC)
     try:
@@ -200,14 +202,14 @@ Instant = Annotated[datetime, BeforeValidator(_instant), ConfigType.STRING]
 
 
 class LakeConfig(Section):
-    """A lake. `klamm load` fills it; each topic of the sink has a directory in it."""
+    """A lake. `klamm load` writes to it; each topic of the sink has a directory in it."""
 
     path: Annotated[str, BeforeValidator(_lake), ConfigType.STRING] = key(
-        ..., "Where the lake is: hdfs://…, file:///…, or a path from the folder of this file."
+        ..., "The lake's location: hdfs://…, file:///…, or a path relative to the folder of this file."
     )
     webhdfs_url: Annotated[str, AfterValidator(webhdfs_urls)] | None = key(
         None,
-        "Where `klamm lake` reads a lake on hdfs: if not at port 9870 of the NameNode; several are divided by `;`.",
+        "WebHDFS address for `klamm lake`, if it is not port 9870 of the NameNode; several are separated by `;`.",
     )
     partition_by: Annotated[Names, AfterValidator(_directories)] = key(
         ("dt",), "The directories below a load: dt, or dt,hr; from the record's timestamp."
@@ -216,7 +218,9 @@ class LakeConfig(Section):
     format: Literal["parquet", "orc", "avro"] = key(
         "parquet", "The files' format; for avro, Maven brings Spark's own Avro package."
     )
-    target_file_size: Size = key(128 * 2**20, "A directory's rows go to one file unless it would grow beyond this.")
+    target_file_size: Size = key(
+        128 * 2**20, "The rows of a directory go to one file, unless it would be larger than this."
+    )
     timestamp_min: Instant = key(
         datetime(1970, 1, 1, tzinfo=UTC), "Records with an earlier timestamp go to dt=__invalid__."
     )
@@ -226,7 +230,9 @@ class LakeConfig(Section):
     max_records: Long | None = key(None, "The most records (by offsets) of each topic in a run.", ge=1)
     max_bytes: Size | None = key(None, "The most bytes of each topic's log in a run, approximately.", ge=1)
     max_duration_ms: Long | None = key(
-        None, "A run begins no further load after this time, and cuts loads so that they fit into it.", ge=1
+        None,
+        "A run starts no further load after this time, and limits the size of loads so that they fit into it.",
+        ge=1,
     )
     max_offsets_per_task: Long = key(500_000, "The most offsets in one Spark task.", ge=1)
     auto_offset_reset: Literal["fail", "earliest", "latest"] = key(
@@ -235,13 +241,15 @@ class LakeConfig(Section):
         "end. With latest a topic's first load begins at the end, too. Skipped offsets are recorded as a gap.",
     )
     max_bad_share: float = key(
-        1.0, "With on.bad.record: quarantine, a load with a larger share of records to set aside fails.", ge=0, le=1
+        1.0, "With on.bad.record: quarantine, a load fails if a larger share of its records is bad.", ge=0, le=1
     )
-    staging_retention_minutes: Int = key(60, "When a job without a heartbeat counts as dead and is cleaned up.", ge=1)
-    spark_master: str = key("local[2]", "Spark's master; spark-submit's own wins.")
+    staging_retention_minutes: Int = key(
+        60, "Minutes without a heartbeat after which a job counts as dead and its staging directory is deleted.", ge=1
+    )
+    spark_master: str = key("local[2]", "Spark's master; that of spark-submit takes precedence.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")
     spark_config: Annotated[dict[str, str], BeforeValidator(_spark_keys)] = key(
-        {}, "More of Spark's own configuration, by its names; Hadoop's with spark.hadoop. before them."
+        {}, "Further configuration of Spark, by its names; Hadoop's with the prefix spark.hadoop."
     )
     _written: str = PrivateAttr("")
 
@@ -250,17 +258,17 @@ class LakeConfig(Section):
     def _as_written(cls, given: Any, handler: ModelWrapValidatorHandler[LakeConfig]) -> LakeConfig:
         for name, instead in _RENAMED.items():
             if isinstance(given, Mapping) and name in given:
-                raise wrong_key(name, f"is no key any more: {instead}")
+                raise wrong_key(name, f"is no longer a key: {instead}")
         made = handler(given)
         made._written = str(given["path"]) if isinstance(given, Mapping) and "path" in given else made.path
         return made
 
     def file_in_the_way(self, is_file: Callable[[str], bool]) -> str | None:
-        """See the function of this name."""
+        """Calls the function of this name for the lake's path."""
         return file_in_the_way(self.path, is_file, self._written)
 
     def local_file_in_the_way(self) -> str | None:
-        """The same of a lake on `file:`; None for another one."""
+        """Returns `file_in_the_way` for a lake on `file:`; None for any other lake."""
         if urlsplit(self.path).scheme not in LOCAL_SCHEMES:
             return None
         return self.file_in_the_way(is_local_file)
@@ -276,7 +284,7 @@ class LakeLoad:
 
     def check(self, on_bad_record: str) -> None:
         if on_bad_record == "skip":
-            raise ValueError("on.bad.record: a load takes fail or quarantine, got skip")
+            raise ValueError("on.bad.record: a load accepts fail or quarantine, got skip")
         try:
             lake_scheme(self._config.path)
         except ValueError as error:

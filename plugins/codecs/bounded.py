@@ -1,4 +1,4 @@
-"""Decompression that stops at its bound, over decoders with the interface of the standard library's `bz2`."""
+"""Decompression with an output limit, for decoders with the interface of the standard library's `bz2`."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ class MemberDecoder(Protocol):
 
 
 def bomb(max_size: int) -> DecompressionBombError:
-    return DecompressionBombError(f"the records decompress to more than the bound of {max_size} bytes")
+    return DecompressionBombError(f"the records decompress to more than the limit of {max_size} bytes")
 
 
 def drain_members(decoder: Callable[[], MemberDecoder], data: Buffer, max_size: int) -> bytes:
-    """All concatenated members of `data`, at least one, never holding more than `max_size` + 1 bytes of output."""
+    """Returns the decompressed members of `data`, at least one, and never holds more than `max_size` + 1 bytes of
+    output."""
     parts: list[bytes] = []
     room = max_size + 1  # one more than allowed, to tell "full" from "too much"
     rest: Buffer = data

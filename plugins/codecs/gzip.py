@@ -1,4 +1,4 @@
-"""gzip (id 1), by zlib. Concatenated members are read as one stream, as gzip defines it."""
+"""gzip (id 1), through zlib. Concatenated members are read as one stream, as gzip defines it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class GzipConfig(BaseModel):
 
 
 class _Member:
-    """One gzip member, with the interface that `drain_members` wants."""
+    """One gzip member, with the interface that `drain_members` uses."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(_GZIP_FRAME)

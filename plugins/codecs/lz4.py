@@ -1,6 +1,6 @@
-"""lz4 (id 3): frames of independent 64 KiB blocks, as Kafka's clients write them; linked blocks are read too.
+"""lz4 (id 3): frames of independent 64 KiB blocks, as Kafka's clients write them; linked blocks can be read too.
 
-The package is imported on first use: a broker opens few batches or none.
+The package is imported on first use: a broker decompresses few batches or none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .bounded import drain_members
 
 
 class Lz4Config(BaseModel):
-    """`compression.level`: below 3 the fast compressor (negative is faster still), 3 to 16 the high-compression one."""
+    """`compression.level`: below 3 the fast compressor (negative levels are faster), 3 to 16 the high-compression
+    one."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     level: int = Field(default=0, ge=-16, le=16, alias="compression.level")
@@ -26,8 +27,8 @@ _PIECE: Final = 1 << 20
 
 
 class _Frame:
-    """One frame. The package allocates all that it may return before it decodes anything: it is asked for a piece at a
-    time, since 64 MiB of fresh memory cost more than decoding 64 KiB."""
+    """One frame. The package allocates the maximum output before it decodes, so output is requested in pieces of 1 MiB:
+    to allocate 64 MiB costs more than to decode 64 KiB."""
 
     def __init__(self) -> None:
         import lz4.frame  # type: ignore[import-untyped]  # ships no stubs

@@ -1,8 +1,8 @@
 """snappy (id 2): raw blocks (librdkafka) and snappy-java's "xerial" framing (others) are read, xerial is written.
 
 Xerial: the 8-byte magic, version and lowest compatible version (int32 each), then for each block its compressed length
-(int32, big-endian) and the raw snappy block. Streams may be concatenated, magic and all. The package is imported on
-first use: a broker opens few batches or none.
+(int32, big-endian) and the raw snappy block. Streams may be concatenated, each with its magic. The package is imported
+on first use: a broker decompresses few batches or none.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ class SnappyCodec:
 
 
 def _decompress_block(block: bytes, room: int, max_size: int) -> bytes:
-    """One raw block; its claimed length is checked before anything of that size is allocated."""
-    if _claimed_length(block) > room:
+    """Decompresses one raw block; its declared length is checked before memory of that size is allocated."""
+    if _declared_length(block) > room:
         raise bomb(max_size)
     import cramjam
 
@@ -73,7 +73,7 @@ def _decompress_block(block: bytes, room: int, max_size: int) -> bytes:
         raise CorruptRecordError(f"snappy: {error}") from error
 
 
-def _claimed_length(block: bytes) -> int:
+def _declared_length(block: bytes) -> int:
     value = 0
     for index, byte in enumerate(block[:_MAX_LENGTH_BYTES]):
         value |= (byte & 0x7F) << (7 * index)

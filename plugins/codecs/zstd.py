@@ -1,6 +1,6 @@
 """zstd (id 4). Frames without a content size and several frames in a row are read, as other clients write them.
 
-The package is imported on first use: a broker opens few batches or none.
+The package is imported on first use: a broker decompresses few batches or none.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _zstd() -> ModuleType:
 
 
 class ZstdConfig(BaseModel):
-    """`compression.level` 1 (fast) to 22 (small); negative levels are faster still."""
+    """`compression.level` 1 (fast) to 22 (small); negative levels are faster than 1."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
     level: int = Field(default=3, ge=-131072, le=22, alias="compression.level")

@@ -1,6 +1,6 @@
 """Built-in coordination: `zookeeper` (the default) and `embedded`, and the command `klamm zookeeper`.
 
-Only what is chosen is imported: a broker has kazoo or SQLite in memory, not both.
+Only the chosen one is imported: a broker loads kazoo or SQLite, not both.
 """
 
 from __future__ import annotations

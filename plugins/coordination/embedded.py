@@ -1,7 +1,7 @@
 """The `embedded` coordination: an SQLite file shared by the processes of one host, for a broker without Java.
 
-States: closed → live (`start`) → suspended (the file cannot be read or written) → live, or → expired (the session
-was ended by another process, since its heartbeat was late) → live (`restart`). `close` ends the session at once.
+States: closed → live (`start`) → suspended (the file cannot be read or written) → live, or → expired (another process
+ended the session because its heartbeat was late) → live (`restart`). `close` ends the session at once.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class _State(Enum):
 
 
 class EmbeddedCoordination:
-    """See `klamm.core.interfaces.coordination.Coordination`. `clock` gives seconds since the epoch, the same for
-    all who share the file."""
+    """Implements `klamm.core.interfaces.coordination.Coordination`. `clock` returns seconds since 1970, the same for
+    all processes that share the file."""
 
     def __init__(self, config: EmbeddedConfig, clock: Callable[[], float] = time.time) -> None:
         self._config = config
@@ -56,21 +56,19 @@ class EmbeddedCoordination:
         self._follower: ChangeFollower | None = None
         self._heartbeat: _Heartbeat | None = None
         self._listeners: list[Callable[[SessionEvent], None]] = []
-        self._kept_until = 0.0
-        self._beaten = 0.0
+        self._grace_until = 0.0
+        self._last_heartbeat = 0.0
 
-    def start(self, timeout_s: float = 10.0) -> None:  # noqa: ARG002 - SQLite's own busy time-out bounds it
+    def start(self, timeout_s: float = 10.0) -> None:  # noqa: ARG002 - SQLite's own busy time-out limits the wait
         with self._lock:
             if self._state is not _State.CLOSED:
                 return
             try:
                 self._tree = EmbeddedTree(self._config.path, self._clock)
             except CoordinationUnavailableError as error:
-                raise CoordinationUnavailableError(
-                    f"{error}; give `coordination.path` a file that can be written"
-                ) from error
+                raise CoordinationUnavailableError(f"{error}; set `coordination.path` to a writable file") from error
             self._open_session(self._tree)
-        self._tell(SessionEvent.CONNECTED)
+        self._notify(SessionEvent.CONNECTED)
 
     def restart(self, timeout_s: float = 10.0) -> None:
         with self._lock:
@@ -81,7 +79,7 @@ class EmbeddedCoordination:
                 return  # another user of this object has restarted it already
             self._stop_threads()
             self._open_session(self._tree)
-        self._tell(SessionEvent.CONNECTED)
+        self._notify(SessionEvent.CONNECTED)
 
     def close(self) -> None:
         with self._lock:
@@ -168,15 +166,15 @@ class EmbeddedCoordination:
             self._listeners.append(callback)
 
     def _open_session(self, tree: EmbeddedTree) -> None:
-        self._beaten = time.monotonic()
+        self._last_heartbeat = time.monotonic()
         with tree.write(0) as transaction:
-            if not self._others_were_kept(transaction):
+            if not self._in_grace_period(transaction):
                 transaction.end_expired_sessions()
             self._session_id = transaction.open_session(self._config.session_timeout_ms)
         self._follower = ChangeFollower(self._config.path)
         self._follower.start()
         self._state = _State.LIVE
-        self._heartbeat = _Heartbeat(self._beat, self.session_timeout_s / 3)
+        self._heartbeat = _Heartbeat(self._send_heartbeat, self.session_timeout_s / 3)
         self._heartbeat.start()
 
     def _stop_threads(self) -> None:
@@ -196,7 +194,7 @@ class EmbeddedCoordination:
 
     @contextmanager
     def _write(self) -> Iterator[WriteTransaction]:
-        """A write of the live session, which it renews: a write is a heartbeat too."""
+        """Yields a write transaction of the live session, which it renews: a write is also a heartbeat."""
         tree = self._live_tree()
         try:
             with tree.write(self._session_id) as transaction:
@@ -204,28 +202,28 @@ class EmbeddedCoordination:
                 yield transaction
         except SessionExpiredError:
             if heartbeat := self._heartbeat:
-                heartbeat.hurry()  # it finds the same, and tells the listeners on its own thread
+                heartbeat.run_now()  # it detects the expiry too, and calls the listeners on its own thread
             raise
         wake_followers(self._config.path)
 
-    def _beat(self, due: bool) -> bool:
-        """Look for others that have missed their heartbeats, and when it is `due`, give our own; False once the
-        session has expired."""
+    def _send_heartbeat(self, due: bool) -> bool:
+        """Ends the sessions of processes that have missed their heartbeats, and renews this session if `due`. Returns
+        False once this session has expired."""
         tree, session_id = self._tree, self._session_id
         if tree is None:
             return False
         try:
-            return self._beat_of(tree, session_id, due)
+            return self._heartbeat_of(tree, session_id, due)
         finally:
-            self._beaten = time.monotonic()
+            self._last_heartbeat = time.monotonic()
 
-    def _beat_of(self, tree: EmbeddedTree, session_id: int, due: bool) -> bool:
+    def _heartbeat_of(self, tree: EmbeddedTree, session_id: int, due: bool) -> bool:
         try:
             expire_others = tree.has_expired_sessions()
             if due or expire_others or self._state is _State.SUSPENDED:
                 with tree.write(session_id) as transaction:
                     transaction.renew_session(self._config.session_timeout_ms)
-                    if not self._others_were_kept(transaction):
+                    if not self._in_grace_period(transaction):
                         transaction.end_expired_sessions()
         except SessionExpiredError:
             self._move(session_id, _State.EXPIRED, SessionEvent.EXPIRED)
@@ -240,41 +238,49 @@ class EmbeddedCoordination:
             follower.fire_all()
         return True
 
-    def _others_were_kept(self, transaction: WriteTransaction) -> bool:
-        """Whether, a session time-out ago or less, somebody held the lock so long that sessions could not be renewed,
-        or this process was stopped, perhaps while it held the lock: late heartbeats then say nothing, as after a
-        restart of ZooKeeper. Heartbeats are a third of the time-out apart, so less than another third ends none."""
+    def _in_grace_period(self, transaction: WriteTransaction) -> bool:
+        """Returns whether late heartbeats must not end sessions now.
+
+        A grace period of one session time-out begins whenever another process held the lock so long that sessions could
+        not be renewed, or this process was stopped, perhaps while it held the lock; as after a restart of ZooKeeper.
+        Heartbeats are a third of the time-out apart, so a delay of less than another third ends no session.
+        """
         now = time.monotonic()
         third_s = self.session_timeout_s / 3
-        if transaction.waited_s > third_s or now - self._beaten > 2 * third_s or self._state is _State.SUSPENDED:
-            self._kept_until = now + self.session_timeout_s
-        return now < self._kept_until
+        if (
+            transaction.waited_s > third_s
+            or now - self._last_heartbeat > 2 * third_s
+            or self._state is _State.SUSPENDED
+        ):
+            self._grace_until = now + self.session_timeout_s
+        return now < self._grace_until
 
     def _move(self, session_id: int, state: _State, event: SessionEvent) -> bool:
-        """To another state, and say so; False where `session_id` is in that state, or over."""
+        """Changes the state and calls the listeners. Returns False, and changes nothing, if the session is in that
+        state already or has ended."""
         if self._session_id != session_id or self._state in (state, _State.CLOSED):
             return False
         self._state = state
-        self._tell(event)
+        self._notify(event)
         return True
 
-    def _tell(self, event: SessionEvent) -> None:
+    def _notify(self, event: SessionEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:  # a listener is anyone's code; the others must still be told
+            except Exception:  # a listener may raise anything; the others must still be called
                 _log.exception("session listener failed on %s", event.name)
 
 
 class _Heartbeat:
-    """Calls `beat` every `LOOK_S` or oftener on its own thread, with True every `interval_s`, until it returns False or
-    `stop`."""
+    """Calls `beat` on its own thread at least every `CHECK_S`, with True every `interval_s`, until it returns False or
+    `stop` is called."""
 
-    LOOK_S = 0.5
+    CHECK_S = 0.5
 
     def __init__(self, beat: Callable[[bool], bool], interval_s: float) -> None:
         self._beat = beat
-        self._wait_s = min(interval_s, self.LOOK_S)
+        self._wait_s = min(interval_s, self.CHECK_S)
         self._every = max(1, int(interval_s / self._wait_s))
         self._wake = threading.Event()
         self._stopping = False
@@ -283,8 +289,8 @@ class _Heartbeat:
     def start(self) -> None:
         self._thread.start()
 
-    def hurry(self) -> None:
-        """A beat that is due, now."""
+    def run_now(self) -> None:
+        """Makes the thread call `beat` with True now."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -296,10 +302,10 @@ class _Heartbeat:
     def _run(self) -> None:
         waits = 0
         while not self._stopping:
-            hurried = self._wake.wait(self._wait_s)
+            woken = self._wake.wait(self._wait_s)
             self._wake.clear()
             waits += 1
-            due = hurried or waits >= self._every
+            due = woken or waits >= self._every
             if self._stopping or not self._beat(due):
                 return
             waits = 0 if due else waits

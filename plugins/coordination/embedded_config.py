@@ -10,7 +10,7 @@ from klamm.core.config.section import ConfigPath
 
 
 class EmbeddedConfig(BaseModel):
-    """`path`: the file, made where it is not there; a local disk, no network file system."""
+    """`path`: the file, created if it does not exist; on a local disk, not on a network file system."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
 

@@ -1,7 +1,8 @@
-"""The tree in an SQLite file: nodes, sessions and a log of changes, each write one `BEGIN IMMEDIATE` transaction.
+"""The tree in an SQLite file: nodes, sessions and a log of changes. Each write is one `BEGIN IMMEDIATE` transaction.
 
-Rules: a node's parent is there; an ephemeral node has an owner in `sessions` and no children; `creation_id` comes from
-one counter that only grows; every change leaves the paths it touched in `changes`, the newest `KEPT_CHANGES` of them.
+Invariants: a node's parent exists; an ephemeral node has an owner in `sessions` and no children; `creation_id` comes
+from one counter that only grows; every change adds the paths it touched to `changes`, which keeps the newest
+`KEPT_CHANGES`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ _SCHEMA = (
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection in WAL mode whose every commit is on the disk; the caller sees to it that one thread uses it."""
+    """Returns a connection whose commits are on disk when they return; the caller makes sure that one thread at a time
+    uses it."""
     db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA synchronous = FULL")
     return db
@@ -70,7 +72,7 @@ class WriteTransaction:
 
     def __init__(self, db: sqlite3.Connection, now_ms: int, session_id: int, waited_s: float) -> None:
         self.waited_s = waited_s
-        """How long others held the lock that this transaction has now."""
+        """Seconds that this transaction waited for the lock."""
         self._db = db
         self._now_ms = now_ms
         self._session_id = session_id
@@ -79,11 +81,11 @@ class WriteTransaction:
     def stat(self, path: str) -> Stat:
         found = _node(self._db, path)
         if found is None:
-            raise NoNodeError(f"{path} is not there")
+            raise NoNodeError(f"{path} does not exist")
         return found[1]
 
     def apply(self, operation: Operation) -> None:
-        """One operation; its error names its path."""
+        """Applies one operation; its errors name the path."""
         if isinstance(operation, Create):
             self.create(operation.path, operation.data, ephemeral=operation.ephemeral)
         elif isinstance(operation, Set):
@@ -96,17 +98,17 @@ class WriteTransaction:
     def check(self, path: str, version: int) -> None:
         found = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
         if found is None:
-            raise NoNodeError(f"{path} is not there")
+            raise NoNodeError(f"{path} does not exist")
         if version not in (ANY_VERSION, found[0]):
             raise BadVersionError(f"{path} is at version {found[0]}, not {version}")
 
     def create(self, path: str, data: bytes, *, ephemeral: bool) -> None:
         if path == "/" or self._db.execute("SELECT 1 FROM nodes WHERE path = ?", (path,)).fetchone():
-            raise NodeExistsError(f"{path} is there already")
+            raise NodeExistsError(f"{path} already exists")
         parent = parent_of(path)
         owner = self._db.execute("SELECT owner FROM nodes WHERE path = ?", (parent,)).fetchone()
         if owner is None:
-            raise NoNodeError(f"{path} cannot be created: its parent {parent} is not there")
+            raise NoNodeError(f"{path} cannot be created: its parent {parent} does not exist")
         if owner[0]:
             raise CoordinationError(f"{path} cannot be created: its parent {parent} is ephemeral")
         self._db.execute("UPDATE counters SET value = value + 1 WHERE name = 'creation_id'")
@@ -137,7 +139,7 @@ class WriteTransaction:
         self._remove(path)
 
     def delete_subtree(self, path: str, version: int) -> None:
-        """`path` (checked against `version`) and all below it, the deepest first."""
+        """Deletes `path` (checked against `version`) and all paths below it, the deepest first."""
         self.check(path, version)
         for (below,) in self._db.execute(
             "SELECT path FROM nodes WHERE substr(path, 1, ?) = ? ORDER BY length(path) DESC",
@@ -152,7 +154,7 @@ class WriteTransaction:
         return cursor.lastrowid
 
     def renew_session(self, timeout_ms: int) -> None:
-        """Push back the expiry; `SessionExpiredError` when the session has been ended, by time or by another."""
+        """Extends the session. Raises `SessionExpiredError` if it was ended by time or by another process."""
         renewed = self._db.execute(
             "UPDATE sessions SET expires_ms = ? WHERE id = ?", (self._now_ms + timeout_ms, self._session_id)
         )
@@ -160,7 +162,7 @@ class WriteTransaction:
             raise SessionExpiredError(f"session {self._session_id} has expired")
 
     def end_session(self, session_id: int) -> None:
-        """The session and its ephemeral paths."""
+        """Deletes the session and its ephemeral paths."""
         for (path,) in self._db.execute("SELECT path FROM nodes WHERE owner = ?", (session_id,)).fetchall():
             self._remove(path)
         self._db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
@@ -179,16 +181,17 @@ class WriteTransaction:
         self._touched += [(path,) for path in paths]
 
     def log_changes(self) -> None:
-        """All of them at once, at the end: every statement keeps the others from the lock for longer."""
+        """Writes the touched paths in one statement at the end: every statement lengthens the time that the lock is
+        held."""
         if self._touched:
             self._db.executemany("INSERT INTO changes (path) VALUES (?)", self._touched)
             self._db.execute("DELETE FROM changes WHERE seq <= (SELECT max(seq) FROM changes) - ?", (KEPT_CHANGES,))
 
 
 class EmbeddedTree:
-    """The file, opened; thread-safe. One connection writes and one reads, each under a lock of its own: in WAL mode a
-    reader never waits for a writer, so a process that is stopped while it writes keeps nobody from reading. `clock`
-    gives seconds since the epoch."""
+    """The open file; thread-safe. One connection writes and one reads, each under its own lock: in WAL mode a reader
+    never waits for a writer, so a process that is stopped during a write does not block readers. `clock` returns
+    seconds since 1970."""
 
     def __init__(self, path: Path, clock: Callable[[], float]) -> None:
         self._path = path
@@ -213,10 +216,12 @@ class EmbeddedTree:
 
     @contextmanager
     def write(self, session_id: int) -> Iterator[WriteTransaction]:
-        """One transaction: all of the block, or none of it when it raises. The block holds the lock that all processes
-        write under, so it does nothing but what goes into the file, and waits for nothing.
+        """Runs the block as one transaction: all of it is committed, or nothing if it raises. The block holds the write
+        lock of all processes, so it must do no other work and must not wait.
 
-        `CoordinationUnavailableError` naming the holder when the lock is not free within `BUSY_TIMEOUT_S`."""
+        Raises `CoordinationUnavailableError`, with the holder of the lock, if the lock is not free within
+        `BUSY_TIMEOUT_S`.
+        """
         begun = time.monotonic()
         if not self._write_lock.acquire(timeout=BUSY_TIMEOUT_S):
             raise self._held_by_another()
@@ -242,7 +247,7 @@ class EmbeddedTree:
             return _node(self._reader, path)
 
     def children(self, path: str) -> list[str] | None:
-        """Names, in no order; `None` when `path` is not there."""
+        """Returns the names in no particular order; None if `path` does not exist."""
         with self._read_lock, self._translated():
             rows = self._reader.execute("SELECT path FROM nodes WHERE path = ? OR parent = ?", (path, path)).fetchall()
         if (path,) not in rows:
@@ -262,7 +267,7 @@ class EmbeddedTree:
         reraise=True,
     )
     def _prepare(self) -> None:
-        # Switching to WAL ignores the busy time-out, so two processes that open a new file at once may collide here.
+        # The switch to WAL ignores the busy time-out, so two processes that open a new file at once may conflict here.
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA:

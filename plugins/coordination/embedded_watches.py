@@ -1,7 +1,7 @@
-"""Watches on the embedded tree: a thread that follows the log of changes and calls back.
+"""Watches on the embedded tree: a thread follows the log of changes and calls the callbacks.
 
-It looks whether another connection has written every `POLL_S` (one `PRAGMA`, no page read), and at once when a
-coordination in this process has.
+Every `POLL_S` it checks whether another connection has written (one `PRAGMA`, no page read); a write of this process
+wakes it at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class EmbeddedWatch:
             return
         try:
             self._callback()
-        except Exception:  # a callback is anyone's code; the others must still be called
+        except Exception:  # a callback may raise anything; the others must still be called
             _log.exception("watch callback on %s failed", self.path)
 
 
@@ -62,7 +62,7 @@ class ChangeFollower:
         self._thread.start()
 
     def stop(self) -> None:
-        """No callback starts after this, unless it is called from one."""
+        """Stops the thread; no callback starts after this returns, unless it is called from a callback."""
         with _followers_lock:
             _followers.discard(self)
         self._stopping = True
@@ -77,7 +77,7 @@ class ChangeFollower:
         return watch
 
     def fire_all(self) -> None:
-        """As after a reconnect."""
+        """Calls all watches, as after a reconnect."""
         self._all = True
         self._wake.set()
 
@@ -97,7 +97,7 @@ class ChangeFollower:
                 before, version = version, self._db.execute("PRAGMA data_version").fetchone()[0]
                 if woken or before != version:
                     seen = self._follow(seen)
-            except SqliteError as error:  # the heartbeat reports it as SUSPENDED; the next look finds all of it
+            except SqliteError as error:  # the heartbeat reports it as SUSPENDED; the next check finds all changes
                 version = -1
                 _log.warning("coordination file %s: %s", self._file, error)
         self._db.close()
@@ -105,7 +105,7 @@ class ChangeFollower:
     def _follow(self, seen: int) -> int:
         newest = int(self._db.execute("SELECT coalesce(max(seq), 0) FROM changes").fetchone()[0])
         rows = self._db.execute("SELECT path FROM changes WHERE seq > ? AND seq <= ?", (seen, newest)).fetchall()
-        # On the first look, and where changes were pruned before they were seen, any path may have changed.
+        # At the first check, and if changes were pruned before they were read, any path may have changed.
         unknown = seen < 0 or len(rows) != newest - seen
         self._fire(None if unknown else {row[0] for row in rows})
         return newest
@@ -120,7 +120,7 @@ class ChangeFollower:
 
 
 def wake_followers(file: Path) -> None:
-    """Tell this process's followers of `file` that it has just been written."""
+    """Wakes this process's followers of `file` after a write."""
     resolved = file.resolve()
     with _followers_lock:
         chosen = [follower for follower in _followers if follower._file == resolved]

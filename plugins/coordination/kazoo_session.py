@@ -1,7 +1,7 @@
-"""One ZooKeeper session: kazoo's client, with its answers, errors and states translated once, here.
+"""One ZooKeeper session: kazoo's client, with its responses, errors and states translated to the core's.
 
-A request is sent only while connected, and every wait has an end. An answer that does not come, or a connection lost
-before it came, is `UnknownOutcomeError`: a write may have happened. A request that was never sent is
+A request is sent only while connected, and every wait has a time-out. A missing response, or a connection lost before
+the response, raises `UnknownOutcomeError`: a write may have happened. A request that was never sent raises
 `CoordinationUnavailableError` itself.
 """
 
@@ -32,7 +32,7 @@ from klamm.core.interfaces.coordination import (
 )
 
 _log = logging.getLogger(__name__)
-# kazoo tells every failed attempt to connect; what matters of it is told here, once.
+# kazoo logs every failed attempt to connect; this module logs what matters of it, once.
 _kazoo_log = logging.getLogger(f"{__name__}.kazoo")
 _kazoo_log.setLevel(logging.ERROR)
 
@@ -52,27 +52,28 @@ _LOST = (
     KazooTimeoutError,
 )
 _MEANINGS: dict[type[CoordinationError], str] = {
-    NoNodeError: "is not there, or its parent is not",
-    NodeExistsError: "is there already",
+    NoNodeError: "does not exist, or its parent does not",
+    NodeExistsError: "already exists",
     BadVersionError: "is at another version",
     NotEmptyError: "has children",
-    SessionExpiredError: "is out of reach: the session has expired",
+    SessionExpiredError: "is not accessible: the session has expired",
 }
 
 
 _TRIES_A_SESSION = 4
-"""A server that is starting up accepts connections and may never answer on them (seen with 3.9). kazoo gives such a
-connection the session's time-out divided by the number of hosts, so with one host the session would be lost by waiting
-once. Here it is a fourth at most, of the time-out for connecting too."""
+"""Minimum number of attempts to connect within a session time-out. A server that is starting accepts connections and
+may never respond on them (seen with 3.9). kazoo waits on such a connection for the session time-out divided by the
+number of hosts, so with one host a single wait would cost the session. Here a wait, also that for connecting, is at
+most a fourth of it."""
 
 
 def _repeated(hosts: str) -> str:
-    """The same hosts, so often that there are `_TRIES_A_SESSION` or more."""
+    """Returns the hosts, repeated so that there are `_TRIES_A_SESSION` or more."""
     return ",".join([hosts] * -(-_TRIES_A_SESSION // (hosts.count(",") + 1)))
 
 
-class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
-    """Waits at most `connect_timeout_s` for a connection, for which kazoo would wait a whole session time-out."""
+class _ShortConnectHandler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo ships no types
+    """Waits at most `connect_timeout_s` for a connection; kazoo itself would wait a whole session time-out."""
 
     def __init__(self, connect_timeout_s: float) -> None:
         super().__init__()
@@ -83,11 +84,11 @@ class _ImpatientHandler(SequentialThreadingHandler):  # type: ignore[misc]  # ka
 
 
 class UnknownOutcomeError(CoordinationUnavailableError):
-    """The request was sent, and no answer came."""
+    """The request was sent, and no response came."""
 
 
 class PendingResult(Protocol):
-    """What kazoo's `*_async` methods return."""
+    """The result type of kazoo's `*_async` methods."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any: ...
 
@@ -96,7 +97,7 @@ Request = Callable[[KazooClient], PendingResult]
 
 
 def translate(error: Exception, path: str) -> CoordinationError:
-    """kazoo's error for an operation on `path`, as the seam's."""
+    """Translates kazoo's error of an operation on `path` to the interface's."""
     kind = _ANSWERS.get(type(error))
     if kind is not None:
         return kind(f"{path} {_MEANINGS[kind]}")
@@ -104,13 +105,14 @@ def translate(error: Exception, path: str) -> CoordinationError:
         return CoordinationError(f"{path} cannot be created: its parent is ephemeral")
     if isinstance(error, _LOST):
         return UnknownOutcomeError(
-            f"{path}: no answer from ZooKeeper; the request may or may not have been carried out"
+            f"{path}: no response from ZooKeeper; the request may or may not have been carried out"
         )
     return CoordinationError(f"{path}: ZooKeeper refused: {error!r}")
 
 
 class KazooSession:
-    """Open once, close once. `on_event` is called on kazoo's thread. `hosts` is `host:port,…`, without a chroot."""
+    """Can be opened and closed once. `on_event` is called on kazoo's thread. `hosts` is `host:port,…`, without a
+    chroot."""
 
     def __init__(
         self, hosts: str, session_timeout_s: float, request_timeout_s: float, on_event: Callable[[SessionEvent], None]
@@ -127,24 +129,25 @@ class KazooSession:
         self._client = KazooClient(
             hosts=_repeated(hosts),
             timeout=session_timeout_s,
-            handler=_ImpatientHandler(session_timeout_s / _TRIES_A_SESSION),
+            handler=_ShortConnectHandler(session_timeout_s / _TRIES_A_SESSION),
             connection_retry=KazooRetry(max_tries=-1, delay=0.05, backoff=2, max_delay=1.0),
             logger=_kazoo_log,
         )
         self._client.add_listener(self._on_state)
 
     def open(self, timeout_s: float) -> None:
-        """`CoordinationUnavailableError`, saying what to do, when nothing answers in `timeout_s`."""
+        """Connects. Raises `CoordinationUnavailableError`, with what to do, if no server responds within
+        `timeout_s`."""
         self._client.start_async().wait(timeout=timeout_s)
         if not self._client.connected:
             self.close()
             raise CoordinationUnavailableError(
-                f"no ZooKeeper answers at {self._hosts} within {timeout_s:g} s; start one with `klamm zookeeper`, "
+                f"no ZooKeeper responds at {self._hosts} within {timeout_s:g} s; start one with `klamm zookeeper`, "
                 "or correct `zookeeper.connect`"
             )
 
     def close(self) -> None:
-        """End the session: its ephemeral paths go at once if the server is there. Waiting calls fail."""
+        """Ends the session; if the server is reachable, its ephemeral paths are deleted at once. Waiting calls fail."""
         with self._changed:
             if self._closing:
                 return
@@ -158,7 +161,8 @@ class KazooSession:
         return 0 if self._expired or self._closing else self._session_id
 
     def call(self, path: str, request: Request, *, repeatable: bool = False) -> Any:
-        """Send, and wait for the answer. A `repeatable` request (a read) is sent again after a lost connection."""
+        """Sends a request and returns its result. A `repeatable` request (a read) is sent again after a lost
+        connection."""
         deadline = time.monotonic() + self._request_timeout_s
         while True:
             self._await_connected(path, deadline)
@@ -178,16 +182,16 @@ class KazooSession:
                 lambda: self._connected or self._expired or self._closing, max(0.0, deadline - time.monotonic())
             )
             if self._expired:
-                raise SessionExpiredError(f"{path} is out of reach: the session has expired")
+                raise SessionExpiredError(f"{path} is not accessible: the session has expired")
             if self._closing:
                 raise CoordinationUnavailableError(f"{path}: the connection to ZooKeeper is closed")
             if not self._connected:
                 raise CoordinationUnavailableError(
-                    f"{path}: ZooKeeper at {self._hosts} is away, for more than {self._request_timeout_s:g} s"
+                    f"{path}: ZooKeeper at {self._hosts} was unreachable for {self._request_timeout_s:g} s"
                 )
 
     def _on_state(self, state: str) -> None:
-        """On kazoo's connection thread, which must not be held up."""
+        """Called on kazoo's connection thread, which must not block."""
         with self._changed:
             if self._closing or self._expired:
                 return
@@ -202,7 +206,7 @@ class KazooSession:
                 self._expired = True
             self._changed.notify_all()
         if event is SessionEvent.EXPIRED:
-            # kazoo would open a new session by itself, in which none of our paths and watches are.
+            # kazoo would open a new session by itself, without this session's paths and watches.
             threading.Thread(target=self._stop_client, name="klamm-kazoo-stop", daemon=True).start()
         _log.info("ZooKeeper session %#x at %s: %s", self._session_id & (2**64 - 1), self._hosts, event.value)
         self._on_event(event)

@@ -1,8 +1,7 @@
-"""Who holds the write lock of an SQLite file in WAL mode, for an error message.
+"""Finds the process that holds the write lock of an SQLite file in WAL mode, for error messages.
 
-The lock is a POSIX lock on one byte of the `-shm` file. The kernel lists it in `/proc/locks` with its process, so the
-holder need not write down anything; and the file is not opened here, since closing it would drop this process's own
-locks on it.
+The lock is a POSIX lock on one byte of the `-shm` file, which the kernel lists in `/proc/locks` with its process. The
+file itself is not opened here, since closing it would release this process's own locks on it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _STOPPED: Final = "Tt"
 
 
 def write_lock_holder(database: Path, locks: Path = Path("/proc/locks")) -> str:
-    """In words: `by process 4711 (python consumer.py), which is stopped: ...`."""
+    """Returns a phrase such as `by process 4711 (python consumer.py), which is stopped: ...`."""
     pid = _holder(database, locks)
     if pid is None:
         return "by another process"
@@ -25,10 +24,10 @@ def write_lock_holder(database: Path, locks: Path = Path("/proc/locks")) -> str:
         return f"by this process, {pid}"
     if pid <= 0:
         return "by a process of another container"
-    said = f"by process {pid}{_command(pid)}"
+    text = f"by process {pid}{_command(pid)}"
     if _state(pid) in _STOPPED:
-        said += f", which is stopped: `kill -CONT {pid}` lets it go on, `kill -9 {pid}` ends it"
-    return said
+        text += f", which is stopped: `kill -CONT {pid}` continues it, `kill -9 {pid}` ends it"
+    return text
 
 
 def _holder(database: Path, locks: Path) -> int | None:
@@ -36,7 +35,7 @@ def _holder(database: Path, locks: Path) -> int | None:
         inode = database.with_name(database.name + "-shm").stat().st_ino
         lines = locks.read_text().splitlines()
     except OSError:
-        return None  # no Linux, or no such file any more
+        return None  # not Linux, or the file does not exist any more
     for line in lines:
         fields = line.split()  # number: POSIX ADVISORY WRITE pid major:minor:inode first last
         if len(fields) == 8 and fields[1] in ("POSIX", "OFDLCK") and fields[3] == "WRITE":

@@ -1,4 +1,4 @@
-"""Paths and sizes as every coordination takes them, checked before anything is sent."""
+"""Checks of paths and sizes for both coordinations, made before a request is sent."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import Check, Create, Delete, Operation, Set
 
 MAX_DATA_BYTES = 1_000_000
-"""Of one node, and of all nodes of one transaction (ZooKeeper drops the connection past 1,048,575 bytes a request)."""
+"""Maximum size of one node's data, and of all data in one transaction: ZooKeeper closes the connection at a request of
+more than 1,048,575 bytes."""
 
 
 def check_path(path: str) -> None:
-    """`CoordinationError` unless `path` is absolute and every part has a name that ZooKeeper takes."""
+    """Raises `CoordinationError` unless `path` is absolute and every part has a name that ZooKeeper accepts."""
     if path == "/":
         return
     if not path.startswith("/") or path.endswith("/"):
         raise CoordinationError(f"path {path!r} must begin with '/' and not end with it")
     for part in path[1:].split("/"):
         if part in ("", ".", "..") or "\0" in part:
-            raise CoordinationError(f"path {path!r} has a part {part!r}, which is no name")
+            raise CoordinationError(f"path {path!r} has a part {part!r}, which is not a valid name")
 
 
 def check_size(path: str, size: int) -> None:
-    """`CoordinationError` when `size` bytes are too many for a node or a transaction."""
+    """Raises `CoordinationError` if `size` bytes are too many for a node or a transaction."""
     if size > MAX_DATA_BYTES:
         raise CoordinationError(f"{path}: {size} bytes are over the limit of {MAX_DATA_BYTES}")
 
 
 def check_operations(operations: Iterable[Operation]) -> None:
-    """Every path, the kind of every operation, and the size of them all together."""
+    """Checks every path, the type of every operation, and their total size."""
     size = 0
     path = "/"
     for operation in operations:
         if not isinstance(operation, Check | Create | Set | Delete):
-            raise CoordinationError(f"{operation!r} is no operation: Check, Create, Set or Delete")
+            raise CoordinationError(f"{operation!r} is not an operation: expected Check, Create, Set or Delete")
         path = operation.path
         check_path(path)
         size += len(path) + (len(operation.data) if isinstance(operation, Create | Set) else 0)
@@ -42,11 +43,11 @@ def check_operations(operations: Iterable[Operation]) -> None:
 
 
 def parent_of(path: str) -> str:
-    """`/` for a top path and for `/` itself."""
+    """Returns the parent path; `/` for a top-level path and for `/` itself."""
     return path.rpartition("/")[0] or "/"
 
 
 def ancestors(path: str) -> list[str]:
-    """The paths above, from the top down, without `/`."""
+    """Returns the paths above, from the top down, without `/`."""
     parts = path[1:].split("/")[:-1]
     return ["/" + "/".join(parts[: i + 1]) for i in range(len(parts))]

@@ -1,7 +1,7 @@
 """The `zookeeper` coordination, the default: real sessions through kazoo.
 
 States: closed → live (`start`) → suspended → live, or → expired → live (`restart`, with a new session and no watches).
-The chroot of `zookeeper.connect` is put before every path here, and made at the start.
+The chroot of `zookeeper.connect` is put before every path, and created at the start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DELETE_ROUNDS = 10
 
 
 class ZooKeeperCoordination:
-    """See the seam, `klamm.core.interfaces.coordination.Coordination`."""
+    """Implements `klamm.core.interfaces.coordination.Coordination`."""
 
     def __init__(self, config: ZooKeeperConfig) -> None:
         self._config = config
@@ -85,15 +85,15 @@ class ZooKeeperCoordination:
             try:
                 return self._create(path, data, ephemeral=ephemeral)
             except UnknownOutcomeError:
-                # Whose a persistent path is cannot be seen, so that outcome stays unknown; an ephemeral one names its
-                # session.
+                # An ephemeral path has its session as owner. The creator of a persistent path cannot be found out, so
+                # that outcome stays unknown.
                 if not ephemeral or time.monotonic() > deadline:
                     raise
             found = self.exists(path)
             if found is not None and found.ephemeral_owner == self.session_id:
                 return found
             if found is not None:
-                raise NodeExistsError(f"{path} is there already")
+                raise NodeExistsError(f"{path} already exists")
 
     def get(self, path: str) -> tuple[bytes, Stat]:
         check_path(path)
@@ -116,13 +116,13 @@ class ZooKeeperCoordination:
             self._delete(path, version)
             return
         if version != ANY_VERSION:
-            self.transaction([Check(path, version)])  # before anything below it is gone
+            self.transaction([Check(path, version)])  # before anything below it is deleted
         for _ in range(_DELETE_ROUNDS):
             self._delete_below(path)
             try:
                 self._delete(path, version)
             except NotEmptyError:
-                continue  # a child was made meanwhile
+                continue  # a child was created in the meantime
             return
         raise NotEmptyError(f"{path} got new children during {_DELETE_ROUNDS} attempts to delete it")
 
@@ -137,7 +137,7 @@ class ZooKeeperCoordination:
         paths = ", ".join(operation.path for operation in operations[:3]) + (", …" if len(operations) > 3 else "")
         results = self._live().call(paths, lambda zk: self._request(zk, operations).commit_async())
         for operation, result in zip(operations, results, strict=True):
-            # ZooKeeper marks what stood before the failure as rolled back, and what stood after as inconsistent.
+            # ZooKeeper marks the operations before the failed one as rolled back, and those after it as inconsistent.
             if isinstance(result, Exception) and not isinstance(result, RolledBackError | RuntimeInconsistency):
                 raise translate(result, operation.path)
 
@@ -154,8 +154,8 @@ class ZooKeeperCoordination:
 
     def _open(self, timeout_s: float) -> None:
         config = self._config
-        session = KazooSession(config.hosts, self.session_timeout_s, config.request_timeout_s, self._tell)
-        # Before it opens: whoever is told that it is connected sees its id.
+        session = KazooSession(config.hosts, self.session_timeout_s, config.request_timeout_s, self._notify)
+        # Set before it opens, so that a listener that is called for the connection can read the session id.
         self._session, self._watches = session, ZooKeeperWatches(session)
         self._watches.start()
         try:
@@ -174,11 +174,11 @@ class ZooKeeperCoordination:
         if watches:
             watches.stop()
 
-    def _tell(self, event: SessionEvent) -> None:
+    def _notify(self, event: SessionEvent) -> None:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:  # a listener is anyone's code; the others must still be told
+            except Exception:  # a listener may raise anything; the others must still be called
                 _log.exception("session listener failed on %s", event.name)
 
     def _live(self) -> KazooSession:
@@ -203,7 +203,7 @@ class ZooKeeperCoordination:
         return _stat(stat)
 
     def _make_parents(self, path: str, *, itself: bool = False) -> None:
-        """The paths above, the chroot too; a lost answer does no harm, since an empty path is nobody's."""
+        """Creates the paths above, the chroot included. A lost response does no harm, since the paths are empty."""
         full = self._full(path)
         for parent in [*ancestors(full), *([full] if itself else [])]:
             if self._read(parent, lambda zk, parent=parent: zk.exists_async(parent)):  # type: ignore[misc]
@@ -223,7 +223,7 @@ class ZooKeeperCoordination:
                 self._delete_below(child)
                 self._delete(child, ANY_VERSION)
             except (NoNodeError, NotEmptyError):
-                continue  # another deletes too, or a child was made: the next round sees it
+                continue  # another process deletes too, or a child was created: the next round finds it
 
     def _request(self, zk: KazooClient, operations: Sequence[Operation]) -> TransactionRequest:
         request = zk.transaction()

@@ -1,4 +1,4 @@
-"""`klamm zookeeper`: a real single-node server in the foreground, for development."""
+"""`klamm zookeeper`: runs a real single-node server in the foreground, for development."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .zookeeper_server import ZooKeeperServer
 
 def zookeeper(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on, on 127.0.0.1.")] = 2181,
-    data_dir: Annotated[Path, typer.Option(help="Where its data and log are kept.")] = Path("zookeeper-data"),
+    data_dir: Annotated[Path, typer.Option(help="The directory of its data and log.")] = Path("zookeeper-data"),
 ) -> None:
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""
     raise_on_stop_signals()

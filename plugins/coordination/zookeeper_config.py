@@ -10,9 +10,9 @@ from .tree_paths import check_path
 
 
 class ZooKeeperConfig(BaseModel):
-    """`zookeeper.connect`: `host:port,host:port/chroot`; the chroot is made where it is not there.
-    `zookeeper.connection.timeout.ms`: how long a call waits for a connection and an answer; the session time-out
-    unless set, as in Kafka."""
+    """`zookeeper.connect`: `host:port,host:port/chroot`; the chroot is created if it does not exist.
+    `zookeeper.connection.timeout.ms`: time that a call waits for a connection and a response; the session time-out if
+    not set, as in Kafka."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True, frozen=True)
 
@@ -27,7 +27,7 @@ class ZooKeeperConfig(BaseModel):
         for address in hosts.split(","):
             host, colon, port = address.strip().rpartition(":")
             if not (host and colon and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-                raise ValueError(f"{address.strip()!r} is no host:port; give host:port,host:port/chroot")
+                raise ValueError(f"{address.strip()!r} is not host:port; expected host:port,host:port/chroot")
         try:
             check_path(slash + chroot or "/")
         except CoordinationError as error:
@@ -36,12 +36,12 @@ class ZooKeeperConfig(BaseModel):
 
     @property
     def hosts(self) -> str:
-        """Without the chroot."""
+        """The servers, without the chroot."""
         return self.connect.partition("/")[0]
 
     @property
     def chroot(self) -> str:
-        """Begins with `/`, or is empty."""
+        """The chroot; begins with `/`, or is empty."""
         path = self.connect.partition("/")[2]
         return f"/{path}" if path else ""
 

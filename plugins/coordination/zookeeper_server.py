@@ -18,12 +18,12 @@ from .zookeeper_jars import find_class_path
 TICK_MS = 500
 _MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 _JVM = (
-    # The heap begins small and is given back; it may still grow to its limit.
+    # The heap starts small and shrinks again; it may still grow to its limit.
     "-Xmx256m", "-Xms4m", "-Xmn1m", "-XX:+UseSerialGC", "-XX:MinHeapFreeRatio=10", "-XX:MaxHeapFreeRatio=20",
-    # Only what runs often is compiled: each method's compilation leaves memory behind, 6 MB in all.
+    # Only methods that run often are compiled: compilation costs memory for each method, 6 MB in all.
     "-XX:TieredStopAtLevel=1", "-XX:Tier3InvocationThreshold=2000", "-XX:Tier3MinInvocationThreshold=1000",
     "-XX:Tier3CompileThreshold=4000", "-XX:ReservedCodeCacheSize=16m", "-XX:CICompilerCount=1",
-    # The JDK's archive of classes where it was made to lie: moved elsewhere, 6 MB of it become this process's own.
+    # The JDK's class archive is mapped at its own address: relocated, 6 MB of it become private to this process.
     "-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0",
     "-Xss256k", "-XX:StringTableSize=4096", "-XX:-UsePerfData", "-Dslf4j.internal.verbosity=ERROR",
 )  # fmt: skip
@@ -31,11 +31,12 @@ _POLL_S = 0.02
 
 
 class ZooKeeperServer:
-    """`data_dir` is made where it is not there. A context manager: started on entry, stopped on exit."""
+    """A context manager that starts the server on entry and stops it on exit. `data_dir` is created if it does not
+    exist."""
 
     def __init__(self, data_dir: Path, port: int = 2181, *, ends_with_parent: bool = False) -> None:
-        """`ends_with_parent`: killed when the thread that starts it ends, however that is (on Linux); so start it from
-        the main one."""
+        """`ends_with_parent`: the server is killed when the thread that starts it ends in any way (on Linux), so start
+        it from the main thread."""
         self._data_dir = data_dir
         self.port = port
         self._ends_with_parent = ends_with_parent
@@ -43,7 +44,7 @@ class ZooKeeperServer:
 
     @property
     def connect(self) -> str:
-        """For `zookeeper.connect`."""
+        """The value for `zookeeper.connect`."""
         return f"{HOST}:{self.port}"
 
     @property
@@ -51,8 +52,8 @@ class ZooKeeperServer:
         return self._process.pid if self._process else None
 
     def start(self, timeout_s: float = 120.0) -> None:
-        """Returns once the server answers. `ConfigError` without Java or PySpark; `CoordinationError` in one line when
-        the port is taken or the server does not come up."""
+        """Starts the server and returns once it responds. Raises `ConfigError` without Java or PySpark, and
+        `CoordinationError` with one line if the port is in use or the server does not start."""
         if self._process is not None:
             raise CoordinationError(f"ZooKeeper at {self.connect} has been started already")
         class_path = find_class_path()
@@ -67,25 +68,25 @@ class ZooKeeperServer:
             raise
 
     def wait(self) -> int:
-        """Until the server ends by itself; its exit status."""
+        """Waits until the server ends by itself; returns its exit status."""
         if self._process is None:
             raise CoordinationError(f"ZooKeeper at {self.connect} has not been started")
         return self._process.wait()
 
     def stop(self, timeout_s: float = 10.0) -> None:
-        """With SIGTERM; with SIGKILL if that is not obeyed in time. No error when it is stopped already."""
+        """Stops the server with SIGTERM, with SIGKILL if it does not end in time. No error if it is not running."""
         process, self._process = self._process, None
         if process is not None:
             process.stop(timeout_s)
 
     def kill(self) -> None:
-        """With SIGKILL, as a crash: what it had acknowledged is on its disk."""
+        """Kills the server with SIGKILL, as a crash does: everything it had acknowledged is on its disk."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
 
     def restart(self) -> None:
-        """Stop, and start with the same data and port."""
+        """Stops the server and starts it with the same data and port."""
         self.stop()
         self.start()
 
@@ -97,12 +98,12 @@ class ZooKeeperServer:
         self.stop()
 
     def _properties(self) -> list[str]:
-        # 64 MB, the default, of each log file are written when it is begun. A thread is enough for a few connections.
+        # By default 64 MB of each new log file are written at once. One thread is enough for a few connections.
         threads = ["-Dzookeeper.nio.numSelectorThreads=1", "-Dzookeeper.nio.numWorkerThreads=1"]
         return [*threads, "-Dzookeeper.preAllocSize=4096", "-Djava.net.preferIPv4Stack=true"]
 
     def _write_config(self) -> Path:
-        # Sessions of 1 s serve tests; ZooKeeper's own bounds (2 and 20 ticks) would be 1 and 10 s.
+        # Tests use sessions of 1 s. ZooKeeper's own limits (2 and 20 ticks) would be 1 and 10 s.
         lines = {
             "dataDir": str(self._data_dir.resolve()).replace("\\", "/"),
             "clientPort": self.port,
@@ -111,7 +112,7 @@ class ZooKeeperServer:
             "maxSessionTimeout": 600_000,
             "maxClientCnxns": 0,
             "admin.enableServer": "false",
-            # Nobody can ask for its metrics: neither the admin server nor the command `mntr` is on.
+            # Its metrics cannot be read: neither the admin server nor the command `mntr` is enabled.
             "metricsProvider.className": "org.apache.zookeeper.metrics.impl.NullMetricsProvider",
         }
         path = self._data_dir / "zookeeper.cfg"
@@ -135,7 +136,7 @@ class ZooKeeperServer:
 
 
 def answers(host: str, port: int) -> bool:
-    """Whether a ZooKeeper there serves requests (its command `srvr`)."""
+    """Returns whether a ZooKeeper server there serves requests (with its command `srvr`)."""
     try:
         with socket.create_connection((host, port), timeout=1.0) as connection:
             connection.sendall(b"srvr")

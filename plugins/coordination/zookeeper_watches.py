@@ -1,8 +1,8 @@
-"""Level-triggered watches from ZooKeeper's one-shot ones.
+"""Level-triggered watches, made from ZooKeeper's one-shot watches.
 
-A path has a data watch (made, deleted, changed) and, while it exists, a child watch. When one fires, or the connection
-was lost (kazoo then fires all of them), a thread sets it again *first* and then calls back: whatever changes after the
-callee's read fires again. A path whose last callback is cancelled is forgotten when it fires next.
+A path has a data watch (created, deleted, changed) and, while it exists, a child watch. When one fires, or the
+connection was lost (kazoo then fires all of them), a thread sets it again *first* and then calls the callbacks: a
+change after a callback's read fires again. A path whose last callback is cancelled is removed when it fires next.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class ZooKeeperWatch:
             return
         try:
             self._callback()
-        except Exception:  # a callback is anyone's code; the others must still be called
+        except Exception:  # a callback may raise anything; the others must still be called
             _log.exception("watch callback on %s failed", path)
 
 
 class _WatchedPath:
-    """What is set at the server for one path; `lock` is held while it is being set."""
+    """The watches of one path that are set at the server; `lock` is held while they are being set."""
 
     def __init__(self, path: str, fired: Callable[[_WatchedPath], None]) -> None:
         self.path = path
@@ -50,7 +50,8 @@ class _WatchedPath:
         self._children_set = False
 
     def arm(self, session: KazooSession) -> None:
-        """Set what is not set. Fails with what `KazooSession.call` raises; what was not set then is as before."""
+        """Sets the watches that are not set. Raises the errors of `KazooSession.call`; a watch that could not be set
+        stays unset."""
         with self.lock:
             if not self._data_set:
                 self._data_set = True
@@ -66,12 +67,12 @@ class _WatchedPath:
                         self.path, lambda zk: zk.get_children_async(self.path, self._on_children), repeatable=True
                     )
                 except NoNodeError:
-                    self._children_set = False  # the data watch tells when it is made
+                    self._children_set = False  # the data watch reports its creation
                 except Exception:
                     self._children_set = False
                     raise
 
-    def _on_data(self, event: object) -> None:  # noqa: ARG002 - any event means: read again
+    def _on_data(self, event: object) -> None:  # noqa: ARG002 - every event means: read again
         self._data_set = False
         self._fired(self)
 
@@ -81,7 +82,7 @@ class _WatchedPath:
 
 
 class ZooKeeperWatches:
-    """All watches of one session, called from one thread, from `start` to `stop` or the session's expiry."""
+    """All watches of one session. One thread calls them, from `start` to `stop` or the session's expiry."""
 
     def __init__(self, session: KazooSession) -> None:
         self._session = session
@@ -95,7 +96,8 @@ class ZooKeeperWatches:
         self._thread.start()
 
     def stop(self) -> None:
-        """No callback starts after this, unless it is called from one. Close the session first: that ends its waits."""
+        """Stops the thread; no callback starts after this returns, unless it is called from a callback. Close the
+        session first, which ends the thread's waits."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -103,7 +105,8 @@ class ZooKeeperWatches:
             self._thread.join()
 
     def add(self, path: str, callback: Callback) -> ZooKeeperWatch:
-        """The watch is set when this returns, or as soon as ZooKeeper is back (and then it fires)."""
+        """Adds a watch, which is set when this returns, or as soon as ZooKeeper is reachable again (then it also
+        fires)."""
         watch = ZooKeeperWatch(callback)
         with self._changed:
             watched = self._paths.get(path)
@@ -130,7 +133,7 @@ class ZooKeeperWatches:
             except SessionExpiredError:
                 return  # watches end with their session
             except CoordinationUnavailableError:
-                self._mark(watched)  # `arm` has waited its time for a connection; go on waiting
+                self._mark(watched)  # `arm` has waited for a connection until its time-out; wait again
                 continue
             for watch in list(watched.watches):
                 if self._stopping:
@@ -138,7 +141,7 @@ class ZooKeeperWatches:
                 watch.fire(watched.path)
 
     def _next(self) -> _WatchedPath | None:
-        """The next path that fired and is still watched; `None` at the end."""
+        """Returns the next path that fired and is still watched; None after `stop`."""
         with self._changed:
             while True:
                 self._changed.wait_for(lambda: self._stopping or self._fired)

@@ -1,4 +1,4 @@
-"""Built-in envelopes: how a payload names the schema it was written with (design D8)."""
+"""Built-in envelopes: the formats of the schema reference in a payload (design D8)."""
 
 from __future__ import annotations
 

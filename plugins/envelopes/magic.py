@@ -1,4 +1,4 @@
-"""Envelopes that are some fixed bytes and a key of fixed size."""
+"""For envelopes that consist of fixed bytes and a key of fixed size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from klamm.core.errors import SchemaError
 
 
 def key_after(magic: bytes, size: int, data: bytes | memoryview, envelope: str) -> bytes:
-    """The key of a payload; `SchemaError` when it is too short or begins with other bytes."""
+    """Returns the key in a payload. Raises `SchemaError` if the payload is too short or begins with other bytes."""
     head = bytes(data[:size])
     if len(head) < size:
         raise SchemaError(f"payload of {len(head)} bytes is too short for the {envelope} envelope ({size} bytes)")

@@ -38,6 +38,6 @@ def klamm_offset_stores() -> Iterable[Provider[[Coordination], OffsetStore]]:
 
 
 def _topic_store(config: TopicOffsetStoreConfig, coordination: Coordination) -> OffsetStore:
-    from .topic import TopicOffsetStore  # the client, only where it is used
+    from .topic import TopicOffsetStore  # it loads the client, only if it is used
 
     return TopicOffsetStore(config, coordination)

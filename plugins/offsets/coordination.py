@@ -1,8 +1,8 @@
 """The `coordination` offset store: the paper's tree, `/consumers/<group>/offsets/<topic>/<partition>`.
 
-Rules. All partitions of one commit, and its guards, are one transaction; so are those of a deletion, a thousand at a
-time. The paths above are made before it, outside of it: they hold nothing. Which paths are there is remembered, and
-looked up again when a transaction says otherwise.
+Rules: all partitions of a commit and its guards are one transaction; those of a deletion are one transaction for every
+thousand. The parent paths are created before it, outside the transaction: they are empty. Existing paths are cached,
+and looked up again when a transaction shows that the cache is wrong.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from klamm.core.records.partition import TopicPartition
 _ATTEMPTS = 5
 _REMEMBERED_PATHS = 100_000
 _DELETED_AT_ONCE = 1_000
-"""A request to ZooKeeper has 1 MB at most."""
+"""Deletions in one transaction: a request to ZooKeeper is at most 1 MB."""
 
 
 class _StoredOffset(BaseModel):
-    """The JSON of one path; unknown fields are passed over."""
+    """The JSON of one path; unknown fields are ignored."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True, extra="ignore")
 
@@ -54,11 +54,11 @@ class _StoredOffset(BaseModel):
 
 
 class CoordinationOffsetStore:
-    """See the seam, `klamm.core.interfaces.offsets.OffsetStore`."""
+    """Implements `klamm.core.interfaces.offsets.OffsetStore`."""
 
     needs_coordination = True
 
-    def __init__(self, config: NoConfig, coordination: Coordination) -> None:  # noqa: ARG002 - as every provider's
+    def __init__(self, config: NoConfig, coordination: Coordination) -> None:  # noqa: ARG002 - a provider passes it
         self._coordination = coordination
         self._lock = threading.Lock()
         self._known: set[str] = set()
@@ -73,7 +73,7 @@ class CoordinationOffsetStore:
             try:
                 self._coordination.transaction([*guards, *self._writes(group, offsets, values)])
             except (NoNodeError, NodeExistsError):
-                self._check_guards(guards)  # a guard that fails is the caller's; else a path came or went
+                self._check_guards(guards)  # raises if a guard failed; else a path was created or deleted
                 self._forget(values)
                 continue
             self._remember(values)
@@ -106,13 +106,13 @@ class CoordinationOffsetStore:
         chosen_paths = {paths.partition_offset(group, *tp): tp for tp in chosen}
         self._forget(chosen_paths)
         for _ in range(_ATTEMPTS):
-            doomed = [Delete(path, version) for path, version in self._doomed(chosen_paths, seen)]
+            deletes = [Delete(path, version) for path, version in self._to_delete(chosen_paths, seen)]
             try:
                 self._check_guards(guards)
-                for at in range(0, len(doomed), _DELETED_AT_ONCE):
-                    self._coordination.transaction([*guards, *doomed[at : at + _DELETED_AT_ONCE]])
+                for at in range(0, len(deletes), _DELETED_AT_ONCE):
+                    self._coordination.transaction([*guards, *deletes[at : at + _DELETED_AT_ONCE]])
             except (NoNodeError, BadVersionError):
-                self._check_guards(guards)  # a guard that fails is the caller's; else an offset changed
+                self._check_guards(guards)  # raises if a guard failed; else an offset changed
                 continue
             break
         else:
@@ -120,13 +120,14 @@ class CoordinationOffsetStore:
         for topic in {tp.topic for tp in chosen}:
             self._remove(paths.topic_offsets(group, topic))
         self._remove(paths.group_offsets(group))
-        # The group's own path is a registry group's too, whose members' paths keep it from being removed.
+        # The group's root also has the paths of a registry group's members, which prevent its deletion.
         self._remove(paths.group(group))
 
-    def _doomed(
+    def _to_delete(
         self, chosen: Mapping[str, TopicPartition], seen: Mapping[TopicPartition, CommittedOffset] | None
     ) -> Iterable[tuple[str, int]]:
-        """Paths that are there and, with `seen`, as they were then; each at the version that was looked at."""
+        """Yields the paths that exist and, with `seen`, still have the value seen; each with the version that was
+        read."""
         for path, tp in chosen.items():
             try:
                 data, stat = self._coordination.get(path)
@@ -142,34 +143,34 @@ class CoordinationOffsetStore:
         return sorted(name for name in names if next(iter(self._stored(name)), None) is not None)
 
     def close(self) -> None:
-        """It has nothing of its own."""
+        """Does nothing: the caller owns the coordination."""
 
     def _writes(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], values: Mapping[str, bytes]
     ) -> list[Operation]:
-        """A `Set` for every path that is there, a `Create` for the others, whose parents are made."""
+        """Returns a `Set` for every existing path and a `Create` for the others, whose parents it creates."""
         missing = {path for path in values if path not in self._known and self._coordination.exists(path) is None}
         for topic in {tp.topic for tp in offsets if paths.partition_offset(group, *tp) in missing}:
-            self._make(paths.topic_offsets(group, topic))
+            self._create_path(paths.topic_offsets(group, topic))
         return [Create(path, data) if path in missing else Set(path, data) for path, data in values.items()]
 
     def _check_guards(self, guards: Sequence[Check]) -> None:
         if guards:
             self._coordination.transaction(guards)
 
-    def _make(self, path: str) -> None:
+    def _create_path(self, path: str) -> None:
         if self._coordination.exists(path) is not None:
             return
         try:
             self._coordination.create(path, make_parents=True)
         except NodeExistsError:
-            return  # another commit made it
+            return  # another commit created it
 
     def _remove(self, path: str) -> None:
         try:
             self._coordination.delete(path)
         except (NoNodeError, NotEmptyError):
-            return  # gone already, or used by something else
+            return  # already deleted, or it has other children
 
     def _stored(self, group: str) -> Iterable[TopicPartition]:
         for topic in self._children(paths.group_offsets(group)):
@@ -203,7 +204,7 @@ def _encode(tp: TopicPartition, value: CommittedOffset) -> bytes:
             topicId=value.topic_id,
         )
     except ValidationError as error:
-        raise CoordinationError(f"{tp}: offset {value.offset} is no offset: {error.errors()[0]['msg']}") from error
+        raise CoordinationError(f"{tp}: {value.offset} is not a valid offset: {error.errors()[0]['msg']}") from error
     return stored.model_dump_json(by_alias=True, exclude_none=True).encode()
 
 
@@ -211,7 +212,7 @@ def _decode(path: str, data: bytes) -> CommittedOffset:
     try:
         stored = _StoredOffset.model_validate_json(data)
     except ValidationError as error:
-        raise CoordinationError(f"{path} holds no offset: {error.errors(include_url=False)[0]['msg']}") from error
+        raise CoordinationError(f"{path} should hold an offset: {error.errors(include_url=False)[0]['msg']}") from error
     return CommittedOffset(
         stored.offset, stored.leader_epoch, stored.metadata, stored.commit_timestamp_ms, stored.topic_id
     )

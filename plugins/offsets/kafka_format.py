@@ -2,10 +2,9 @@
 
 Key, version 0 or 1 (int16): group, topic, partition (int32). Value, version 3 (int16): offset (int64), leader epoch
 (int32, -1 unknown), metadata (string), commit time (int64 ms). Version 4 has compact strings and the topic id as tagged
-field 0 (KIP-848): it is written where the topic id is known, else version 3. Value versions 0 to 2 are read as well (no
-epoch; 1 has an expiry time at the end, which Kafka stopped writing). A key of
-version 2 is a classic group's (`kafka_groups`); those of newer groups (3 and up) are passed over: nobody here makes
-such groups.
+field 0 (KIP-848): it is written if the topic id is known, else version 3. Value versions 0 to 2 can be read too (no
+epoch; version 1 has an expiry time at the end, which Kafka no longer writes). A key of version 2 is a classic group's
+(`kafka_groups`); keys of newer groups (3 and up) are ignored: Klamm does not create such groups.
 
 Schemas: `OffsetCommitKey.json`, `OffsetCommitValue.json`, `GroupMetadataKey.json` of Kafka's group-coordinator.
 """
@@ -66,7 +65,7 @@ def encode_value(value: CommittedOffset) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """None for a record of another kind; `CorruptRecordError` for one that is cut off."""
+    """Returns None for a record of another kind. Raises `CorruptRecordError` for a truncated one."""
     with reading("key of an offset"):
         reader = KafkaValueReader(data)
         version = reader.int16()
@@ -78,7 +77,7 @@ def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
 
 
 def decode_value(data: bytes) -> CommittedOffset:
-    """`CorruptRecordError` for one that is cut off or of a version that is not known."""
+    """Raises `CorruptRecordError` for a value that is truncated or has an unknown version."""
     with reading("value of an offset"):
         reader = KafkaValueReader(data)
         version = reader.int16()
@@ -93,14 +92,14 @@ def decode_value(data: bytes) -> CommittedOffset:
 
 
 def _topic_id(raw: bytes) -> UUID | None:
-    """None for Kafka's zero id, which says that there is none."""
+    """Returns None for Kafka's zero id, which stands for no id."""
     if len(raw) != 16:
         raise CorruptRecordError(f"an offset record's topic id has {len(raw)} bytes, not 16")
     return UUID(bytes=raw) if any(raw) else None
 
 
 def java_hash(text: str) -> int:
-    """`String.hashCode`: over UTF-16 units, in 32 bits with sign."""
+    """Returns Java's `String.hashCode`: over UTF-16 units, as a signed 32-bit number."""
     value = 0
     raw = text.encode("utf-16-be", "surrogatepass")
     for high, low in zip(raw[::2], raw[1::2], strict=True):
@@ -109,6 +108,7 @@ def java_hash(text: str) -> int:
 
 
 def partition_for(group: str, count: int) -> int:
-    """Kafka's: the absolute hash modulo the number of partitions; the one hash without an absolute value counts 0."""
+    """Returns the partition of a group as Kafka does: the absolute hash modulo the number of partitions. The one hash
+    without a 32-bit absolute value counts as 0."""
     found = java_hash(group)
     return 0 if found == -(1 << 31) else abs(found) % count

@@ -1,9 +1,9 @@
-"""The group records of `__consumer_offsets`: who the members of a classic group are, as Apache Kafka stores it.
+"""The group records of `__consumer_offsets`: the members of a classic group, in Apache Kafka's format.
 
 Value, version 3 (int16): protocol type (string), generation (int32), protocol and leader (strings or null), the time of
 the change (int64 ms, -1 unknown), members; of each: id, instance id (or null), client id and host (strings), rebalance
-and session time-out (int32 ms), subscription and assignment (bytes). Read are also versions 0 to 2 (no instance id;
-0 and 1 no time; 0 no rebalance time-out: the session's) and 4 (compact strings and tagged fields).
+and session time-out (int32 ms), subscription and assignment (bytes). Versions 0 to 2 can be read too (no instance id; 0
+and 1 have no time; 0 has no rebalance time-out and uses the session's), and 4 (compact strings and tagged fields).
 
 Schema: `GroupMetadataValue.json` of Kafka's group-coordinator.
 """
@@ -52,7 +52,7 @@ def _encode_member(member: StoredMember) -> bytes:
 
 
 def decode_group(data: bytes) -> StoredGroup:
-    """`CorruptRecordError` for one that is cut off or of a version that is not known."""
+    """Raises `CorruptRecordError` for a value that is truncated or has an unknown version."""
     with reading("value of a group"):
         reader = KafkaValueReader(data)
         version = reader.int16()

@@ -1,7 +1,7 @@
 """Kafka's primitive types in the records of `__consumer_offsets`: big-endian integers, strings and bytes.
 
-A plain string is its length (int16, -1 for null) and UTF-8, plain bytes have an int32 length. In flexible versions both
-are compact: the length + 1 as an unsigned varint, 0 for null; and tagged fields (KIP-482) end each structure.
+A string is its length (int16, -1 for null) and UTF-8; bytes have an int32 length. In flexible versions both are
+compact: the length + 1 as an unsigned varint, 0 for null; and tagged fields (KIP-482) end each structure.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def blob(raw: bytes) -> bytes:
 
 
 class KafkaValueReader:
-    """Reads one value after the other; a `struct.error` where the data end too early (see `reading`)."""
+    """Reads one value after the other; raises `struct.error` if the data end too early (see `reading`)."""
 
     def __init__(self, data: bytes) -> None:
         self.flexible = False
@@ -123,7 +123,7 @@ class KafkaValueReader:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """`CorruptRecordError` for what cannot be read."""
+    """Translates errors of decoding to `CorruptRecordError`."""
     try:
         yield
     except (StructError, UnicodeDecodeError) as error:

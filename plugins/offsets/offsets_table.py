@@ -24,7 +24,7 @@ MAX_GAP_S: Final = 3600.0
 
 
 class OffsetsTable:
-    """Thread-safe: one method at a time reads."""
+    """Thread-safe; one method at a time reads the partition."""
 
     def __init__(
         self, client: TableClient, tp: TopicPartition, timeout_s: float, clock: Callable[[], float] = time.monotonic
@@ -37,19 +37,19 @@ class OffsetsTable:
         self._table = TopicTable(client, self._contents, timeout_s=timeout_s, max_gap_s=MAX_GAP_S, clock=clock)
 
     def offsets(self, group: str, at_least: int = 0) -> dict[TopicPartition, CommittedOffset]:
-        """As of now; `at_least` is where an append of one's own ended."""
+        """Returns the group's present offsets; `at_least` is the end of the caller's own last append."""
         with self._lock:
             self._catch_up(at_least)
             return dict(self._contents.offsets.get(group, {}))
 
     def groups(self, at_least: int = 0) -> list[str]:
-        """The names of the groups that have offsets."""
+        """Returns the names of the groups that have offsets."""
         with self._lock:
             self._catch_up(at_least)
             return list(self._contents.offsets)
 
     def states(self, at_least: int = 0) -> dict[str, StoredGroup]:
-        """Of classic groups, by name."""
+        """Returns the states of classic groups, by name."""
         with self._lock:
             self._catch_up(at_least)
             return dict(self._contents.states)

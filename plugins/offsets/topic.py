@@ -1,14 +1,14 @@
 """The `topic` offset store: commits are records of the compacted topic `__consumer_offsets`, in Kafka's format.
 
-Rules. A commit is one batch, to the partition that the group's hash says, acknowledged by all in-sync replicas: whole
-or not at all. The store speaks to the brokers as any client does, in a broker's process too; their addresses come from
-the coordination. The first commit makes the topic. A fetch reads what was appended since the last one (`OffsetsTable`).
-Who the members of classic groups are is kept in the same partitions, as in Kafka.
+Rules: a commit is one batch, stored as a whole or not at all, in the partition that the hash of the group id gives,
+acknowledged by all in-sync replicas. The store is a client of the brokers, also in a broker's process; their addresses
+come from the coordination. The first commit creates the topic. A fetch reads the records appended since the last one
+(`OffsetsTable`). The states of classic groups are stored in the same partitions, as in Kafka.
 
-Guards are paths of the coordination, and no transaction spans it and a log. They are checked right before the append
-and, once it is stored, again: a commit whose guard had gone meanwhile is refused to its caller though it was stored.
-What a lost owner had processed by then is all it can store, so the next owner may read records twice, never miss one.
-A deletion looks at its guards, and at what is stored now, right before it appends.
+Guards are paths of the coordination, and no transaction spans the coordination and a log. They are checked right before
+the append, and again once it is stored: a commit whose guard failed in between raises although it was stored. A former
+owner can store only offsets of records that it had processed by then, so the next owner may read records twice but
+never misses one. A deletion checks its guards and the stored offsets right before it appends.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .offsets_table import OffsetsTable
 from .topic_config import TopicOffsetStoreConfig
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-_PATIENCE: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
+_NOT_CREATED: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
 
 
 class TopicOffsetStore:
-    """See the seam, `klamm.core.interfaces.offsets.OffsetStore`, `GroupStore` and `PartitionedStore`."""
+    """Implements `OffsetStore`, `GroupStore` and `PartitionedStore` of `klamm.core.interfaces.offsets`."""
 
-    needs_coordination = False  # but for the brokers' addresses, once
+    needs_coordination = False  # except once, for the brokers' addresses
     topic = OFFSETS_TOPIC
 
     def __init__(
@@ -65,10 +65,12 @@ class TopicOffsetStore:
             return
         for tp, value in offsets.items():
             if not -(2**63) <= value.offset < 2**63:
-                raise CoordinationError(f"{tp}: offset {value.offset} is no offset: it should have 64 bits")
-        with self._reaching():
+                raise CoordinationError(f"{tp}: {value.offset} is not a valid offset: it should have 64 bits")
+        with self._translating_errors():
             count = self._partitions() or self._create()
-            self._check(guards)  # not before: one of them may be the version of all topics
+            self._check(
+                guards
+            )  # not earlier: creating the topic changes the version of all topics, which may be a guard
             rows = [(encode_key(OffsetKey(group, tp)), encode_value(value)) for tp, value in offsets.items()]
             self._append(partition_for(group, count), rows)
         self._check(guards)
@@ -76,7 +78,7 @@ class TopicOffsetStore:
     def fetch(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        with self._reaching():
+        with self._translating_errors():
             count = self._partitions()
             if not count:
                 return {}
@@ -91,40 +93,40 @@ class TopicOffsetStore:
         *,
         seen: Mapping[TopicPartition, CommittedOffset] | None = None,
     ) -> None:
-        with self._reaching():
+        with self._translating_errors():
             count = self._partitions()
             if not count:
                 return
             number = partition_for(group, count)
             table, end = self._table(number), self._appended.get(number, 0)
             stored = table.offsets(group, end)
-            doomed = set(stored if partitions is None else partitions) & stored.keys()
+            chosen = set(stored if partitions is None else partitions) & stored.keys()
             if seen is not None:
-                doomed = {tp for tp in doomed if stored[tp] == seen.get(tp)}
-            gone = [encode_key(OffsetKey(group, tp)) for tp in sorted(doomed)]
-            if partitions is None and doomed == stored.keys() and group in table.states(end):
-                gone.append(encode_key(GroupKey(group)))
+                chosen = {tp for tp in chosen if stored[tp] == seen.get(tp)}
+            tombstones = [encode_key(OffsetKey(group, tp)) for tp in sorted(chosen)]
+            if partitions is None and chosen == stored.keys() and group in table.states(end):
+                tombstones.append(encode_key(GroupKey(group)))
             self._check(guards)
-            if gone:
-                self._append(number, [(key, None) for key in gone])
+            if tombstones:
+                self._append(number, [(key, None) for key in tombstones])
 
     def partition_of(self, group: str, partitions: int) -> int:
         return partition_for(group, partitions)
 
     def save_group(self, group: str, state: StoredGroup) -> None:
-        with self._reaching():
+        with self._translating_errors():
             count = self._partitions() or self._create()
             self._append(partition_for(group, count), [(encode_key(GroupKey(group)), encode_group(state))])
 
     def load_groups(self) -> dict[str, StoredGroup]:
         found: dict[str, StoredGroup] = {}
-        with self._reaching():
+        with self._translating_errors():
             for number in range(self._partitions()):
                 found.update(self._table(number).states(self._appended.get(number, 0)))
         return found
 
     def groups(self) -> list[str]:
-        with self._reaching():
+        with self._translating_errors():
             count = self._partitions()
             return sorted(name for p in range(count) for name in self._table(p).groups(self._appended.get(p, 0)))
 
@@ -144,7 +146,7 @@ class TopicOffsetStore:
             self._appended[partition] = max(self._appended.get(partition, 0), stored.base_offset + len(rows))
 
     def _end(self, group: str, count: int) -> int:
-        """Where what this store appended for the group ended: a fetch sees that much at least."""
+        """Returns the end of this store's last append for the group: a fetch reads at least up to it."""
         return self._appended.get(partition_for(group, count), 0)
 
     def _table(self, partition: int) -> OffsetsTable:
@@ -157,12 +159,12 @@ class TopicOffsetStore:
             return table
 
     def _partitions(self) -> int:
-        """0 while there is no topic."""
+        """Returns the number of partitions; 0 while the topic does not exist."""
         client = self._connected()
         known = client.cluster.view.topics.get(OFFSETS_TOPIC)
         if known is None or known.error is not ErrorCode.none:
             known = client.metadata([OFFSETS_TOPIC], timeout_s=self._timeout_s).topics.get(OFFSETS_TOPIC)
-        return len(known.partitions) if known is not None and known.error not in _PATIENCE else 0
+        return len(known.partitions) if known is not None and known.error not in _NOT_CREATED else 0
 
     def _create(self) -> int:
         configs = {
@@ -182,7 +184,7 @@ class TopicOffsetStore:
                 addresses = ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
                 if not addresses:
                     raise CoordinationUnavailableError(
-                        f"no broker is registered, and offsets are kept in {OFFSETS_TOPIC}"
+                        f"no broker is registered, so the offsets in {OFFSETS_TOPIC} cannot be reached"
                     )
                 codecs = plugin_host().codec_table()
                 self._client = ClusterClient(
@@ -195,8 +197,8 @@ class TopicOffsetStore:
             self._coordination.transaction(guards)
 
     @contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """What is wrong with the brokers is, to the caller, a store that is away."""
+    def _translating_errors(self) -> Iterator[None]:
+        """Translates broker failures to `CoordinationUnavailableError`."""
         try:
             yield
         except CoordinationError:

@@ -6,8 +6,8 @@ from klamm.core.config.section import Int, Long, Section, key
 
 
 class TopicOffsetStoreConfig(Section):
-    """Kafka's keys for the topic; they count when it is made."""
+    """Kafka's keys for the topic; the first two apply when it is created."""
 
     offsets_topic_num_partitions: Int = key(50, "Partitions of __consumer_offsets.", ge=1)
-    offsets_topic_segment_bytes: Int = key(104_857_600, "Its segment.bytes; small, so that it is soon compacted.", ge=1)
-    offsets_commit_timeout_ms: Long = key(5_000, "How long a commit or a fetch may take.", ge=1)
+    offsets_topic_segment_bytes: Int = key(104_857_600, "Its segment.bytes; small, so that it is compacted soon.", ge=1)
+    offsets_commit_timeout_ms: Long = key(5_000, "Time-out of a commit or a fetch.", ge=1)

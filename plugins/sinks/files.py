@@ -2,20 +2,21 @@
 
     <path>/<topic>/<partition>/<first offset>-<last offset>.jsonl[.gz]
 
-A file is written under another name, forced to disk and renamed, so a reader sees whole files only. The names say which
-offsets are there: what is delivered again after a crash between flush and commit is not written a second time.
+A file is written under another name, flushed to disk and renamed, so a reader sees complete files only. The names show
+which offsets are stored: records that are delivered again after a crash between flush and commit are not written twice.
 
-Offsets mean something in one topic only. `<path>/<topic>/.topic_id` holds the id of the topic that the names above
-belong to, the first one that the sink was told of; files of a topic that was created again under the same name have its
-id in theirs: `<first offset>-<last offset>.<topic id>.jsonl[.gz]`.
+Offsets are valid within one topic id. `<path>/<topic>/.topic_id` has the id of the topic to which the names above
+belong, the first one that the sink was given; files of a topic that was created again with the same name have its id in
+their names: `<first offset>-<last offset>.<topic id>.jsonl[.gz]`.
 
-They mean something in one history of a topic only. Where a log lost its end (a restored backup), the records that took
-the place of the lost ones are written too, in files with the number of the cut in their names; the files with the lost
-ones stay as they are: `<first offset>-<last offset>[.<topic id>].cut<number>.jsonl[.gz]`. A line for each cut is in
+Offsets are valid within one history of a topic. If a log lost its end (a restored backup), the records that replace the
+lost ones are written too, in files with the number of the cut in their names; the files with the lost records stay as
+they are: `<first offset>-<last offset>[.<topic id>].cut<number>.jsonl[.gz]`. There is a line for each cut in
 
     <path>/<topic>/<partition>/.cuts[.<topic id>]
 
-With `on.bad.record: quarantine` what cannot be read is set aside, each record or batch in a file with the reason:
+With `on.bad.record: quarantine` each record or batch that cannot be read is written to a file of its own, with the
+reason:
 
     <path>/<topic>/_bad/<partition>/<first offset>-<last offset>[.<topic id>][.cut<number>].json
 """
@@ -48,18 +49,18 @@ _CUTS = ".cuts"
 
 
 class FilesConfig(Section):
-    """Where the files go, and how they are written."""
+    """The folder and the format of the files."""
 
-    path: ConfigPath = key(..., "The folder; made when it is not there.")
-    compression: Literal["none", "gzip"] = key("none", "Whether files are packed.")
+    path: ConfigPath = key(..., "The folder; created if it does not exist.")
+    compression: Literal["none", "gzip"] = key("none", "Whether files are compressed.")
 
 
 class FilesSink:
-    """See the seam, `klamm.core.interfaces.sink`. `StorageError` in one line when the disk refuses."""
+    """Implements the sink of `klamm.core.interfaces.sink`. Raises `StorageError` with one line if the disk fails."""
 
     def __init__(self, config: FilesConfig) -> None:
         self._config = config
-        self._waiting: dict[TopicPartition, list[ConsumerRecord]] = {}
+        self._unflushed: dict[TopicPartition, list[ConsumerRecord]] = {}
         self._next: dict[TopicPartition, int] = {}
         self._ids: Mapping[str, UUID] = {}
         self._marks: dict[str, str | None] = {}
@@ -69,7 +70,7 @@ class FilesSink:
         try:
             self._config.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise StorageError(f"sink folder {self._config.path} cannot be made: {error.strerror}") from error
+            raise StorageError(f"sink folder {self._config.path} cannot be created: {error.strerror}") from error
 
     def topic_ids(self, ids: Mapping[str, UUID]) -> None:
         self._ids = dict(ids)
@@ -78,7 +79,7 @@ class FilesSink:
 
     def log_cut(self, cut: LogCut) -> None:
         self._next.pop(cut.partition, None)
-        self._cuts.pop(cut.partition, None)  # another member may have been told since
+        self._cuts.pop(cut.partition, None)  # another member may have recorded cuts since
         known = self._read_cuts(cut.partition)
         if (cut.offset, cut.lost_epoch) in known[-1:]:
             return
@@ -91,24 +92,24 @@ class FilesSink:
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
             if record.offset >= self._expected(tp):
-                self._waiting.setdefault(tp, []).append(record)
+                self._unflushed.setdefault(tp, []).append(record)
                 self._next[tp] = record.offset + 1
 
     def flush(self) -> None:
-        for tp, waiting in self._waiting.items():
-            stored = self._stored(tp)  # again: a member that lost the partition may just have written it
-            records = [record for record in waiting if record.offset >= stored]
+        for tp, unflushed in self._unflushed.items():
+            stored = self._stored(tp)  # read again: a member that lost the partition may have written just before
+            records = [record for record in unflushed if record.offset >= stored]
             if records:
                 with _writing(self._folder(tp)):
                     self._publish(self._folder(tp), records, self._suffix(tp))
-        self._waiting.clear()
-        self._next.clear()  # another member may have written a partition before it comes back here
+        self._unflushed.clear()
+        self._next.clear()  # another member may write a partition before it is assigned to this one again
         self._cuts.clear()
 
     def quarantine(self, bad: BadRecords) -> None:
         topic, number = bad.partition
         folder = self._config.path / topic / "_bad" / str(number)
-        said = {
+        fields = {
             "from": bad.from_offset,
             "to": bad.to_offset,
             "reason": bad.reason,
@@ -118,11 +119,11 @@ class FilesSink:
         }
         with _writing(folder):
             name = f"{bad.from_offset:020}-{bad.to_offset - 1:020}{self._suffix(bad.partition)}.json"
-            _replace(folder / name, (json.dumps(said, default=_plain, ensure_ascii=False) + "\n").encode())
+            _replace(folder / name, (json.dumps(fields, default=_to_json, ensure_ascii=False) + "\n").encode())
 
     def close(self) -> None:
-        """What was not flushed is not written."""
-        self._waiting.clear()
+        """Drops the records that were not flushed."""
+        self._unflushed.clear()
 
     def _folder(self, tp: TopicPartition) -> Path:
         return self._config.path / tp.topic / str(tp.partition)
@@ -133,12 +134,12 @@ class FilesSink:
         return self._next[tp]
 
     def _stored(self, tp: TopicPartition) -> int:
-        """The offset after the last one in the partition's files, those of this topic id and of what is left of its
-        histories."""
+        """Returns the offset after the last one in the partition's files; counts files of this topic id, up to the
+        offset at which a log cut invalidated the rest."""
         mark, cuts = self._mark(tp.topic), self._read_cuts(tp)
         names = [_NAME.fullmatch(path.name) for path in self._folder(tp).glob("*.jsonl*")]
         ends = [(int(name[2]) + 1, int(name[4] or 0)) for name in names if name and name[3] == mark]
-        # A file of before a cut counts up to there, and so for each cut since.
+        # A file written before a cut counts up to the offset of the cut, and so for each later cut.
         return max((min([end, *(offset for offset, _ in cuts[since:])]) for end, since in ends), default=0)
 
     def _cuts_path(self, tp: TopicPartition) -> Path:
@@ -146,27 +147,30 @@ class FilesSink:
         return self._folder(tp) / (f"{_CUTS}.{mark}" if mark else _CUTS)
 
     def _read_cuts(self, tp: TopicPartition) -> list[tuple[int, int]]:
-        """Offset and last lost leader epoch of each, in the order in which they were told."""
+        """Returns offset and last lost leader epoch of each cut, in the order in which they were recorded."""
         if tp not in self._cuts:
             path = self._cuts_path(tp)
             try:
-                said = [json.loads(line) for line in path.read_text().splitlines()]
-                self._cuts[tp] = [(int(one["offset"]), int(one["lost_epoch"])) for one in said]
+                lines = [json.loads(line) for line in path.read_text().splitlines()]
+                self._cuts[tp] = [(int(line["offset"]), int(line["lost_epoch"])) for line in lines]
             except FileNotFoundError:
                 self._cuts[tp] = []
             except OSError as error:
                 raise StorageError(f"{path} cannot be read: {error.strerror}") from error
             except (ValueError, KeyError, TypeError) as error:
-                raise StorageError(f"{path} is damaged: each line says offset and lost_epoch of a cut") from error
+                raise StorageError(
+                    f"{path} is damaged: each line should have the offset and lost_epoch of a cut"
+                ) from error
         return self._cuts[tp]
 
     def _suffix(self, tp: TopicPartition) -> str:
-        """In the names of files that are written now."""
+        """Returns the suffix of the names of files that are written now."""
         mark, cuts = self._mark(tp.topic), len(self._read_cuts(tp))
         return (f".{mark}" if mark else "") + (f".cut{cuts}" if cuts else "")
 
     def _mark(self, topic: str) -> str | None:
-        """What names the files of this topic id; None: nothing, as the files of the first id, and without ids."""
+        """Returns the part of file names that stands for the topic id; None for the first id of a topic, and if ids are
+        unknown."""
         if topic not in self._ids:
             return None
         if topic not in self._marks:
@@ -177,11 +181,11 @@ class FilesSink:
         return self._marks[topic]
 
     def _publish(self, folder: Path, records: Sequence[ConsumerRecord], suffix: str) -> None:
-        packed = self._config.compression == "gzip"
+        compressed = self._config.compression == "gzip"
         offsets = f"{records[0].offset:020}-{records[-1].offset:020}"
-        name = f"{offsets}{suffix}.jsonl{'.gz' if packed else ''}"
+        name = f"{offsets}{suffix}.jsonl{'.gz' if compressed else ''}"
         data = "".join(as_json(record) + "\n" for record in records).encode()
-        _replace(folder / name, gzip.compress(data, mtime=0) if packed else data)
+        _replace(folder / name, gzip.compress(data, mtime=0) if compressed else data)
 
 
 @contextmanager
@@ -193,7 +197,8 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def _claim(path: Path, mine: str) -> str:
-    """What the file holds: `mine` if it was not there. Of two tasks that claim it at once one wins."""
+    """Returns the content of the file, which is created with `mine` if it does not exist. Of two tasks that create it
+    at once one wins."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}.part")
@@ -209,7 +214,7 @@ def _claim(path: Path, mine: str) -> str:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Whole and durable, or not there."""
+    """Replaces a file atomically and durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     _write(part, data)
@@ -225,19 +230,19 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def as_json(record: ConsumerRecord) -> str:
-    """One line. Bytes that are no UTF-8 text are `{"base64": …}`."""
-    said = {
+    """Returns a record as one line. Bytes that are not UTF-8 text are `{"base64": …}`."""
+    fields = {
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
         "key": record.key,
         "value": record.value,
         "headers": [[name, value] for name, value in record.headers],
     }
-    return json.dumps(said, default=_plain, ensure_ascii=False)
+    return json.dumps(fields, default=_to_json, ensure_ascii=False)
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has no form for: bytes, dataclasses, and Avro's logical types."""
+def _to_json(value: Any) -> Any:
+    """Converts values that JSON cannot represent: bytes, dataclasses, and Avro's logical types."""
     if isinstance(value, bytes):
         try:
             return value.decode()
@@ -253,7 +258,7 @@ def _plain(value: Any) -> Any:
 
 
 def _sync(folder: Path) -> None:
-    """The rename itself is on disk when this returns."""
+    """Makes renames in the folder durable."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

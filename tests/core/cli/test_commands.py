@@ -184,7 +184,7 @@ def test_config_check_reads_the_schemas(klamm: Klamm, here: Path) -> None:
 @pytest.mark.parametrize(
     ("sink", "words"),
     [
-        ("on.bad.record: skip", "sinks.s.on.bad.record: a load takes fail or quarantine, got skip"),
+        ("on.bad.record: skip", "sinks.s.on.bad.record: a load accepts fail or quarantine, got skip"),
         ("webhdfs.url: namenode:9870", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'namenode:9870'"),
         ("webhdfs.url: http://a;http://b:x", "sinks.s.webhdfs.url: expected http://HOST:PORT, got 'http://b:x'"),
         ("path: s3a://bucket/lake", "sinks.s.path: a lake on s3a: (s3a://bucket/lake) is refused until s3a: passes"),

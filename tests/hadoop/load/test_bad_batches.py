@@ -59,7 +59,7 @@ def test_a_batch_that_cannot_be_opened_ends_a_load_and_is_named(spark: SparkSess
         with pytest.raises(SparkFailedError, match=r"t-0 offset 10: .*the batch of the offsets 10 to 14") as caught:
             at.load()
         assert "\n" not in str(caught.value)
-        with pytest.raises(ConfigError, match=r"sinks.lake.on.bad.record: a load takes fail or quarantine"):
+        with pytest.raises(ConfigError, match=r"sinks.lake.on.bad.record: a load accepts fail or quarantine"):
             at.load(**{"on.bad.record": "skip"})
 
 

@@ -84,7 +84,7 @@ def test_the_holder_is_named(embedded_case: EmbeddedCase, tmp_path: Path, monkey
         said = str(caught.value)
         assert "database is locked, for 0.5 s or more, by process" in said
         assert f"by process {stopped.pid} (" in said
-        assert f"which is stopped: `kill -CONT {stopped.pid}` lets it go on" in said
+        assert f"which is stopped: `kill -CONT {stopped.pid}` continues it" in said
         stopped.go_on()
         coordination.create("/a")
         assert coordination.exists("/by-the-stopped") is not None
@@ -130,7 +130,7 @@ def _waits(coordination: EmbeddedCoordination) -> bool:
 
 
 def take_late_for_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(EmbeddedCoordination, "_others_were_kept", lambda *_: False)
+    patch.setattr(EmbeddedCoordination, "_in_grace_period", lambda *_: False)
 
 
 @guarantee("D16", "sessions that could not be renewed for a lock are not ended", plant=take_late_for_dead)

@@ -190,7 +190,7 @@ def test_latest_of_an_empty_topic_passes_nothing_over(spark: SparkSession, tmp_p
 @pytest.mark.parametrize("old", ["fail.on.data.loss", "starting.offsets"])
 def test_the_keys_that_auto_offset_reset_replaces_are_refused(tmp_path: Path, old: str) -> None:
     sink = {"plugin": "hadoop", "topics": ["t"], "path": f"{tmp_path}", old: "false"}
-    with pytest.raises(ConfigError, match=rf"sinks.lake.{old}: is no key any more: auto.offset.reset"):
+    with pytest.raises(ConfigError, match=rf"sinks.lake.{old}: is no longer a key: auto.offset.reset"):
         load_settings({"sinks": {"lake": sink}})
 
 
