@@ -180,6 +180,7 @@ def lake_scheme(path: str) -> str:
 
 def size_in_bytes(value: Any) -> Any:
     """Returns the bytes of a size such as `128m`. Raises `ValueError` if it is not a size."""
+    # Not pydantic's ByteSize: there 128m is 128,000,000, and in Spark's and Hadoop's keys it is 2**27.
     match = _SIZE.match(str(value).strip())
     if isinstance(value, bool) or match is None:
         raise ValueError("expected bytes, or a size such as 128m or 1g")
