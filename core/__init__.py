@@ -1,4 +1,4 @@
-"""The minimal core: log, broker, consumer group, clients, and the seams that plugins fill.
+"""The minimal core: log, broker, consumer group, clients, and the interfaces that plugins implement.
 
 kio is imported here first, without hypothesis: wherever that is installed kio would register test strategies with it,
 which takes each process 0.2 to 0.3 s.

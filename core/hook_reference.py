@@ -1,4 +1,4 @@
-"""The reference of hooks in `docs/plugins.md`, made from the specifications and the seams so that it is always theirs.
+"""The reference of hooks in `docs/plugins.md`, made from the specifications and the interfaces.
 
 `python -m klamm.core.hook_reference docs/plugins.md` writes it anew; a test compares.
 """

@@ -60,14 +60,14 @@ class LoadedPlugin:
 class Providers(Generic[P, T_co]):
     """The providers of one hook, by name."""
 
-    def __init__(self, seam: str, found: Iterable[tuple[str, Provider[P, T_co]]]) -> None:
-        self._seam = seam
+    def __init__(self, kind: str, found: Iterable[tuple[str, Provider[P, T_co]]]) -> None:
+        self._kind = kind
         self._by_name: dict[str, Provider[P, T_co]] = {}
         origin: dict[str, str] = {}
         for plugin, provider in found:
             if provider.name in self._by_name:
                 both = f"{origin[provider.name]!r} and {plugin!r}"
-                raise PluginError(f"two plugins provide the {seam} {provider.name!r}: {both}; uninstall one")
+                raise PluginError(f"two plugins provide the {kind} {provider.name!r}: {both}; uninstall one")
             self._by_name[provider.name] = provider
             origin[provider.name] = plugin
 
@@ -84,7 +84,7 @@ class Providers(Generic[P, T_co]):
             return self._by_name[name]
         near = difflib.get_close_matches(name, self._by_name, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise PluginError(f"unknown {self._seam} {name!r}{hint} (there are: {self.listed()})")
+        raise PluginError(f"unknown {self._kind} {name!r}{hint} (there are: {self.listed()})")
 
     def create(
         self, name: str, config: Mapping[str, object] | BaseModel | None = None, *args: P.args, **kwargs: P.kwargs
@@ -205,11 +205,11 @@ class PluginHost:
             raise PluginError(f"plugin {name!r} ({source}) cannot be loaded: {error!r}") from error
         self._sources[name] = source
 
-    def _collect(self, seam: str, *hooks: str) -> Providers[P, T]:
+    def _collect(self, kind: str, *hooks: str) -> Providers[P, T]:
         offers: list[tuple[str, Provider[P, T]]] = []
         for hook in hooks:
             offers += self._offers(hook)
-        return Providers(seam, offers)
+        return Providers(kind, offers)
 
     def _offers(self, hook: str) -> list[tuple[str, T]]:
         """What each plugin returned from one hook, with the plugin's name. The hook is called once."""

@@ -1,1 +1,1 @@
-"""The seams: what a plugin implements, one protocol a file, and no code that does any of it."""
+"""The interfaces that plugins implement, one protocol a file, without implementation."""

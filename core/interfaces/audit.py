@@ -1,4 +1,4 @@
-"""The audit seam: who counts what passed each tier, and tells it to the audit topic (design D10).
+"""The audit interface: counts the records that pass each tier and publishes the counts to the audit topic (design D10).
 
 An auditor that raises is counted and passed over: records go on, and the missing counts show as incomplete.
 

@@ -1,4 +1,4 @@
-"""The codec seam: how a batch's records are compressed.
+"""The codec interface: compression of a batch's records.
 
 A codec that raises refuses the request or the read that needed it; nothing is stored or served half.
 """

@@ -1,4 +1,4 @@
-"""The command seam: a subcommand of `klamm`, imported only when it is run or its help is asked for."""
+"""The command interface: a subcommand of `klamm`, imported only when it runs or its help is shown."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The coordination seam: what the Kafka paper asks of ZooKeeper, and conditional writes (design D5).
+"""The coordination interface: what the Kafka paper needs of ZooKeeper, and conditional writes (design D5).
 
 Blocking and thread-safe: the broker calls it from worker threads, clients from theirs. Callbacks (watches, session
-events) come on a thread of the implementation, must return at once, and may call no method of the seam themselves.
+events) come on a thread of the implementation, must return at once, and may not call methods of the coordination.
 A coordination that fails at start stops the broker; one that goes away later raises `CoordinationUnavailableError`.
 """
 

@@ -1,4 +1,4 @@
-"""The envelope seam: how a payload names the schema it was written with (design D8).
+"""The envelope interface: the format of the schema reference in a payload (design D8).
 
 An envelope that raises refuses the one record; it is an error on the record's future or from the consumer's poll.
 """

@@ -1,4 +1,4 @@
-"""The interception seams: a look at (or a change of) records on their way, in producer and consumer.
+"""The interceptor interfaces: they see, and may change, records in producer and consumer.
 
 An interceptor that raises is counted and passed over: the record goes on as it was.
 """

@@ -1,5 +1,5 @@
-"""The offset-store seam: where groups keep their positions; one store per cluster serves both group protocols (design
-D6).
+"""The offset-store interface: where groups store their positions; one store per cluster serves both group protocols
+(design D6).
 
 A store that raises refuses the commit or the fetch; the group goes on from its last stored offset.
 

@@ -1,4 +1,4 @@
-"""The serde seam: how typed values become bytes; `schemas/` fills it with Avro.
+"""The serde interface: converts typed values to bytes; `schemas/` implements it for Avro.
 
 A serde that raises refuses the one record: the error is on its future, or comes from the consumer's poll.
 """

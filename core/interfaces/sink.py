@@ -1,4 +1,4 @@
-"""The sink seam: where a running `klamm sink` puts a group's records.
+"""The sink interface: where a running `klamm sink` writes a group's records.
 
 A sink that raises stops its task before the offsets are committed: what was not flushed is delivered again.
 

@@ -1,4 +1,4 @@
-"""The topic-validation seam: the broker opens a batch and asks, before it is appended.
+"""The topic-validator interface: the broker decompresses a batch and calls it before the append.
 
 A validator that raises refuses the batch with INVALID_RECORD and its one-line message. It runs off the event loop.
 """

@@ -69,7 +69,7 @@ class Flusher:
         return PendingFlush(end, unflushed, directory, snapshot)
 
     def sync(self, pending: PendingFlush, open_file: Callable[[Segment], OpenFile | None]) -> None:
-        """Waits for the disk. `StorageError`: nobody knows then what the disk has kept.
+        """Waits for the disk. After `StorageError` it is unknown what the disk has stored.
 
         `open_file` is called for one segment at a time, so that few files are open; None says that the segment was
         deleted meanwhile.

@@ -57,7 +57,7 @@ class DirectoryLock:
 
 
 def holder(directory: Path) -> int | None:
-    """The process that holds the directory's lock; None when nobody does."""
+    """The process that holds the directory's lock; None if no process does."""
     try:
         with (directory / LOCK).open("rb") as file:
             try:

@@ -2,7 +2,7 @@
 
 A partition does not begin again at offset 0 in silence (`missing`): a log directory that is empty though the cluster
 has partitions on this broker stops the start; a partition whose files are gone, though a checkpoint says where it
-ended, is not made again. Whoever starts the broker may accept both.
+ended, is not made again. The operator may accept both at the start.
 
 A directory that the cluster does not know is set aside (`….<uuid>-stray`), never deleted; a deleted topic's is renamed
 (`….<uuid>-delete`) and its files go after `file.delete.delay.ms`. Blocking and thread-safe.
@@ -194,7 +194,7 @@ class LogManager:
 
     def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
         """The partition's log, made if it is not there, with this configuration. One of another topic id (deleted and
-        created anew while this broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
+        created again while this broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
         partition_directory(tp)  # refuses a name that cannot be a directory, before anything is done
         with self._lock:
             log = self._logs.get(tp)
@@ -235,7 +235,7 @@ class LogManager:
         return self._missing
 
     def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
-        """The cleaner's and the scrubber's: kept here, so that a partition that begins anew is forgotten in them."""
+        """The cleaner's and the scrubber's: kept here, so that a partition that starts again is forgotten in them."""
         return self._shared[name]
 
     def remove(self, tp: TopicPartition) -> None:
@@ -267,7 +267,7 @@ class LogManager:
             rename(source, target)
             sync_directory(self.directory)
         if kind == "stray":
-            _log.warning("%s was set aside as %s; remove it when nobody wants its records", source, target.name)
+            _log.warning("%s was set aside as %s; remove it when its records are no longer needed", source, target.name)
         return target
 
     def delete_records(self, tp: TopicPartition, offset: int) -> int:

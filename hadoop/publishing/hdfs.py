@@ -104,7 +104,7 @@ class _Hdfs:
 
 
 class HdfsPublisher:
-    """See `seam.Publisher`. `hadoop` is called at the first use: it may start a JVM."""
+    """See `interface.Publisher`. `hadoop` is called at the first use: it may start a JVM."""
 
     def __init__(
         self,

@@ -316,7 +316,7 @@ class _Handover:
         self._ended = True
         self.done()
 
-    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002  (the seam's name)
+    def on_assigned(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002  (the interface's name)
         return
 
     def on_revoked(self, partitions: Collection[TopicPartition]) -> None:  # noqa: ARG002

@@ -347,7 +347,7 @@ class Producer:
         return error
 
     def _publish_audit(self, key: bytes, value: bytes) -> Future[None]:
-        """Of the audit seam: an event goes to the audit topic, not itself audited nor intercepted."""
+        """For the audit: an event goes to the audit topic, not itself audited nor intercepted."""
         assert self._audit is not None
         writer = self._writers.get(self._audit.topic) or self._open(self._audit.topic)
         size = len(key) + len(value) + RECORD_OVERHEAD

@@ -1,7 +1,7 @@
 """Compacting a log: of each key only the last record stays, in its place and under its offset.
 
 A pass reads the part that is not compacted yet into an `OffsetMap`, then writes every segment up to where the map
-reaches anew, small neighbours together. What stays is Kafka's choice (`LogCleaner`, KIP-534): a record that is its
+reaches again, small neighbours together. What stays is Kafka's choice (`LogCleaner`, KIP-534): a record that is its
 key's last one, unless it is a tombstone whose batch's delete horizon has passed. The horizon is set,
 `delete.retention.ms` ahead, when a pass first sees the tombstone. A batch that loses all records stays as a header
 where it is its producer's last, so that sequences survive. The segment that is written to is never touched.

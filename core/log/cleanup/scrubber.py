@@ -204,7 +204,7 @@ class Scrubber:
         except (CorruptRecordError, StorageError) as error:
             if segment in log.sealed_segments():
                 self._counts.corrupt_indexes += 1
-                self._say(log, f"an index of {segment.path} is damaged ({error}): it is made anew when it is needed")
+                self._say(log, f"an index of {segment.path} is damaged ({error}): it is rebuilt when it is needed")
 
     def _found_broken(self, log: PartitionLog, segment: Segment, broken: BrokenChainError) -> None:
         if segment not in log.sealed_segments():

@@ -2,7 +2,7 @@
 
 After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is cut
 at the first batch that is not whole or not in order. Segments behind a cut one are renamed `….<ms>.corrupt` and left.
-Indexes and the producers' state are made anew from batch headers where they are missing or do not fit.
+Indexes and the producers' state are rebuilt from batch headers where they are missing or do not fit.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, fil
     producers.reload(end, segments, now_ms, None if whole else epochs)
     for segment in segments[:-1]:
         segment.seal()
-        segment.let_go()
+        segment.close_file()
     return LoadedLog(LogSegments(directory, segments, config, files, dense=dense), epochs, producers)
 
 
@@ -130,7 +130,7 @@ def _load(segment: Segment, following: int) -> None:
             return
     except CorruptRecordError as error:
         _log.warning("%s is damaged though it was flushed: %s", segment.path, error)
-    segment.salvage()
+    segment.rebuild_around_damage()
 
 
 def _load_last(segment: Segment, known: OpenFrom) -> CorruptRecordError | None:
@@ -165,5 +165,5 @@ def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
     try:
         return LeaderEpochs.read(path), empty or path.exists()
     except StorageError as error:
-        _log.warning("%s; it is made anew from the batches", error)
+        _log.warning("%s; it is rebuilt from the batches", error)
         return LeaderEpochs(path), False

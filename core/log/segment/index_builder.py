@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Checked:
-    """Bytes that recovery has read, for whoever reports its progress."""
+    """Bytes that recovery has read, for reports of its progress."""
 
     bytes: int = 0
 
@@ -78,7 +78,7 @@ class IndexBuilder:
     def build(self, state: SegmentState | None = None, keep_below: int = 0) -> BuiltIndexes:
         """Indexes all batches, or those after `state`, for which the indexes have been loaded.
 
-        Damage at an offset below `keep_below` is passed over where something whole is behind it.
+        Damage at an offset below `keep_below` is skipped if a whole batch follows it.
         """
         end, error = self._index_from(self._begin(state))
         while error and self._next_offset < keep_below:
@@ -95,7 +95,7 @@ class IndexBuilder:
             try:
                 self._indexes.grow()
             except CorruptRecordError as error:
-                _log.warning("%s; it is made anew", error)
+                _log.warning("%s; it is rebuilt", error)
             else:
                 self._next_offset = state.next_offset
                 self._largest = LargestTimestamp(state.largest_ms, state.largest_offset)

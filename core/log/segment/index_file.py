@@ -1,6 +1,6 @@
-"""A sorted list of fixed-size entries beside a segment; it can always be made anew from the segment.
+"""A sorted list of fixed-size entries beside a segment; it can always be rebuilt from the segment.
 
-While the segment grows the entries are in memory only: after a crash they are made anew from the batches. The file is
+While the segment grows the entries are in memory only: after a crash they are rebuilt from the batches. The file is
 written whole, when no more batches are expected or the recovery point moves:
 
     header   magic "KLIX", version (uint16), bytes an entry (uint16), base offset of the segment (int64)
@@ -9,7 +9,7 @@ written whole, when no more batches are expected or the recovery point moves:
              that (int64 each); CRC-32C of all before (uint32)
 
 So one flipped bit anywhere, a part that is missing, an older format or the index of another segment is noticed when the
-log is opened, and the index made anew.
+log is opened, and the index is rebuilt.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class IndexFile:
         return body + _CRC.pack(crc32c(body))
 
     def write(self, content: bytes) -> None:
-        """Not flushed: what a power cut leaves is recognised, and made anew."""
+        """Not flushed: what a power cut leaves is recognised, and the file is rebuilt."""
         with storage(f"cannot write {self.path}"):
             fault_point("log.index.write")
         write_atomically(self.path, content, durable=False)

@@ -12,7 +12,7 @@ from .open_files import OpenFiles
 
 class LogFile:
     """`opened` is None while the file is closed. Hold the `OpenFile` while using it, not its number: `OpenFiles` may
-    close it here at any time. Not thread-safe but for `let_go`: the log's lock guards it."""
+    close it here at any time. Not thread-safe but for `close_file`: the log's lock guards it."""
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class LogFile:
         """It is closed after the files of all others."""
         self._files.used(self)
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Closes the file, once its last reader is done; the next use opens it."""
         self.opened = None
         self._files.closed(self)

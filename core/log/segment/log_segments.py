@@ -170,4 +170,4 @@ class LogSegments:
     def close_files(self) -> None:
         """Closes the files, each once its last reader is done."""
         for segment in self._segments:
-            segment.let_go()
+            segment.close_file()

@@ -13,7 +13,7 @@ DEFAULT_LIMIT: Final = 1_000
 
 
 class HasFile(Protocol):
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close the file, once its last reader is done; the next use opens it."""
 
 
@@ -38,7 +38,7 @@ class OpenFiles:
                 oldest = next(iter(self._order))
                 del self._order[oldest]
         if oldest is not None:
-            oldest.let_go()
+            oldest.close_file()
 
     def closed(self, owner: HasFile) -> None:
         with self._lock:
@@ -51,5 +51,5 @@ class OpenFiles:
             for owner in oldest:
                 del self._order[owner]
         for owner in oldest:
-            owner.let_go()
+            owner.close_file()
         return bool(oldest)

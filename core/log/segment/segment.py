@@ -73,9 +73,9 @@ class Segment:
         """Its file is closed after those of all others."""
         self._log_file.used()
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         """Close the log file, once its last reader is done; the next use opens it."""
-        self._log_file.let_go()
+        self._log_file.close_file()
 
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
@@ -83,11 +83,11 @@ class Segment:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Believe the indexes where they fit the segment, else make them anew; `CorruptRecordError` from `rebuild`."""
+        """Believe the indexes where they fit the segment, else rebuild them; `CorruptRecordError` from `rebuild`."""
         state = self._indexed()
         if state is None or state.size != self.size:
             if state is not None:
-                _log.warning("the indexes of %s do not fit it and are made anew", self.path)
+                _log.warning("the indexes of %s do not fit it and are rebuilt", self.path)
             self.rebuild()
             return
         self.next_offset = state.next_offset
@@ -100,21 +100,22 @@ class Segment:
             if state is not None:
                 return state
             if self.size:
-                _log.info("an index of %s is missing, or they do not fit together: they are made anew", self.path)
+                _log.info("an index of %s is missing, or they do not fit together: they are rebuilt", self.path)
         except (CorruptRecordError, StorageError) as error:
-            _log.warning("%s; it is made anew", error)
+            _log.warning("%s; it is rebuilt", error)
         self._indexes.clear()
         return None
 
     def rebuild(self) -> None:
-        """Make both indexes anew from the headers. `CorruptRecordError` at the first bad one; the file is left."""
+        """Rebuild both indexes from the headers. `CorruptRecordError` at the first bad one; the file is left."""
         built = self._build()
         if built.error:
             raise built.error
         self._take_bounds(built)
 
-    def salvage(self) -> None:
-        """For a segment that no longer grows: make both indexes anew around what is damaged, and say where that is.
+    def rebuild_around_damage(self) -> None:
+        """For a segment that no longer grows: rebuild both indexes without the damaged batches, and log where those
+        are.
 
         The file is left as it is. After it `size` is where the last whole batch ends.
         """
@@ -247,12 +248,12 @@ class Segment:
 
     def seal(self) -> None:
         """No more batches for now: write the indexes. Where the disk is too full for them they stay in memory, and the
-        next start makes them anew: a batch that is stored is not refused for its index."""
+        next start rebuilds them: a batch that is stored is not refused for its index."""
         self._indexes.close(self.largest)
         try:
             self._indexes.seal(self._state())
         except StorageError as error:
-            _log.warning("%s; the next start makes the index anew", error)
+            _log.warning("%s; the next start rebuilds the index", error)
 
     def index_contents(self) -> list[bytes | None]:
         """The two index files for what the segment holds now; None for one that the disk has already."""
@@ -324,7 +325,7 @@ class Segment:
 
     def _rebuild_under_readers(self, error: Exception) -> None:
         """The index led astray, or the segment is damaged; then only the indexes are made around that."""
-        _log.warning("%s; the indexes of %s are made anew", error, self.path)
+        _log.warning("%s; the indexes of %s are rebuilt", error, self.path)
         self._build(keep_below=self.base_offset + MAX_RELATIVE)
 
     def extent(self, start: int, end: int, expected: int) -> Extent:
@@ -345,7 +346,7 @@ class Segment:
         return self.batches_from(max(since, self.base_offset))
 
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the whole batches that end at or after `offset`; what is damaged is passed over."""
+        """Position and header of the whole batches that end at or after `offset`; damaged places are skipped."""
         try:
             start = self.locate(offset)
         except CorruptRecordError:
@@ -387,7 +388,7 @@ class Segment:
         self._log_file.path, offsets.path, times.path = (
             path.with_name(path.name + suffix) for path in (self.path, offsets.path, times.path)
         )
-        self.let_go()
+        self.close_file()
         return moved
 
     def take_names(self, directory: Path, log_file: Path) -> None:
@@ -401,7 +402,7 @@ class Segment:
 
     def discard(self) -> None:
         """Remove the files now."""
-        self.let_go()
+        self.close_file()
         with storage(f"cannot remove {self.path}"):
             remove(self.path)
             self._indexes.remove()

@@ -59,7 +59,7 @@ class OffsetCheckpoint:
             self._written = dict(offsets)
 
     def forget(self, tp: TopicPartition) -> None:
-        """A partition begins anew: what the file says of one that had its name must not be believed after a crash."""
+        """A partition starts again: what the file says of one that had its name must not be believed after a crash."""
         with self._lock:
             if self._written is None:
                 self._written = self._read_or_nothing()
@@ -67,7 +67,7 @@ class OffsetCheckpoint:
                 self.write({other: offset for other, offset in self._written.items() if other != tp})
 
     def _read_or_nothing(self) -> dict[TopicPartition, int]:
-        """A damaged file has been said when it was read at the start, and is soon written anew."""
+        """A damaged file has been said when it was read at the start, and is soon written again."""
         try:
             return self.read()
         except StorageError:

@@ -1,6 +1,6 @@
 """The topic id in each partition directory (`partition.metadata`, KIP-516).
 
-With it a topic that was created anew under an old name is not given the old one's records.
+With it a topic that was created again under an old name is not given the old one's records.
 
 Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a checksum;
 without one only exactly those two lines are believed, which older brokers wrote.

@@ -19,7 +19,7 @@ class Owner:
     def __init__(self) -> None:
         self.closed = 0
 
-    def let_go(self) -> None:
+    def close_file(self) -> None:
         self.closed += 1
 
 
@@ -78,7 +78,7 @@ def test_it_opens_again_when_descriptors_ran_out(tmp_path: Path, monkeypatch: py
     for _ in range(10):
         append(log, batch([b"x" * 100]))
     segment = log.sealed_segments()[2]
-    segment.let_go()
+    segment.close_file()
     refused: list[Path] = []
 
     def refuse_once(path: Path) -> OpenFile:
