@@ -127,8 +127,12 @@ def _not_deleted(client: ClusterClient, group: str, error: BrokerError, unknown:
     """Returns an error with a message: the broker's response has only a code."""
     if error.code is ErrorCode.group_id_not_found:
         return _unknown_group(client, group, unknown)
-    if error.code in (ErrorCode.non_empty_group, ErrorCode.group_subscribed_to_topic):
-        return BrokerError(error.code, f"{error.words}: the group has members that read the topic; stop them first")
+    if error.code is ErrorCode.non_empty_group:
+        return BrokerError(error.code, f"{error.words}: the group has active members; stop them first")
+    if error.code is ErrorCode.group_subscribed_to_topic:
+        return BrokerError(
+            error.code, f"{error.words}: the group has active members that read the topic; stop them first"
+        )
     return error
 
 

@@ -134,7 +134,7 @@ def test_a_connection_that_is_never_answered_does_not_cost_the_session(server: Z
     coordination.create("/ephemeral", ephemeral=True)
     server.kill()
     mute = _Mute(server.port)
-    eventually(lambda: len(mute.accepted) > 1, "a second try within the session's time-out", timeout_s=11)
+    eventually(lambda: len(mute.accepted) > 1, "a second try within the session's time-out", limit_s=11)
     mute.close()
     server.start()
     events.wait_for(SessionEvent.CONNECTED)

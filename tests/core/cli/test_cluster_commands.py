@@ -224,7 +224,7 @@ def test_a_group_with_members_is_not_deleted_and_says_why(klamm: Klamm, broker: 
         consumer.commit()
         for arguments in ((group,), (group, "--topic", topic)):
             done = klamm("groups", "delete", *arguments)
-            assert (done.status, "the group has members that read there; stop them first" in done.err) == (1, True)
+            assert (done.status, "the group has active members" in done.err) == (1, True)
 
 
 def test_an_unknown_group_is_one_line(klamm: Klamm) -> None:

@@ -1,4 +1,4 @@
-"""Every change of a file of the log goes through `files`, so that a campaign can end the process at it."""
+"""Every change of a file of the log goes through `file_operations`, so that a campaign can end the process at it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OF_PATHS = {"rename", "unlink", "rmdir", "write_text", "write_bytes"}
 ALLOWED = {("log_directory.py", "ftruncate"), ("log_directory.py", "write")}
 """The process's number in the lock file, which nothing depends on."""
 OWN_RENAMES = {"offsets", "times"}
-"""Indexes, whose `rename` goes through `files`."""
+"""Indexes, whose `rename` goes through `file_operations`."""
 
 
 def direct_changes(path: Path) -> list[str]:
@@ -40,7 +40,7 @@ def direct_changes(path: Path) -> list[str]:
 
 
 def test_no_module_but_files_changes_a_file_itself() -> None:
-    modules = [path for path in FOLDER.glob("*.py") if path.name != "files.py"]
+    modules = [path for path in FOLDER.rglob("*.py") if path.name != "file_operations.py"]
     assert len(modules) > 20
     assert [line for path in modules for line in direct_changes(path)] == []
 

@@ -401,10 +401,12 @@ def test_a_quiet_producer_sends_nothing_until_it_has_told(monkeypatch: pytest.Mo
     topic.gate.clear()
     telling = threading.Thread(target=counts.flush, daemon=True)
     telling.start()
-    assert topic.arrived.wait(30)
-    assert not counts.begin("flights"), "it is not stored yet"
-    topic.gate.set()
-    telling.join(30)
+    try:
+        assert topic.arrived.wait(30)
+        assert not counts.begin("flights"), "it is not stored yet"
+    finally:
+        topic.gate.set()
+        telling.join(30)
     assert counts.begin("flights")
     assert not topic.events[-1].quiet
     counts.close()
