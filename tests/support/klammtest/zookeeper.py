@@ -116,7 +116,7 @@ class EmbeddedCase:
         def expired() -> bool:
             for heartbeat in (coordination._heartbeat, other._heartbeat):
                 if heartbeat is not None:
-                    heartbeat.hurry()
+                    heartbeat.run_now()
             return coordination.session_id != before
 
         eventually(expired, "expiry of an embedded session")
