@@ -44,7 +44,7 @@ def test_a_block_begins_above_what_is_used(coordination: Coordination, caplog: p
     assert allocate_block(coordination, 0, highest_used=1700) == range(begin, begin + 1000)
     (line,) = (record.getMessage() for record in caplog.records if record.levelno == logging.WARNING)
     assert "allocated producer id is 999, but the log directory has 1700" in line
-    assert f"go on at {begin}" in line
+    assert f"the next id is {begin}" in line
 
 
 def test_a_broker_that_joins_has_the_others_go_on_above_its_logs(coordination: Coordination) -> None:
