@@ -75,8 +75,8 @@ def test_a_topics_life(klamm: Klamm) -> None:
         (("create", "x", "--set", "retention.ms=1", "--set", "retention.ms=2"), "retention.ms is given twice"),
         (("list", "--config", "nope.yaml", "--bootstrap", "127.0.0.1:1"), "nope.yaml: no such file"),
         (("alter", "x"), "nothing to change"),
-        (("create", "x", "--config", "retention.ms=1"), "a topic config is set with --set retention.ms=1"),
-        (("alter", "x", "--config", "retention.ms=1"), "a topic config is set with --set retention.ms=1"),
+        (("create", "x", "--config", "retention.ms=1"), "set a topic config with --set retention.ms=1"),
+        (("alter", "x", "--config", "retention.ms=1"), "set a topic config with --set retention.ms=1"),
         (("alter", "x", "--set", "retention.ms=soon"), "retention.ms: should be a valid integer"),
     ],
 )
