@@ -253,7 +253,7 @@ MUTATIONS: Final = {
             ((PartitionLeader, "on_outcome", _forget_when_not_answered),),
         ),
         Mutation(
-            "deposed-leader-commits", "R1", "the answer to a proposal moves the watermark of a leader that was deposed",
+            "deposed-leader-commits", "R12", "the answer to a proposal moves the watermark of a deposed leader",
             ((PartitionLeader, "resign", _stay),),
         ),
         Mutation(
