@@ -52,10 +52,10 @@ sanitize: setup ## the compiled module built with the sanitizers, against its tw
 
 bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
 	@bench/install.sh
-	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report)
+	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))
 
 bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK=1 ONLY=file,stream RECORDS=n ROUNDS=n; REPORT=1 writes the page)
-	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report)
+	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))
 
 audit-pictures: setup ## the pictures of the audit's page and of the demo's report in docs/, by headless Chromium
 	@scripts/setup.sh chromium=chromium

@@ -79,7 +79,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="fewer cells and rounds, under 10 minutes")
     parser.add_argument("--only", help="letters of shapes, with commas between; the others' last results stay")
     parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
-    parser.add_argument("--report", action="store_true", help="measure nothing: write the page from the last results")
+    report.add_report_argument(parser, report.BENCHMARKS)
     return parser.parse_args()
 
 

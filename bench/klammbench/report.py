@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,27 @@ class Page:
 BENCHMARKS = Page(
     "benchmarks", Path(__file__).with_name("page.md"), "make bench ONLY={}", KAFKAS, "Klamm / better Kafka", 5, True
 )
+
+
+def add_report_argument(parser: argparse.ArgumentParser, page: Page) -> None:
+    """Adds `--report`, with or without the value 1. Any other value is refused: the page is not a choice."""
+
+    def switch(text: str) -> bool:
+        if text != "1":
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not 1: the page is no choice; right is REPORT=1, which writes docs/{page.name}.md"
+            )
+        return True
+
+    parser.add_argument(
+        "--report",
+        nargs="?",
+        const=True,
+        default=False,
+        type=switch,
+        metavar="1",
+        help="measure nothing: write the page from the last results",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,10 @@ Every campaign prints one line, and an indented one with further figures and its
 
 Exit 1 where one fails; the command that replays it is printed, the seed and, where it is one, the injection in it.
 With `--plant` each campaign plants an anomaly of its own kind and must fail: exit 1 when each of them was found, 3 when
-one was not. Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
+one was not. Exit 2 where `--report` names no page with the target's markers, before anything runs, or where the page
+could not be written at the end.
+
+Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
 measure times run alone. With `--loads`: the campaigns of loads into HDFS instead (`make faults-load`), one after the
 other in one process: they share an HDFS, a broker and drivers.
 """
@@ -25,12 +28,14 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import psutil
 
 from harness import Campaign, Kept, Result, Run, all_campaigns
+from klammtest.pages.figures import report_failure, report_page
 from logs.template import scratch
 from report import Row, write_report
 
@@ -167,12 +172,12 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
     began = time.monotonic()
     print(f"{_target(options)}: seed {options.seed}, {len(names)} campaigns", flush=True)
     rows: list[Row] = []
+    unwritten: str | None = None
     for name, result, seconds in _results(names, options):
         say(name, result, seconds, options)
         rows.append(Row(name, result, seconds))
         if options.report:  # after each campaign, so that an interrupted run has its figures too
-            known = all_campaigns(_package(options))
-            write_report(options.report, _target(options), known, rows, options, time.monotonic() - began)
+            unwritten = report_failure(partial(_report, rows, options, time.monotonic() - began))
     seconds = time.monotonic() - began
     bad = [r.name for r in rows if (not r.result.found if options.plant else not r.result.passed)]
     good, ill = ("plants found", "NOT FOUND") if options.plant else ("campaigns passed", "FAILED")
@@ -180,9 +185,16 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
         f"{_target(options)}: {len(rows) - len(bad)} of {len(rows)} {good}" + f"; {ill}: {', '.join(bad)}" * bool(bad)
     )
     print(f"{_target(options)}: {seconds:.0f} s")
+    if unwritten:
+        print(f"{_target(options)}: {unwritten}", file=sys.stderr)
+        return 2
     if options.plant:
         return 3 if bad else 1
     return 1 if bad else 0
+
+
+def _report(rows: list[Row], options: argparse.Namespace, seconds: float) -> None:
+    write_report(options.report, _target(options), all_campaigns(_package(options)), rows, options, seconds)
 
 
 def _results(names: list[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
@@ -211,14 +223,16 @@ def _target(options: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    known = all_campaigns("loads.campaigns" if "--loads" in sys.argv else "campaigns")
+    loads = "--loads" in sys.argv
+    known = all_campaigns("loads.campaigns" if loads else "campaigns")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at", type=int, help="this injection alone")
     parser.add_argument("--plant", action="store_true", help="plant an anomaly in each: each must fail; few injections")
-    parser.add_argument("--report", type=Path, help="write the figures into this page")
+    page = report_page("faults-load" if loads else "faults")
+    parser.add_argument("--report", type=page, metavar="PAGE", help="write the figures into this page")
     parser.add_argument("--loads", action="store_true", help="the campaigns of loads into HDFS")
     parser.add_argument("--tools", action="store_true", help="name the system commands that they need, and end")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)

@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", help=f"some of {', '.join(CELLS)}, with commas between")
     parser.add_argument("--records", type=int, help=f"instead of {RECORDS:,}")
     parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
-    parser.add_argument("--report", action="store_true", help="measure nothing: write the page from the last results")
+    report.add_report_argument(parser, PAGE)
     return parser.parse_args()
 
 

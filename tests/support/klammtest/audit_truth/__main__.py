@@ -5,6 +5,8 @@
 Exit 1 where one was missed or a report said what is not so; the command that replays such a run is printed. With
 `--plant` the comparison is switched off (and for ordinary events, who sent a record): each kind must then fail, exit 1
 when each did, 3 when one did not.
+Exit 2 where `--report` names no page with the target's markers, before anything runs,
+or where the page could not be written at the end.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -31,9 +34,10 @@ from klammtest.audit_truth.cluster import TruthCluster, truth_cluster
 from klammtest.audit_truth.judging import Verdict, judge
 from klammtest.audit_truth.kinds import KINDS, FaultKind, go
 from klammtest.audit_truth.load import arrow_loads
-from klammtest.audit_truth.page import write_figures
+from klammtest.audit_truth.page import TARGET, write_figures
 from klammtest.audit_truth.pipeline import LIMIT_S, Pipeline
 from klammtest.audit_truth.score import Run, Score
+from klammtest.pages.figures import report_failure, report_page
 
 AT_A_TIME = 4
 """Number of runs that share one broker at a time: they wait more than they work."""
@@ -103,7 +107,8 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at", type=int, help="this run alone")
     parser.add_argument("--plant", action="store_true", help="switch the comparison off: each kind must fail")
-    parser.add_argument("--report", type=Path, help="write the figures into this page")
+    page = report_page(TARGET)
+    parser.add_argument("--report", type=page, metavar="PAGE", help="write the figures into this page")
     options = parser.parse_args()
     if unknown := [name for name in options.kinds if name not in KINDS]:
         parser.error(f"no kind {', '.join(unknown)}: there are {', '.join(KINDS)}")
@@ -121,7 +126,10 @@ def main() -> int:
             if not score.right and not options.plant:
                 print(f"  replay: make audit-truth ONLY={kind.name} SEED={options.seed} AT=n", flush=True)
     if options.report:
-        write_figures(options.report, scores, options.seed)
+        write = partial(write_figures, options.report, scores, options.seed)
+        if unwritten := report_failure(write):
+            print(f"{TARGET}: {unwritten}", file=sys.stderr)
+            return 2
     if options.plant:
         return 3 if any(score.right for score in scores) else 1
     return 0 if all(score.right for score in scores) else 1
