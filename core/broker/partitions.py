@@ -23,7 +23,7 @@ class ParkedFetch:
         self._missing = missing
         self._woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def arrived(self, count: int) -> None:
+    def on_visible(self, count: int) -> None:
         self._missing -= count
         if self._missing <= 0:
             self.wake()
@@ -67,7 +67,7 @@ class LedPartition:
         traffic.messages_in += result[1] - result[0] + 1
         if self._parked and result.high_watermark_advanced:
             for fetch in tuple(self._parked):
-                fetch.arrived(size)
+                fetch.on_visible(size)
 
     def _shown(self, _: TopicPartition) -> None:
         """The log shows more; on another thread that is a flush, which does not say how much more."""

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
-from . import fallback as pure
+from . import fallback
 
 __all__ = [
     "IMPLEMENTATION",
@@ -56,14 +56,14 @@ def compiled(name: str, otherwise: F, /) -> F:
     return cast("F", getattr(_module, name, otherwise))
 
 
-crc32c = compiled("crc32c", pure.crc32c)
-chain = compiled("chain", pure.chain)
-lists = compiled("lists", pure.lists)
-columns = compiled("columns", pure.columns)
-encode_records = compiled("encode_records", pure.encode_records)
-encode_columns = compiled("encode_columns", pure.encode_columns)
-seal = compiled("seal", pure.seal)
-partitions = compiled("partitions", pure.partitions)
-validate = compiled("validate", pure.validate)
-tally = compiled("tally", pure.tally)
-window_counts = compiled("window_counts", pure.window_counts)
+crc32c = compiled("crc32c", fallback.crc32c)
+chain = compiled("chain", fallback.chain)
+lists = compiled("lists", fallback.lists)
+columns = compiled("columns", fallback.columns)
+encode_records = compiled("encode_records", fallback.encode_records)
+encode_columns = compiled("encode_columns", fallback.encode_columns)
+seal = compiled("seal", fallback.seal)
+partitions = compiled("partitions", fallback.partitions)
+validate = compiled("validate", fallback.validate)
+tally = compiled("tally", fallback.tally)
+window_counts = compiled("window_counts", fallback.window_counts)

@@ -14,8 +14,8 @@ _ATTEMPT_S = 5.0
 """How long one attempt may take; the next one starts with the newest needs."""
 
 
-class ProducerControl:
-    """The thread `klamm-producer-control`. `changed` is called on it after each success or failure; thread-safe."""
+class MetadataRefresher:
+    """The thread `klamm-producer-metadata`. `changed` is called on it after each success or failure; thread-safe."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class ProducerControl:
         self._closed = False
         self._clock = client.network.clock
         self._not_before_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="klamm-producer-control", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="klamm-producer-metadata", daemon=True)
 
     def start(self) -> None:
         self._thread.start()

@@ -33,7 +33,7 @@ from ..network.request_router import Network
 from ..typed import SharedCoordination, TypedValues
 from .batch import BatchAudit
 from .deliveries import DeliveryListeners, log
-from .metadata_refresher import ProducerControl
+from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
 from .partitioner import load_partitioner
 from .record_accumulator import (
@@ -122,7 +122,7 @@ class Producer:
             lambda: ClientConnection(options.client_id, self._client.software_version, max_in_flight=max_in_flight),
             self._listeners,
         )
-        self._control = ProducerControl(
+        self._metadata_refresher = MetadataRefresher(
             self._client,
             idempotent=options.enable_idempotence,
             max_age_s=options.metadata_max_age_ms / 1000,
@@ -134,8 +134,8 @@ class Producer:
             wake=self._sender.wake,
             clock=self._network.clock,
         )
-        self._control.start()
-        self._sender.start(self._accumulator, self._control)
+        self._metadata_refresher.start()
+        self._sender.start(self._accumulator, self._metadata_refresher)
 
     def _start_audit(self, settings: Settings) -> None:
         self._audit = settings.make_audit()
@@ -254,7 +254,7 @@ class Producer:
         self._accumulator.close()
         self._sender.stop(max(deadline - clock(), 0.0))
         self._client.close()
-        self._control.close()
+        self._metadata_refresher.close()
         self._values.close()
         self._coordination.close()
 
@@ -294,7 +294,7 @@ class Producer:
                 choose=random.randrange,
             )
             writer.resize(len(view.partitions), view.topic_id)
-            self._control.follow([topic])
+            self._metadata_refresher.follow([topic])
             self._writers[topic] = writer
             return writer
 
@@ -304,7 +304,7 @@ class Producer:
             partition,
             min(options.batch_size, self._largest - mark_size),
             options.max_in_flight_requests_per_connection,
-            self._control if options.enable_idempotence else None,
+            self._metadata_refresher if options.enable_idempotence else None,
             self._batch_audit(partition),
         )
 

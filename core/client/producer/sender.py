@@ -5,7 +5,7 @@ Rules:
   `max.in.flight.requests.per.connection` of them wait for each broker.
 - A batch that is not settled `delivery.timeout.ms` after it was begun fails, wherever it is.
 - A request without an answer for `request.timeout.ms` breaks its connection; what was in flight goes out again.
-- Nothing blocks: metadata and producer ids come from `ProducerControl`, connections from dialling threads.
+- Nothing blocks: metadata and producer ids come from `MetadataRefresher`, connections from dialling threads.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ..network.connection import ClientConnection, Response
 from ..network.metadata import ClusterMetadata
 from ..network.request_router import Network
 from .batch import BatchEvent, ProducerBatch
-from .metadata_refresher import ProducerControl
+from .metadata_refresher import MetadataRefresher
 from .partition_queue import PartitionQueue
 from .record_accumulator import RecordAccumulator
 
@@ -110,9 +110,9 @@ class Sender:
         self.problem: KlammError | None = None
         """The last thing that went wrong with a broker; None since an answer came."""
 
-    def start(self, accumulator: RecordAccumulator, control: ProducerControl) -> None:
+    def start(self, accumulator: RecordAccumulator, metadata_refresher: MetadataRefresher) -> None:
         self._accumulator = accumulator
-        self._control = control
+        self._metadata_refresher = metadata_refresher
         self._thread.start()
 
     def wake(self) -> None:
@@ -174,13 +174,13 @@ class Sender:
         for queue in queues:
             leader = self._cluster.leader(queue.partition)
             if leader is None:
-                self._control.refresh()
+                self._metadata_refresher.refresh()
                 continue
             by_leader.setdefault(leader, deque()).append(queue)
         for node_id, share in by_leader.items():
             broker = self._broker(node_id)
             if broker is None:
-                self._control.refresh()
+                self._metadata_refresher.refresh()
                 continue
             try:
                 broker.channel.prepare()
@@ -321,7 +321,7 @@ class Sender:
         batch.last_error = BrokerError(code, words or "")
         if code in STALE_LEADER_ERRORS:
             self._cluster.forget([queue.partition.topic])
-            self._control.refresh()
+            self._metadata_refresher.refresh()
         if event is BatchEvent.SPLIT:
             with self._accumulator.lock:
                 queue.split(batch)
@@ -344,7 +344,7 @@ class Sender:
             for queue, batch in sent.batches.values():
                 if not batch.settled:
                     self._settle(queue, batch, ErrorCode.network_exception, ProducedBatch(-1), str(error))
-        self._control.refresh()
+        self._metadata_refresher.refresh()
 
     def _expire(self, now: float) -> None:
         for broker in list(self._brokers.values()):
@@ -355,7 +355,7 @@ class Sender:
         for queue, batch in self._accumulator.expired(now - self._options.delivery_timeout_s):
             waited = round(self._options.delivery_timeout_s * 1000)
             self._accumulator.mark_in_doubt(queue, batch)
-            cause = batch.last_error or self.problem or self._control.problem
+            cause = batch.last_error or self.problem or self._metadata_refresher.problem
             why = f"no acknowledgement within delivery.timeout.ms ({waited} ms)" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
 
@@ -363,7 +363,7 @@ class Sender:
         """The producer closes: what is left fails, and says so."""
         for queue, batch in self._accumulator.unsettled():
             self._accumulator.mark_in_doubt(queue, batch)
-            cause = batch.last_error or self.problem or self._control.problem
+            cause = batch.last_error or self.problem or self._metadata_refresher.problem
             why = "the producer was closed before it was acknowledged" + (f"; last: {cause}" if cause else "")
             self._fail(queue, batch, self._delivery_error(batch, why), cause)
         for broker in self._brokers.values():

@@ -1,5 +1,5 @@
 /* klamm.core.records._native: record batches (magic 2) to columns and back. See _native.pyi for what each function
- * takes and gives, and pure.py for the twin in Python that gives the same bytes and the same errors.
+ * takes and gives, and fallback.py for the twin in Python that gives the same bytes and the same errors.
  *
  * Rules: every read of input is checked against its end, on each pass (a writable buffer may change under us while the
  * GIL is let go); what is written is checked against what was allocated; no function trusts a count, a length or an

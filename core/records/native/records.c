@@ -1,5 +1,5 @@
 /* One record after another, every length checked against the record's own end. The order of the checks and the words
- * are those of explain() in pure.py. */
+ * are those of explain() in fallback.py. */
 #include "native.h"
 
 #define PAST "its fields run past its length"

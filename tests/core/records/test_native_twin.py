@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from klamm.core.errors import CorruptRecordError
-from klamm.core.records import fallback as pure
-from klamm.core.records import native
+from klamm.core.records import fallback, native
 from klamm.core.records.chain import Chain, check_chain
 from klamm.core.records.checked_batch import CHECKED_BYTES, MOST_BYTES
 from klamm.core.records.encode import encode_batch
@@ -60,7 +59,7 @@ def test_any_chain(data: bytes, cut: int, expected: int) -> None:
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=5000), seed=st.integers(0, 2**32 - 1), at=st.integers(0, 9))
 def test_crc(data: bytes, seed: int, at: int) -> None:
-    assert _native.crc32c(memoryview(data)[at:], seed) == pure.crc32c(memoryview(data)[at:], seed)
+    assert _native.crc32c(memoryview(data)[at:], seed) == fallback.crc32c(memoryview(data)[at:], seed)
 
 
 def test_a_fast_request_of_any_size_shows_its_batch_in_place() -> None:
@@ -128,7 +127,7 @@ def test_objects_of_other_types_are_type_errors(records: list[Any]) -> None:
 
 def test_a_name_with_a_lone_surrogate_is_an_error_in_both() -> None:
     records: list[Any] = [(1, b"", b"", (("\ud800", b""),))]
-    for encode in (_native.encode_records, pure.encode_records):
+    for encode in (_native.encode_records, fallback.encode_records):
         with pytest.raises(UnicodeEncodeError):
             encode(records)
 

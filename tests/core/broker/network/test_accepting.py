@@ -42,7 +42,7 @@ class Guest(TransportHandler):
         return memoryview(bytearray(100))
 
 
-class Door:
+class AcceptorUnderTest:
     """A listening socket, its acceptor, and who has come in."""
 
     def __init__(self, limits: Limits, clock: Clock, listening: socket.socket | None = None) -> None:
@@ -57,7 +57,7 @@ class Door:
         self.accepted.append(accepted)
         await accept_plaintext(accepted, make_handler)
 
-    def knock(self, count: int) -> list[socket.socket]:
+    def connect(self, count: int) -> list[socket.socket]:
         return [socket.create_connection(self.listening.getsockname(), PATIENCE_S) for _ in range(count)]
 
     def close(self) -> None:
@@ -98,14 +98,14 @@ def test_a_rate_lets_a_second_s_connections_in_at_once_and_then_each_in_its_time
 
 def test_a_burst_comes_in_over_several_turns(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
-        door = Door(Limits(), Clock())
-        clients = door.knock(20)
-        door.acceptor._ready()
-        assert len(door.acceptor._entering) == 8, "the others have their turn in between"
-        door.acceptor.start()
-        await until(lambda: len(door.inside) == 20)
-        assert door.accepted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        door.close()
+        under_test = AcceptorUnderTest(Limits(), Clock())
+        clients = under_test.connect(20)
+        under_test.acceptor._ready()
+        assert len(under_test.acceptor._entering) == 8, "the others have their turn in between"
+        under_test.acceptor.start()
+        await until(lambda: len(under_test.inside) == 20)
+        assert under_test.accepted[0].getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        under_test.close()
         for client in clients:
             client.close()
 
@@ -116,15 +116,15 @@ def test_a_burst_comes_in_over_several_turns(caplog: pytest.LogCaptureFixture) -
 def test_over_the_rate_connections_wait_outside(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         clock = Clock()
-        door = Door(Limits(creation_rate=3), clock)
-        clients = door.knock(5)
-        door.acceptor.start()
-        await until(lambda: len(door.inside) == 3)
-        await until(lambda: door.connections.metrics.connections_throttled > 0)
-        assert len(door.inside) == 3
+        under_test = AcceptorUnderTest(Limits(creation_rate=3), clock)
+        clients = under_test.connect(5)
+        under_test.acceptor.start()
+        await until(lambda: len(under_test.inside) == 3)
+        await until(lambda: under_test.connections.metrics.connections_throttled > 0)
+        assert len(under_test.inside) == 3
         clock.now += 1
-        await until(lambda: len(door.inside) == 5)
-        door.close()
+        await until(lambda: len(under_test.inside) == 5)
+        under_test.close()
         for client in clients:
             client.close()
 
@@ -149,12 +149,12 @@ def test_without_descriptors_connections_wait_and_it_is_said(caplog: pytest.LogC
         listening = Exhausted()
         listening.bind(("127.0.0.1", 0))
         listening.listen()
-        door = Door(Limits(), Clock(), listening)
-        clients = door.knock(2)
-        door.acceptor.start()
-        await until(lambda: len(door.inside) == 2)
-        assert door.connections.metrics.connections_throttled == 1
-        door.close()
+        under_test = AcceptorUnderTest(Limits(), Clock(), listening)
+        clients = under_test.connect(2)
+        under_test.acceptor.start()
+        await until(lambda: len(under_test.inside) == 2)
+        assert under_test.connections.metrics.connections_throttled == 1
+        under_test.close()
         for client in clients:
             client.close()
 

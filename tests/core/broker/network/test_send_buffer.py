@@ -23,7 +23,7 @@ REQUEST = (20).to_bytes(4, "big") + b"." * 20
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the socket option is Linux's")
 
 
-class Door:
+class ListenerUnderTest:
     """A listener that answers every request with `LARGE` bytes, and the sockets that it has taken in."""
 
     def __init__(self, limits: Limits) -> None:
@@ -45,17 +45,17 @@ class Door:
 
 async def _sizes_before_and_after(limits: Limits) -> tuple[int, int, int, int]:
     """Size and lock while the peer reads nothing more; the same once it has read all."""
-    door = Door(limits)
-    await door.listener.start()
-    reader, writer = await door.ask()
-    (wire,) = door.accepted
+    under_test = ListenerUnderTest(limits)
+    await under_test.listener.start()
+    reader, writer = await under_test.ask()
+    (wire,) = under_test.accepted
     before = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), wire.getsockopt(socket.SOL_SOCKET, LOCK)
     await reader.readexactly(LARGE - 1)
     writer.write(REQUEST)
     await reader.readexactly(LARGE)
     after = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF), wire.getsockopt(socket.SOL_SOCKET, LOCK)
     writer.close()
-    door.listener.close()
+    under_test.listener.close()
     return *before, *after
 
 
