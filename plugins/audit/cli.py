@@ -21,8 +21,8 @@ from .event import CONSUMER, HADOOP, TIERS
 from .gate import Gate, wait_complete
 from .query import (
     Answer,
-    AuditQuestions,
-    Question,
+    AuditQuery,
+    AuditQueryRunner,
     audit_config,
     check_topics,
     settle,
@@ -99,13 +99,13 @@ def audit_command(
     if html is not None:
         _check_html(html)
     tiers, span = tuple(map(_known, tier or ())), parse_span(since, until, "--")
-    question = Question(tuple(topic or ()), tiers, tuple(map(_expected, expect or ())), *span)
+    query = AuditQuery(tuple(topic or ()), tiers, tuple(map(_expected, expect or ())), *span)
     settings = load_settings(config)
     of_command(settings.log)
     audit = audit_config(settings)
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
-        answer = _ask_until(client, audit, question, wait)
+        answer = _ask_until(client, audit, query, wait)
     shown = by or Span.WINDOW
     if json_:
         typer.echo(json.dumps(as_json(answer.audits, shown, answer.unreadable), indent=1))
@@ -117,7 +117,7 @@ def audit_command(
         from .web.document import audit_document, write_document
         from .web.views import Filters
 
-        filters = Filters(by, question.since_ms, question.until_ms)
+        filters = Filters(by, query.since_ms, query.until_ms)
         write_document(html, audit_document(answer, filters))
         if not json_:
             typer.echo(f"written: {html}")
@@ -147,10 +147,10 @@ def settle_command(
     of_command(settings.log)
     audit = audit_config(settings)
     span = parse_span(since, until, "--")
-    question = Question((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
+    query = AuditQuery((topic,), tuple(map(_known, tier or ())), tuple(map(_expected, expect or ())), *span)
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
-        counts, windows = settle(client, audit, question, who.strip(), why.strip())
+        counts, windows = settle(client, audit, query, who.strip(), why.strip())
     typer.echo(f"settled {counts} counts in {windows} windows of topic {topic}")
 
 
@@ -178,13 +178,13 @@ def serve_command(
         raise PluginError(missing) from error
     settings = load_settings(config)
     of_command(settings.log)
-    question = Question(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
+    query = AuditQuery(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
     servers, codecs = settings.producer.bootstrap_servers, settings.codec_table()
 
     def connect() -> ClusterClient:
         return ClusterClient(servers, codecs=codecs, client_id="klamm-audit-serve", request_timeout_s=TIMEOUT_S)
 
-    source = ClusterSource(connect, audit_config(settings), question, max_events=max_events)
+    source = ClusterSource(connect, audit_config(settings), query, max_events=max_events)
     try:
         serve(source, host, port, typer.echo)
     finally:
@@ -222,17 +222,17 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
     of_command(settings.log)
     audit = audit_config(settings)
     named = [TierKey(tier, owner) for tier, _, owner in (name.partition("/") for name in gate.tiers) if owner]
-    question = Question((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
+    query = AuditQuery((gate.topic,), expect=(*expect, *(each for each in named if each.tier in (CONSUMER, HADOOP))))
     servers = settings.producer.bootstrap_servers
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-audit") as client:
-        questions = AuditQuestions(client, audit)
+        runner = AuditQueryRunner(client, audit)
 
         asked = 0
 
         def ask() -> Answer:
             nonlocal asked
-            answer = questions.ask(question)
-            check_topics(client, question, answer)
+            answer = runner.ask(query)
+            check_topics(client, query, answer)
             for line in silent_tiers(gate.tiers, answer) if asked == 0 else ():
                 typer.echo(f"klamm: {line}; it is waited for", err=True)
             asked += 1
@@ -241,12 +241,12 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
         typer.echo(wait_complete(ask, gate, timeout_s))
 
 
-def _ask_until(client: ClusterClient, config: AuditConfig, question: Question, wait_s: float) -> Answer:
-    questions = AuditQuestions(client, config)
+def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, wait_s: float) -> Answer:
+    runner = AuditQueryRunner(client, config)
     deadline = time.monotonic() + wait_s
     while True:
-        answer = questions.ask(question)
-        check_topics(client, question, answer)
+        answer = runner.ask(query)
+        check_topics(client, query, answer)
         if answer.complete or time.monotonic() >= deadline:
             return answer
         time.sleep(WAIT_STEP_S)

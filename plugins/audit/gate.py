@@ -41,7 +41,7 @@ class NotCompleteError(KlammError):
 
 @dataclass(frozen=True)
 class Gate:
-    """The condition to wait for. `tiers` as in a `Question`; all when empty. `since_ms`: windows that end before are
+    """The condition to wait for. `tiers` as in an `AuditQuery`; all when empty. `since_ms`: windows that end before are
     ignored."""
 
     topic: str

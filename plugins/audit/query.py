@@ -1,4 +1,4 @@
-"""Queries of the audit topic: a question, and the comparison as of now as its answer."""
+"""Queries of the audit topic: a query, and the comparison as of now as its answer."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True)
-class Question:
-    """A query: topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
+class AuditQuery:
+    """Topics and tiers (all when empty; a tier as `consumer` or `consumer/GROUP`), tiers that must have
     counted, instants in ms (None: no bound)."""
 
     topics: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """`counted`: all topics with counts, whatever the question. `events` and `logs`: the compared data, at `now_ms`."""
+    """`counted`: all topics with counts, whatever the query. `events` and `logs`: the compared data, at `now_ms`."""
 
     audits: tuple[TopicAudit, ...]
     unreadable: tuple[str, ...]
@@ -53,8 +53,8 @@ class Answer:
         return bool(self.audits) and not self.unreadable and all(audit.complete for audit in self.audits)
 
 
-class AuditQuestions:
-    """Answers questions one after another; each reads only the events stored since the previous one."""
+class AuditQueryRunner:
+    """Runs queries one after another; each reads only the events stored since the previous one."""
 
     def __init__(self, client: ClusterClient, config: AuditConfig, reader: AuditReader | None = None) -> None:
         """`reader`: one that has read before, or keeps only a part."""
@@ -62,38 +62,36 @@ class AuditQuestions:
         self._config = config
         self._reader = AuditReader(client, config.topic) if reader is None else reader
 
-    def ask(self, question: Question) -> Answer:
-        """Reads new events and compares; raises `KlammError` when the topic cannot be read, and the next question
+    def ask(self, query: AuditQuery) -> Answer:
+        """Reads new events and compares; raises `KlammError` when the topic cannot be read, and the next query
         continues there. The ends of the logs are requested first, so that records stored meanwhile are not reported as
         missing; a broker tier that is counting gets the time of a pass or two to reach these ends."""
         config, reader = self._config, self._reader
         now_ms = clock_ms()
-        logs = read_log_ends(
-            self._client, lambda topic: config.audits(topic) and topic in (question.topics or (topic,))
-        )
+        logs = read_log_ends(self._client, lambda topic: config.audits(topic) and topic in (query.topics or (topic,)))
         reader.read()
         deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
         while not _reached(logs, reader.events) and time.monotonic() < deadline:
             time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
             reader.read()
-        wanted = question.topics or config.topics
-        events = [event for event in reader.events if not question.topics or event.topic in question.topics]
-        expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *question.expect)
+        wanted = query.topics or config.topics
+        events = [event for event in reader.events if not query.topics or event.topic in query.topics]
+        expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *query.expect)
         audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
         counted = frozenset(event.topic for event in reader.events)
-        narrowed = tuple(narrow(audit, question) for audit in audits)
+        narrowed = tuple(narrow(audit, query) for audit in audits)
         return Answer(narrowed, tuple(reader.unreadable), counted, tuple(events), logs, now_ms)
 
 
-def ask(client: ClusterClient, config: AuditConfig, question: Question, reader: AuditReader | None = None) -> Answer:
-    """One question to the audit topic; from its beginning, or from where `reader` stopped."""
-    return AuditQuestions(client, config, reader).ask(question)
+def ask(client: ClusterClient, config: AuditConfig, query: AuditQuery, reader: AuditReader | None = None) -> Answer:
+    """One query of the audit topic; from its beginning, or from where `reader` stopped."""
+    return AuditQueryRunner(client, config, reader).ask(query)
 
 
-def check_topics(client: ClusterClient, question: Question, answer: Answer) -> None:
-    """Raises `UnknownTopicError` for a topic of the question that is neither in the cluster nor counted; a deleted
+def check_topics(client: ClusterClient, query: AuditQuery, answer: Answer) -> None:
+    """Raises `UnknownTopicError` for a topic of the query that is neither in the cluster nor counted; a deleted
     topic still has counts."""
-    silent = [topic for topic in question.topics if topic not in answer.counted]
+    silent = [topic for topic in query.topics if topic not in answer.counted]
     if silent:
         there = client.metadata().topics
         for topic in silent:
@@ -110,7 +108,7 @@ def silent_tiers(tiers: Iterable[str], answer: Answer) -> list[str]:
 
 
 def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditEvent]) -> bool:
-    """Whether the broker tier has counted everything that the question covers; a log that no broker serves is not
+    """Whether the broker tier has counted everything that the query covers; a log that no broker serves is not
     waited for."""
     by_topic: dict[str, list[AuditEvent]] = {}
     for event in events:
@@ -124,26 +122,26 @@ def _reached(logs: Mapping[str, Mapping[Place, LogEnd]], events: Iterable[AuditE
     )
 
 
-def narrow(audit: TopicAudit, question: Question) -> TopicAudit:
-    """Restricts the audits to the tiers and windows of the question, each compared as before."""
-    if question.tiers:
-        audit = audit.of_tiers([t for t in audit.tiers if t.tier in question.tiers or str(t) in question.tiers])
-    if question.since_ms is not None or question.until_ms is not None:
-        audit = audit.between(question.since_ms, question.until_ms)
+def narrow(audit: TopicAudit, query: AuditQuery) -> TopicAudit:
+    """Restricts the audits to the tiers and windows of the query, each compared as before."""
+    if query.tiers:
+        audit = audit.of_tiers([t for t in audit.tiers if t.tier in query.tiers or str(t) in query.tiers])
+    if query.since_ms is not None or query.until_ms is not None:
+        audit = audit.between(query.since_ms, query.until_ms)
     return audit
 
 
-def settle(client: ClusterClient, config: AuditConfig, question: Question, who: str, why: str) -> tuple[int, int]:
-    """Settles every unknown count of the topic, tiers and windows of the question, as an event of the audit topic; how
+def settle(client: ClusterClient, config: AuditConfig, query: AuditQuery, who: str, why: str) -> tuple[int, int]:
+    """Settles every unknown count of the topic, tiers and windows of the query, as an event of the audit topic; how
     many counts of how many windows. `ConfigError` when there is none, `UnknownTopicError` without such a topic."""
-    [topic] = question.topics
-    answer = ask(client, config, question)
-    check_topics(client, question, answer)
+    [topic] = query.topics
+    answer = ask(client, config, query)
+    check_topics(client, query, answer)
     [audit] = answer.audits
     counts = settlement_counts(audit)
     if not counts:
         why = "no count is unknown" if audit.windows else "nothing has been counted"
-        where = " in what was asked for" if question.tiers or question.since_ms or question.until_ms else ""
+        where = " in what was asked for" if query.tiers or query.since_ms or query.until_ms else ""
         raise ConfigError(f"topic {topic}: {why}{where}, so there is nothing to settle")
     now = clock_ms()
     windows = (
@@ -177,5 +175,5 @@ def audit_config(settings: Settings) -> AuditConfig:
 def completeness_watermark(client: ClusterClient, config: AuditConfig, topic: str) -> int | None:
     """The instant (ms since the epoch) up to which all of a topic's tiers are complete; None when nothing is. A
     downstream job waits for it."""
-    [audit] = ask(client, config, Question(topics=(topic,))).audits
+    [audit] = ask(client, config, AuditQuery(topics=(topic,))).audits
     return audit.watermark_ms

@@ -20,7 +20,7 @@ from klamm.core.interfaces.service import BrokerContext
 from klamm.core.records.partition import TopicPartition
 
 from .config import AuditConfig
-from .query import AuditQuestions, Question
+from .query import AuditQuery, AuditQueryRunner
 
 log = logging.getLogger(__name__)
 
@@ -79,10 +79,10 @@ class WatermarkWatch:
 
     def _follow(self, client: ClusterClient) -> None:
         """Runs for as long as this broker leads the audit topic."""
-        questions = AuditQuestions(client, self._config)
+        runner = AuditQueryRunner(client, self._config)
         while self._leads() and not self._stopping.is_set():
             try:
-                audits = questions.ask(Question()).audits
+                audits = runner.ask(AuditQuery()).audits
                 self._found = {a.topic: a.watermark_ms for a in audits if a.watermark_ms is not None}
                 self.problem = None
             except KlammError as error:

@@ -17,7 +17,7 @@ from klamm.core.errors import KlammError
 
 from ..config import AuditConfig
 from ..event import AuditEvent
-from ..query import Answer, Question, ask
+from ..query import Answer, AuditQuery, ask
 from ..reader import AuditReader
 
 MAX_AGE_S: Final = 1.0
@@ -33,13 +33,13 @@ class Source(Protocol):
 
 
 class ClusterSource:
-    """Reads the cluster. `question` narrows what is read: its topics, and the tiers that are expected."""
+    """Reads the cluster. `query` narrows what is read: its topics, and the tiers that are expected."""
 
     def __init__(
         self,
         connect: Callable[[], ClusterClient],
         config: AuditConfig,
-        question: Question,
+        query: AuditQuery,
         *,
         max_events: int = MAX_EVENTS,
         max_age_s: float = MAX_AGE_S,
@@ -47,7 +47,7 @@ class ClusterSource:
     ) -> None:
         self._connect = connect
         self._config = config
-        self._question = question
+        self._query = query
         self._max_events = max_events
         self._max_age_s = max_age_s
         self._monotonic = monotonic
@@ -85,7 +85,7 @@ class ClusterSource:
             self._client = self._connect()
         if self._reader is None:
             self._reader = AuditReader(self._client, self._config.topic, self._keeps, self._max_events)
-        return ask(self._client, self._config, self._question, self._reader)
+        return ask(self._client, self._config, self._query, self._reader)
 
     def _keeps(self, event: AuditEvent) -> bool:
-        return not self._question.topics or event.topic in self._question.topics
+        return not self._query.topics or event.topic in self._query.topics

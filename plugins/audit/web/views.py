@@ -13,7 +13,7 @@ from klamm.core.errors import ConfigError, KlammError
 
 from ..compare import State, TopicAudit, told_now
 from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
-from ..query import Answer, Question, narrow
+from ..query import Answer, AuditQuery, narrow
 from ..range_coverage import (
     PRODUCERS,
     LogEnd,
@@ -103,7 +103,7 @@ def topic(answer: Answer, name: str, filters: Filters) -> tuple[Json, TopicAudit
     whole = find_topic(answer, name)
     for tier in filters.tiers:
         find_tier(whole, tier)
-    audit = narrow(whole, Question(tiers=filters.tiers, since_ms=filters.since_ms, until_ms=filters.until_ms))
+    audit = narrow(whole, AuditQuery(tiers=filters.tiers, since_ms=filters.since_ms, until_ms=filters.until_ms))
     span = filters.by or _span(audit)
     shown = rows(audit, span)
     [said] = as_json([audit], span, ())["topics"]
@@ -167,7 +167,7 @@ def tier(answer: Answer, name: str, tier_name: str, filters: Filters) -> Json:
     events (for a load job the published ones)."""
     whole = find_topic(answer, name)
     key = find_tier(whole, tier_name)
-    audit = narrow(whole, Question(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
+    audit = narrow(whole, AuditQuery(tiers=(tier_name,), since_ms=filters.since_ms, until_ms=filters.until_ms))
     span = filters.by or _span(audit)
     tiles = _tiles(_found(answer, whole), key)
     ends = answer.logs.get(name, {})

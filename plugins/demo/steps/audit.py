@@ -10,7 +10,7 @@ from rich.console import Console
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
 
-from ...audit.query import Answer, AuditQuestions, Question, audit_config
+from ...audit.query import Answer, AuditQuery, AuditQueryRunner, audit_config
 from ...audit.report import print_report
 from ...audit.windows import Span
 from ..processes import DemoError
@@ -26,8 +26,8 @@ def ask_audit(workspace: Workspace, wait_s: float) -> Answer:
     servers = settings.producer.bootstrap_servers
     deadline = time.monotonic() + wait_s
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-demo") as client:
-        questions = AuditQuestions(client, audit_config(settings))
-        while not (answer := questions.ask(Question())).complete and time.monotonic() < deadline:
+        runner = AuditQueryRunner(client, audit_config(settings))
+        while not (answer := runner.ask(AuditQuery())).complete and time.monotonic() < deadline:
             time.sleep(STEP_S)
     return answer
 

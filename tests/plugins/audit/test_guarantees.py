@@ -196,7 +196,7 @@ def test_a_report_compares_the_counts_with_the_logs(monkeypatch: pytest.MonkeyPa
     ]
     cluster: Any = AskedCluster(counted)
     config = AuditConfig.model_validate({"broker.interval.ms": 10})
-    answer = query.ask(cluster, config, query.Question())
+    answer = query.ask(cluster, config, query.AuditQuery())
     [audit] = answer.audits
     assert not answer.complete
     assert audit.watermark_ms is None

@@ -23,7 +23,7 @@ from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
-from klamm.plugins.audit.query import Question, audit_config, completeness_watermark
+from klamm.plugins.audit.query import AuditQuery, audit_config, completeness_watermark
 from klamm.plugins.audit.reader import read_audit_log
 from klamm.plugins.audit.web import views
 from klamm.plugins.audit.web.source import ClusterSource
@@ -364,7 +364,7 @@ def test_the_pages_source_follows_a_live_topic_and_outlives_the_broker(broker: R
     def connect() -> ClusterClient:
         return ClusterClient(broker.bootstrap, codecs=settings.codec_table(), request_timeout_s=30)
 
-    source = ClusterSource(connect, config, Question(), max_age_s=0)
+    source = ClusterSource(connect, config, AuditQuery(), max_age_s=0)
     try:
         for total in (100, 200):
             produce(broker, 100, begin=total - 100)

@@ -25,7 +25,7 @@ pytest.importorskip("starlette", reason="the extra `web` is not installed")
 from klamm.core.errors import KlammError
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.query import Answer, Question
+from klamm.plugins.audit.query import Answer, AuditQuery
 from klamm.plugins.audit.web import source as source_module
 from klamm.plugins.audit.web.app import make_app
 from klamm.plugins.audit.web.axis import nice, ticks
@@ -300,13 +300,13 @@ def test_a_page_updates_by_itself_unless_it_is_told_not_to() -> None:
 
 
 class Asked:
-    """In place of `question.ask`."""
+    """In place of `query.ask`."""
 
     def __init__(self) -> None:
         self.readers: list[Any] = []
         self.error: KlammError | None = None
 
-    def __call__(self, client: Any, config: Any, question: Any, reader: Any) -> Answer:
+    def __call__(self, client: Any, config: Any, query: Any, reader: Any) -> Answer:
         self.readers.append(reader)
         if self.error is not None:
             raise self.error
@@ -328,7 +328,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
 
 
 def make_source(client: FakeClient, clock: Callable[[], float], **more: Any) -> ClusterSource:
-    return ClusterSource(lambda: client, AuditConfig(), Question(**more), max_events=2, monotonic=clock)  # type: ignore[arg-type, return-value]
+    return ClusterSource(lambda: client, AuditConfig(), AuditQuery(**more), max_events=2, monotonic=clock)  # type: ignore[arg-type, return-value]
 
 
 def test_an_answer_serves_many_requests_and_one_reader_goes_on(asked: Asked) -> None:

@@ -26,7 +26,7 @@ from klamm.core.config.settings import load_settings
 from klamm.core.records.header import iter_headers
 from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit
 from klamm.plugins.audit.event import PRODUCER
-from klamm.plugins.audit.query import Question, ask, audit_config
+from klamm.plugins.audit.query import AuditQuery, ask, audit_config
 from klamm.plugins.audit.range_coverage import TierCounts
 from klamm.plugins.audit.reader import read_audit_log
 from klammtest.broker import RunningBroker, running_broker
@@ -213,7 +213,7 @@ class _Round:
 
     def _ask(self) -> TopicAudit:
         with self._client() as client:
-            (answer,) = ask(client, audit_config(self._settings), Question(topics=(self._topic,))).audits
+            (answer,) = ask(client, audit_config(self._settings), AuditQuery(topics=(self._topic,))).audits
         return answer
 
 

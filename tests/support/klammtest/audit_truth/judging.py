@@ -10,7 +10,7 @@ from typing import Any
 
 from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.plugins.audit.compare import State
-from klamm.plugins.audit.query import AuditQuestions, Question, audit_config
+from klamm.plugins.audit.query import AuditQuery, AuditQueryRunner, audit_config
 from klamm.plugins.audit.range_coverage import TierKey
 from klamm.plugins.audit.report import as_json
 from klamm.plugins.audit.windows import Span
@@ -41,13 +41,13 @@ def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
     producer is still running, which holds the watermark."""
     settings = pipeline.cluster.settings()
     expect = tuple(TierKey(*name.split("/")) for name in pipeline.tier_names.values() if "/" in name)
-    question = Question(topics=(pipeline.topic,), expect=expect)
-    questions = AuditQuestions(pipeline.client, audit_config(settings))
+    query = AuditQuery(topics=(pipeline.topic,), expect=expect)
+    runner = AuditQueryRunner(pipeline.client, audit_config(settings))
     deadline = time.monotonic() + pipeline.limit_s
     hasty: list[str] | None = None
     while True:
         pipeline.settle()
-        answer = questions.ask(question)
+        answer = runner.ask(query)
         said = as_json(answer.audits, Span.WINDOW, answer.unreadable)
         verdict = compare(pipeline, said, answer.complete, live=live)
         hasty = _hasty(pipeline, said) if hasty is None else hasty
