@@ -68,8 +68,8 @@ class ChainRules:
             if self._epochs_agree(chain):
                 return chain
         except CorruptRecordError:
-            pass  # where, and whether it is one, is found out with care
-        return self._walk(data, extent)
+            pass  # the check batch by batch says where, and whether there is a fault at all
+        return self._check_each_batch(data, extent)
 
     def _epochs_agree(self, chain: Chain) -> bool:
         if not self.epochs or chain.last_at < 0:
@@ -80,7 +80,7 @@ class ChainRules:
                 return False
         return all(self.epoch_at(base) == epoch for epoch, base in chain.epochs)
 
-    def _walk(self, data: bytes, extent: Extent) -> Chain:
+    def _check_each_batch(self, data: bytes, extent: Extent) -> Chain:
         """As `check`, batch by batch."""
         pos, expected, count, last, first = 0, extent.expected, 0, -1, -1
         stamps = [-1]
