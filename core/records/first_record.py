@@ -25,13 +25,18 @@ class _Place(NamedTuple):
 
 
 def _find(data: Buffer, at: int) -> _Place:
+    """Raises `CorruptRecordError` for a length or number that no record has, `IndexError` past the end of `data`."""
     length, body = read_varint(data, at)
     _, at = read_varlong(data, body + 1)  # behind the attributes: the timestamp's delta
     _, at = read_varint(data, at)  # the offset's delta
-    for _ in ("key", "value"):
+    for part in ("key", "value"):
         size, at = read_varint(data, at)
+        if size < -1:
+            raise CorruptRecordError(f"the first record's {part} has the length {size}")
         at += max(size, 0)
     number, headers = read_varint(data, at)
+    if number < 0 or headers > body + length:
+        raise CorruptRecordError(f"the first record, of {length} bytes, says that it has {number} headers")
     return _Place(body, at, number, headers, body + length)
 
 
@@ -52,4 +57,4 @@ def first_headers(data: Buffer, start: int, end: int) -> bytes | None:
         place = _find(data, start)
     except (IndexError, CorruptRecordError):
         return None
-    return bytes(data[place.headers : place.end]) if start < place.headers <= place.end <= end else None
+    return bytes(data[place.headers : place.end]) if place.end <= end else None

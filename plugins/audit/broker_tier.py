@@ -8,8 +8,9 @@ Rules:
   was truncated or restored, and has other records there.
 - Records are counted by producer, which the first record of each batch names (see `origins`); those of clients that do
   not audit are counted separately. So no client's record compensates for a lost one of another.
-- A batch is counted by its header if its producer's mark says that all its records lie in one window. Other batches are
-  opened: a header does not show it, because the base timestamp is the first record's and not the earliest.
+- A batch whose CRC is right is counted by its header if its producer's mark says that all its records lie in one
+  window. The records of other batches are iterated: a header does not show it, because the base timestamp is the first
+  record's and not the earliest.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. The next pass follows at once if
   a log held more than the pass has read, otherwise after a pause: a log that grows constantly is counted once in
   `broker.interval.ms`, not as often as the thread can.
@@ -41,7 +42,7 @@ from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.fallback import WindowCounts
 from klamm.core.records.first_record import first_headers
-from klamm.core.records.header import HEADER_SIZE, BatchHeader, Buffer, iter_headers
+from klamm.core.records.header import BatchHeader, Buffer, iter_headers
 from klamm.core.records.partition import TopicPartition
 
 from .config import AuditConfig
@@ -266,18 +267,12 @@ class Follower:
     def _windows(
         self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
     ) -> Iterable[tuple[int, int, int, str]]:
-        """Of the batch at `at`, from `position` on. A batch that its producer has counted is not opened; if it is
-        compressed, it is decompressed, and its records are not iterated."""
-        whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
-        if whole and not header.codec_id:
-            told = self._told(partition, header, data, at + HEADER_SIZE, at + header.size)
-            if told is not None:
-                return told
+        """Of the batch at `at`, from `position` on. The records of a batch that its producer has counted are not
+        iterated."""
         area = read_area(data, at, header, self._logs.codecs, partition=partition)
-        if whole and header.codec_id:
-            told = self._told(partition, header, area.data, 0, len(area.data))
-            if told is not None:
-                return told
+        whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
+        if whole and (told := self._told(partition, header, area.data)) is not None:
+            return told
         found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
         whose = self._sender(partition, header, area, found, position)
         return [
@@ -286,17 +281,20 @@ class Follower:
         ]
 
     def _told(
-        self, partition: TopicPartition, header: BatchHeader, data: Buffer, start: int, end: int
+        self, partition: TopicPartition, header: BatchHeader, data: Buffer
     ) -> list[tuple[int, int, int, str]] | None:
-        """The content that the mark of the batch states, if it belongs to this batch and agrees with the header. The
-        number of records comes from the header; so does the window, if the broker stamps the records."""
-        headers = first_headers(data, start, end)
+        """The content that the mark of the batch states, if it belongs to this batch, agrees with the header and is
+        possible for records of these bytes. The number of records comes from the header; so does the window, if the
+        broker stamps the records."""
+        headers = first_headers(data, 0, len(data))
         try:
             mark = Mark(FOREIGN) if not headers else self._mark(headers)
-        except (IndexError, UnicodeDecodeError, CorruptRecordError):  # which is reported when the records are read
+        except CorruptRecordError:  # which is reported when the records are read
             return None
         holds, window_ms = mark.holds, self._ranges.window_ms
         if holds is None or holds.window_ms != window_ms or mark.batch != batch_name(partition, header.record_count):
+            return None
+        if holds.start_ms < 0 or holds.start_ms % window_ms or not 0 <= holds.size <= len(data):
             return None
         if header.log_append_time:
             window = header.max_timestamp - header.max_timestamp % window_ms

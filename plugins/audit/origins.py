@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from klamm.core.errors import CorruptRecordError
 from klamm.core.interfaces.audit import AuditIdentity, Counted
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
@@ -68,16 +69,32 @@ def batch_name(partition: TopicPartition, records: int) -> str:
 
 
 def mark_of(headers: bytes) -> Mark:
-    """Reads the mark of a record with these headers, as `native.window_counts` gives them."""
+    """Reads the mark of a record with these headers, as `native.window_counts` gives them.
+
+    Raises `CorruptRecordError` if the bytes are not whole headers: the caller need not have checked them.
+    """
     found: list[tuple[str, bytes | None]] = []
     pos = 0
-    while pos < len(headers):
-        n, pos = read_varint(headers, pos)
-        name = headers[pos : pos + n].decode()
-        n, pos = read_varint(headers, pos + n)
-        found.append((name, None if n < 0 else headers[pos : pos + n]))
-        pos += max(n, 0)
+    try:
+        while pos < len(headers):
+            name, pos = _part(headers, pos)
+            if name is None:
+                raise CorruptRecordError("a header has no name")
+            value, pos = _part(headers, pos)
+            found.append((name.decode(), value))
+    except (IndexError, UnicodeDecodeError) as error:
+        raise CorruptRecordError(f"the headers of a record: {error}") from error
     return read_mark(tuple(found))
+
+
+def _part(headers: bytes, pos: int) -> tuple[bytes | None, int]:
+    """Returns the name or value whose length is at `pos`, None for the length -1, and the position after it."""
+    size, pos = read_varint(headers, pos)
+    if size == -1:
+        return None, pos
+    if not 0 <= size <= len(headers) - pos:
+        raise CorruptRecordError(f"a header's name or value has the length {size}, {len(headers) - pos} bytes are left")
+    return headers[pos : pos + size], pos + size
 
 
 def read_mark(headers: Headers) -> Mark:

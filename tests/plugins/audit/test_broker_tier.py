@@ -14,8 +14,9 @@ from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import BrokerContext
 from klamm.core.records import native
 from klamm.core.records.decode import read_area
-from klamm.core.records.encode import encode_batch, encode_headers, encode_record
-from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_log_append_time
+from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
+from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
+from klamm.core.records.varint import encode_varint
 from klamm.plugins.audit import broker_tier, origins
 from klamm.plugins.audit.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.config import AuditConfig
@@ -94,6 +95,68 @@ def test_a_batch_that_lies_is_unknown_and_does_not_stop_the_rest() -> None:
     logs.append([WINDOW_MS])
     tier.advance()
     assert counted(topic) == ({0: 20, WINDOW_MS: 1}, ["lossy"])
+
+
+def append_first_record(logs: MemoryLogs, fields: bytes, codec: str) -> None:
+    """Appends a batch of one record with these fields, from the key's length on; only the CRC is right."""
+    body = b"\0" + encode_varint(0) * 2 + fields
+    records = bytearray(HEADER_SIZE) + encode_varint(len(body)) + body
+    batch = assemble(records, CODECS.by_name(codec), (5, 5), (-1, -1, -1), 1)
+    rewrite_base(batch, 0, logs.ends[FLIGHTS], 0)
+    logs.batches[FLIGHTS].append(batch)
+    logs.ends[FLIGHTS] += 1
+
+
+NULL, ONE = encode_varint(-1), encode_varint(1)
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(NULL * 2 + ONE + b"\x03\x00", id="name of -2 bytes"),
+        pytest.param(NULL * 2 + ONE + NULL + NULL, id="name null"),
+        pytest.param(NULL * 2 + ONE + b"\x02n\x03", id="value of -2 bytes"),
+        pytest.param(NULL * 2 + ONE + b"\x02n\x08v", id="value cut off"),
+        pytest.param(NULL * 2 + ONE + b"\x08n", id="name cut off"),
+        pytest.param(NULL * 2 + ONE + b"\x02\xff" + NULL, id="name not UTF-8"),
+        pytest.param(NULL * 2 + ONE + b"\x80", id="length cut off"),
+        pytest.param(NULL * 2 + NULL, id="number of headers negative"),
+        pytest.param(encode_varint(-2) + NULL + b"\0", id="key of -2 bytes"),
+        pytest.param(NULL + encode_varint(-2) + b"\0", id="value of the record of -2 bytes"),
+    ],
+)
+def test_a_first_record_that_is_malformed_makes_its_range_lossy(fields: bytes, codec: str) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    append_first_record(logs, fields, codec)
+    logs.append([0] * 3, codec)
+    follower(logs, topic).advance()
+    assert counted(topic) == ({0: 3}, ["lossy"])
+
+
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+@pytest.mark.parametrize("producer", ["", "p"])
+def test_a_batch_that_is_damaged_on_disk_makes_its_range_lossy(codec: str, producer: str) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 50, codec, producer=producer)
+    logs.batches[FLIGHTS][0][-3] ^= 0x55
+    follower(logs, topic).advance()
+    [told] = topic.events
+    assert told.lossy
+    assert not told.windows
+
+
+@pytest.mark.parametrize("content", [f"0 {'9' * 30}", "0 1000", "0 -5", f"{-WINDOW_MS} 8", "1 8", "-1 8"])
+def test_a_mark_of_impossible_content_is_not_believed(content: str) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    mark = (
+        (origins.PRODUCER_HEADER, b"p"),
+        (origins.BATCH_HEADER, f"1 {FLIGHTS} {WINDOW_MS} {content}".encode()),
+    )
+    logs.append([5], "none", each=[mark])
+    follower(logs, topic).advance()
+    [told] = topic.events
+    assert [(w.start_ms, w.source, w.records, w.size) for w in told.windows] == [(0, "p", 1, 8)]
 
 
 def test_records_that_retention_took_first_are_unknown() -> None:
