@@ -35,7 +35,8 @@ class ProducerCounts:
 
 
 class DeliveryListeners:
-    """`intercept` and `refused` come on the threads that send, the others on the sender's."""
+    """`intercept` and `refused` are called on the threads that send, the others on the sender's; `attempted` also on
+    the thread that closes the producer."""
 
     def __init__(self, interceptors: Sequence[ProducerInterceptor]) -> None:
         self._interceptors = interceptors
@@ -87,10 +88,13 @@ class DeliveryListeners:
             self._passed_over("audit_errors", "end", self.audit)
 
     def attempted(self, batch: ProducerBatch) -> None:
-        """It is sent now, or given up without having been sent; the audit is told once."""
-        if batch.attempt_reported or batch.audit is None or self.audit is None:
+        """Tells the audit, once, that a closed batch is sent now, or given up without having been sent."""
+        if batch.audit is None or self.audit is None:
             return
-        batch.attempt_reported = True
+        with self._lock:  # the thread that closes the producer and the sender may both have the batch
+            if batch.attempt_reported:
+                return
+            batch.attempt_reported = True
         topic = batch.outcome.partition.topic
         try:
             for timestamp_ms, count, size in batch.counted():

@@ -248,7 +248,7 @@ class Producer:
         clock = self._network.clock
         deadline = clock() + (self._options.delivery_timeout_ms / 1000 if timeout_s is None else timeout_s)
         self._accumulator.flush(max(deadline - clock(), 0.0))
-        for _, batch in self._accumulator.unsettled():
+        for _, batch in self._accumulator.close_batches():
             self._listeners.attempted(batch)
         self._close_audit()
         self._accumulator.close()

@@ -222,6 +222,16 @@ class RecordAccumulator:
         with self.lock:
             batch.in_doubt = batch.in_doubt or batch in queue.in_flight
 
+    def close_batches(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
+        """Closes the open batches, and returns all batches that are not settled: their records are final."""
+        unsettled = []
+        with self.lock:
+            for queue in self._active:
+                if queue.open_batch is not None:
+                    queue.open_batch.close()
+                unsettled += [(queue, batch) for batch in (*queue.in_flight, *queue.waiting)]
+        return unsettled
+
     def unsettled(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
         with self.lock:
             return [(queue, batch) for queue in self._active for batch in (*queue.in_flight, *queue.waiting)]

@@ -185,3 +185,13 @@ def test_partitions_with_nothing_left_are_forgotten() -> None:
     assert box.accumulator.ready(box.now).queues == []
     assert box.accumulator.idle
     assert box.accumulator.oldest_s() == float("inf")
+
+
+def test_a_record_that_comes_while_batches_are_closed_is_in_another_batch() -> None:
+    box = Box()
+    box.append()
+    [(queue, batch)] = box.accumulator.close_batches()
+    box.append()
+    assert queue is box.queue
+    assert (batch.closed, batch.count) == (True, 1)
+    assert [waiting.count for waiting in queue.waiting] == [1, 1]
