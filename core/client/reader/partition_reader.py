@@ -15,11 +15,10 @@ Not thread-safe.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol, TypeVar
 from uuid import UUID
-
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from ...errors import BrokerError, CorruptRecordError, ErrorCode
 from ...records.codecs import CodecTable
@@ -33,6 +32,7 @@ from ..errors import (
     OffsetsDeletedError,
     TopicReplacedError,
 )
+from ..network.backoff import RETRY, Backoff, Retries
 from ..network.metadata import ClusterMetadata, ClusterView, TopicView
 from .batch_decoder import NO_END, BatchDecoder, Cursor, RawBatch, ReadBatch
 
@@ -75,7 +75,7 @@ class _NotYetError(BrokerError):
 
 class PartitionReader:
     """Reads from `offset` on. `topic_id`: the topic that the offset is of; None: whichever is there at the first fetch.
-    `quarantine` and `hint` as in `BatchDecoder`."""
+    `quarantine` and `hint` as in `BatchDecoder`. `retry`: the delays between the tries of a fetch."""
 
     def __init__(
         self,
@@ -87,6 +87,9 @@ class PartitionReader:
         fetch_bytes: int = FETCH_BYTES,
         quarantine: bool = False,
         hint: str = "",
+        retry: Backoff = RETRY,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.partition = partition
         self.cursor = Cursor(offset)
@@ -95,6 +98,9 @@ class PartitionReader:
         self._client = client
         self._fetch_bytes = fetch_bytes
         self._decoder = BatchDecoder(partition, client.codecs, quarantine=quarantine, hint=hint)
+        self._retry = retry
+        self._clock = clock
+        self._sleep = sleep
         self._topic_id = topic_id
         self._leader_epoch = -1
         self._checked: TopicView | None = None
@@ -111,13 +117,12 @@ class PartitionReader:
         that is tried again. After `timeout_s` the last error is raised: `BrokerError` or `ConnectionFailedError`.
         `OffsetsDeletedError`, `LogTruncatedError` and `TopicReplacedError` (all `DataLossError`) are raised at once, as
         are errors that no retry mends."""
-        retrying = Retrying(
-            retry=retry_if_exception_type((_NotYetError, ConnectionFailedError)),
-            stop=stop_after_delay(timeout_s),
-            wait=wait_exponential(0.05, max=2.0),
-            reraise=True,
-        )
-        return retrying(self._fetch, max_wait_ms, until)
+        retries = Retries(self._clock() + timeout_s, self._retry, self._clock, self._sleep)
+        while True:
+            try:
+                return self._fetch(max_wait_ms, until)
+            except (_NotYetError, ConnectionFailedError) as problem:
+                retries.wait(problem)
 
     def batches(self, data: bytes, end: int = NO_END) -> Iterator[ReadBatch]:
         """Yields the batches of what `fetch` returned, as lists; see `BatchDecoder`."""

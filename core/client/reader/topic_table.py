@@ -20,12 +20,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, Protocol
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential
-
 from ...errors import BrokerError, ErrorCode
 from ...records.partition import TopicPartition
 from ..cluster_client import EARLIEST, LATEST
 from ..errors import DataLossError
+from ..network.backoff import RETRY, Backoff
 from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
 
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -58,7 +57,8 @@ class TableContents(Protocol):
 
 
 class TopicTable:
-    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for a batch, retries included."""
+    """Applies the records of a topic to `contents`. `timeout_s` bounds the wait for a batch, retries included.
+    `retry`: the delays between the tries to read the topic from its beginning."""
 
     def __init__(
         self,
@@ -68,12 +68,16 @@ class TopicTable:
         timeout_s: float,
         max_gap_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
+        retry: Backoff = RETRY,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._client = client
         self._contents = contents
         self._timeout_s = timeout_s
         self._max_gap_s = max_gap_s
         self._clock = clock
+        self._retry = retry
+        self._sleep = sleep
         self._readers: dict[TopicPartition, PartitionReader] = {}
         self._caught_up_at = clock()
 
@@ -94,13 +98,14 @@ class TopicTable:
             self._start_over()
         elif gap > UNWATCHED_S and self._readers:
             self._client.metadata({partition.topic for partition in wanted})
-        retrying = Retrying(
-            retry=retry_if_exception_type(DataLossError),
-            stop=stop_after_attempt(MAX_BOOTSTRAPS),
-            wait=wait_exponential(0.05, max=1.0),
-            reraise=True,
-        )
-        retrying(self._read_to_ends, wanted, at_least or {}, deadline_s)
+        for failures in range(1, MAX_BOOTSTRAPS + 1):
+            try:
+                self._read_to_ends(wanted, at_least or {}, deadline_s)
+                break
+            except DataLossError:
+                if failures == MAX_BOOTSTRAPS:
+                    raise
+            self._sleep(self._retry.delay(failures))
         self._caught_up_at = self._clock()
 
     def _start_over(self) -> None:
