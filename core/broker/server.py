@@ -178,7 +178,7 @@ class Broker:
         self._watch_session(coordination, services)
         self._watch_config(services)
         self._maintain(services, logs)
-        background = BackgroundServices(workers)
+        background = BackgroundServices()
         await self._serve_metrics(services, logs, background)
         dispatcher = Dispatcher(services, HANDLERS)
         self._stack.push_async_callback(self._drain, services)

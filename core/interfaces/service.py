@@ -2,7 +2,8 @@
 
 The broker starts its services in the order of `broker.services` once it serves, and stops them in the opposite order
 while it still serves. All methods may be called from any thread but the event loop's. A service that raises in `start`
-stops the broker; one that fails later says so in `health`, and the broker goes on.
+stops the broker; one that fails later says so in `health`, and the broker goes on. `start` has a minute and `stop` half
+a minute: one that takes longer is logged, and the broker goes on without it.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class Service(Protocol):
 
     def stop(self) -> None:
         """Finishes what is under way, within seconds, and ends its threads. The broker still serves while this
-        runs. Called once, also where `start` has raised."""
+        runs. Called once, also where `start` has raised or has not returned."""
         ...
 
     def health(self) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Iterable
 
 import pytest
@@ -10,7 +12,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from klamm.core.broker.background_services import BackgroundServices
 from klamm.core.broker.metrics.collector import of_services
-from klamm.core.broker.workers import Workers
 from klamm.core.errors import KlammError
 from klamm.core.interfaces.service import ServiceMetric
 
@@ -47,26 +48,78 @@ def test_they_stop_in_the_opposite_order_and_one_that_raises_keeps_none_running(
     calls: list[str] = []
 
     async def run() -> None:
-        workers = Workers(1)
-        services = BackgroundServices(workers)
+        services = BackgroundServices()
         await services.start("a", Recorded("a", calls))
         await services.start("b", Recorded("b", calls, ["stop"]))
         with pytest.raises(KlammError, match="start of c"):
             await services.start("c", Recorded("c", calls, ["start"]))
         await services.stop()
-        workers.close()
 
     asyncio.run(run())
     assert calls == ["start a", "start b", "start c", "stop c", "stop b", "stop a"]
 
 
+class Blocked(Recorded):
+    """Its methods `bad` wait until the test ends."""
+
+    def __init__(self, name: str, calls: list[str], bad: Iterable[str], until: threading.Event) -> None:
+        super().__init__(name, calls)
+        self._waits, self._until = set(bad), until
+
+    def _called(self, what: str) -> None:
+        super()._called(what)
+        if what in self._waits:
+            assert self._until.wait(60)
+
+
+def test_one_that_blocks_keeps_neither_the_broker_from_starting_nor_the_others_from_being_stopped(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    calls: list[str] = []
+    end = threading.Event()
+
+    async def run() -> None:
+        services = BackgroundServices(start_timeout_s=0.05, stop_timeout_s=0.05)
+        await services.start("b", Blocked("b", calls, ["start"], end))
+        assert services.health() == {"b": "it has not started yet"}
+        await services.stop()
+        services = BackgroundServices(stop_timeout_s=0.05)
+        await services.start("a", Recorded("a", calls))
+        await services.start("c", Blocked("c", calls, ["stop"], end))
+        await services.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        end.set()
+    assert calls == ["start b", "stop b", "start a", "start c", "stop c", "stop a"]
+    said = [record.getMessage() for record in caplog.records if "within" in record.getMessage()]
+    assert said == [
+        "service b has not started within 0.05 s; the broker goes on",
+        "service c has not stopped within 0.05 s; the broker goes on",
+    ]
+
+
+def test_one_that_starts_late_is_healthy_then() -> None:
+    end = threading.Event()
+
+    async def run() -> None:
+        services = BackgroundServices(start_timeout_s=0.05)
+        await services.start("a", Blocked("a", [], ["start"], end))
+        end.set()
+        deadline = time.monotonic() + 60
+        while services.health() != {"a": None} and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        assert services.health() == {"a": None}
+
+    asyncio.run(run())
+
+
 def test_health_and_metrics_survive_a_service_that_raises() -> None:
     async def run() -> BackgroundServices:
-        workers = Workers(1)
-        services = BackgroundServices(workers)
+        services = BackgroundServices()
         for name, bad in (("a", ()), ("b", ()), ("b", ("health", "metrics"))):
             await services.start(name, Recorded(name, [], bad))
-        workers.close()
         return services
 
     services = asyncio.run(run())
