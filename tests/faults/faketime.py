@@ -1,4 +1,6 @@
-"""Moves the wall clock of a running process that was started with libfaketime; its monotonic clock is not affected."""
+"""Moves the wall clock of a running process that was started with libfaketime; its monotonic clock is not affected.
+
+A Python process needs `tests/support/spawned` on its path: `sitecustomize` there makes `time.sleep` work."""
 
 from __future__ import annotations
 
