@@ -87,9 +87,11 @@ class TopicSchemaLog:
         return found is not None and found.error != ErrorCode.unknown_topic_or_partition
 
     def read(self) -> list[SchemaEntry]:
-        if not self._exists():
-            return []
+        exists = self._exists()
         with self._lock:
+            if not exists:
+                self._table.start_over()  # what is created under this name later is another topic
+                return []
             self._table.catch_up([self._partition])
             return list(self._contents.entries)
 

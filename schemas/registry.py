@@ -1,8 +1,12 @@
 """The registry: schemas by id, by MD5 and by fingerprint; new ones registered so that all processes agree.
 
-Ids are immutable: a result is never looked up again. An unknown key is looked up in the topic, then among the claims
-(if a process claimed an id and died before it wrote the schema, the finder completes it), and is then treated as
-unknown for `UNKNOWN_FOR_S`.
+Ids are immutable in one topic: a result is not looked up again. An unknown key is looked up in the topic, then among
+the claims (if a process claimed an id and died before it wrote the schema, the finder completes it), and is then
+treated as unknown for `UNKNOWN_FOR_S`.
+
+The topic may be deleted and created again, or lose its end. A registration and a look-up of an unknown key read the
+topic; when it lacks an entry that it had, all that is known of it is dropped, and what only the claims still have is
+written again. A process that knows all its keys does not notice.
 """
 
 from __future__ import annotations
@@ -44,6 +48,7 @@ class SchemaRegistry:
         self._clock = clock
         self._lock = threading.Lock()
         self._read: list[SchemaEntry] = []
+        self._unread: set[SchemaEntry] = set()
         self._by_id: dict[int, RegisteredSchema] = {}
         self._by_md5: dict[bytes, RegisteredSchema] = {}
         self._by_fingerprint: dict[bytes, RegisteredSchema] = {}
@@ -80,7 +85,7 @@ class SchemaRegistry:
                 entry = self._claim(claims, subject, text, compatibility)
                 if entry is not None:
                     self._write(entry)
-                    return self._by_id[entry.schema_id]
+                    return self._stored(entry)
         raise SchemaError(f"{subject}: {MAX_RACES} other registrations came first; try again")
 
     def versions(self, subject: str) -> list[SchemaEntry]:
@@ -123,12 +128,30 @@ class SchemaRegistry:
         return any(restored)
 
     def _write(self, entry: SchemaEntry) -> None:
-        """Writes the schema to the topic unless it is there; a second copy would be harmless."""
-        if (entry.subject, entry.version) not in self._written:
-            self._refresh()
+        """Writes the schema to the topic unless it is there; a second copy would be harmless. The topic is always read
+        before: it may have lost the schema since."""
+        self._refresh()
         if (entry.subject, entry.version) not in self._written:
             self._log.append(entry)
+            self._unread.add(entry)
             self._add(entry)
+
+    def _stored(self, entry: SchemaEntry) -> RegisteredSchema:
+        """The schema of an entry that is in the topic. `SchemaError` when the topic, made with another coordination,
+        has another one in its place: values written under this id would be read by the wrong schema."""
+        found = self._by_id.get(entry.schema_id)
+        if found is not None and found.fingerprint == registered(entry.schema_id, entry.text).fingerprint:
+            return found
+        if found is not None:
+            problem = f"schema {entry.schema_id} is another one in the schemas topic"
+        else:
+            held = self._written[entry.subject, entry.version].schema_id
+            problem = (
+                f"schema {entry.schema_id} is not in the schemas topic, whose version {entry.version} is schema {held}"
+            )
+        raise SchemaError(
+            f"{entry.subject}: {problem}; the topic and the coordination are not of one cluster's history"
+        )
 
     def _complete(self, key: SchemaKey) -> RegisteredSchema | None:
         """Writes schemas that were claimed and never written; then reads again."""
@@ -145,13 +168,25 @@ class SchemaRegistry:
     def _refresh(self) -> None:
         entries = self._log.read()
         known, self._read = self._read, entries
-        # A topic that was created again may begin with other entries.
-        new = entries[len(known) :] if entries[: len(known)] == known else entries
+        new = entries[len(known) :]
+        if entries[: len(known)] != known or not self._unread <= set(new):
+            _log.warning("the schemas topic lacks entries that it had (was it created again?): it is read again")
+            self._forget()
+            new = entries
+        self._unread.clear()
         for entry in new:
             try:
                 self._add(entry)
             except SchemaError as error:  # a stray record must not stop every consumer
                 _log.warning("schema %d of %s in the topic: %s", entry.schema_id, entry.subject, error)
+
+    def _forget(self) -> None:
+        """Drops all that is known of the topic."""
+        self._written.clear()
+        self._by_id.clear()
+        self._by_md5.clear()
+        self._by_fingerprint.clear()
+        self._unknown.clear()
 
     def _add(self, entry: SchemaEntry) -> None:
         self._written[entry.subject, entry.version] = entry

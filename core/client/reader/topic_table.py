@@ -95,7 +95,7 @@ class TopicTable:
         wanted = list(partitions)
         gap = self._clock() - self._caught_up_at
         if self._max_gap_s is not None and gap > self._max_gap_s:
-            self._start_over()
+            self.start_over()
         elif gap > UNWATCHED_S and self._readers:
             self._client.metadata({partition.topic for partition in wanted})
         for failures in range(1, MAX_BOOTSTRAPS + 1):
@@ -108,7 +108,8 @@ class TopicTable:
             self._sleep(self._retry.delay(failures))
         self._caught_up_at = self._clock()
 
-    def _start_over(self) -> None:
+    def start_over(self) -> None:
+        """Clears the contents; the next `catch_up` reads every partition from its first offset."""
         self._readers.clear()
         self._contents.clear()
 
@@ -121,7 +122,7 @@ class TopicTable:
                 self._read(reader, at_least.get(reader.partition, 0), deadline_s)
         except DataLossError as error:
             _log.warning("%s; the topic is read again from its beginning", error)
-            self._start_over()
+            self.start_over()
             raise
 
     def _open(self, partitions: list[TopicPartition]) -> None:
