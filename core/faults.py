@@ -23,19 +23,21 @@ FaultHook = Callable[[str], None]
 VARIABLE: Final = "KLAMM_FAULTS"
 _RULE: Final = re.compile(r"(?P<point>[a-z_.]+)(@(?P<nth>[0-9]{1,9})(?P<on>\+)?)?=(?P<action>[A-Za-z0-9]+)")
 
-_hook: FaultHook | None = None
+hook: FaultHook | None = None
+"""The installed hook, set by `install` only. Code that runs for every batch looks at it before it calls
+`fault_point`."""
 
 
 def fault_point(name: str) -> None:
     """Whatever the installed hook does: nothing, raise, or never return."""
-    if _hook is not None:
-        _hook(name)
+    if hook is not None:
+        hook(name)
 
 
-def install(hook: FaultHook | None) -> None:
-    """Make `hook` the process's one hook; None for none."""
-    global _hook
-    _hook = hook
+def install(new: FaultHook | None) -> None:
+    """Make `new` the process's one hook; None for none."""
+    global hook
+    hook = new
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,11 @@ from ..records.record import Record
 
 
 class Validation:
-    """`max_size` bounds what one batch may unpack to, in bytes."""
+    """`max_size` bounds what one batch may unpack to, in bytes. `enforced`: whether there is a validator; where it
+    costs, callers look at it before they ask."""
 
     def __init__(self, validators: Sequence[TopicValidator], codecs: CodecTable, max_size: int) -> None:
+        self.enforced = bool(validators)
         self._validators = tuple(validators)
         self._codecs = codecs
         self._max_size = max_size
@@ -25,7 +27,7 @@ class Validation:
 
     def applies_to(self, topic: str) -> bool:
         """Whether batches of this topic have to be opened. Each validator is asked once per topic."""
-        return bool(self._validators) and bool(self._of(topic))
+        return self.enforced and bool(self._of(topic))
 
     def check(self, name: TopicPartition, batch: memoryview) -> None:
         """Blocking. `BrokerError` INVALID_RECORD with the validator's line when it refuses, and where the records of a

@@ -166,10 +166,6 @@ class PartitionLog:
 
     # -- configuration -------------------------------------------------------------------------------------------
 
-    @property
-    def config(self) -> TopicConfig:
-        return self._config
-
     def reconfigure(self, config: TopicConfig) -> None:
         """Takes effect with the next append, flush and retention."""
         with self._lock:
@@ -177,7 +173,8 @@ class PartitionLog:
             self._segments.reconfigure(config)
 
     def _set_config(self, config: TopicConfig) -> None:
-        self._config = config
+        self.config = config
+        """Set by `reconfigure` only."""
         self._validator = Validator(config, self._codecs)
         if config.compacts:
             self._segments.allow_gaps()
@@ -325,7 +322,7 @@ class PartitionLog:
                 header = header.rebased(self._end, leader_epoch)
             self._store(batch, header, now_ms)
             advanced = commit and self._advance_high_watermark(self._end)
-            flush = self._end - self._flusher.recovery_point >= self._config.flush_messages
+            flush = self._end - self._flusher.recovery_point >= self.config.flush_messages
         if flush:
             self.flush()
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
@@ -373,7 +370,7 @@ class PartitionLog:
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
         """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
-        if self._config.flush_messages < LONG_MAX:
+        if self.config.flush_messages < LONG_MAX:
             return True
         try:
             return self._validator.may_block(BatchHeader.parse(batch))
@@ -492,7 +489,7 @@ class PartitionLog:
     def flush_is_due(self, now_ms: int) -> bool:
         """By `flush.ms`, or because a segment that is no longer written has not been flushed."""
         with self._lock:
-            return self._has_unflushed() and self._flusher.is_due(self._config.flush_ms, self._segments.active, now_ms)
+            return self._has_unflushed() and self._flusher.is_due(self.config.flush_ms, self._segments.active, now_ms)
 
     def recovery_point_is_due(self, now_ms: int, interval_ms: int) -> bool:
         """Whether something has not been flushed, and the last flush is `interval_ms` ago."""
@@ -633,11 +630,11 @@ class PartitionLog:
         `file.delete.delay.ms`, by `remove_expired_files`."""
         with self._lock:
             self._check_open()
-            count = expired(list(self._segments), self._config, now_ms, self.high_watermark, self._start)
+            count = expired(list(self._segments), self.config, now_ms, self.high_watermark, self._start)
             if count == len(self._segments):
                 self._roll(self._end, now_ms)
             if count:
-                self._segments.delete_oldest(count, now_ms + self._config.file_delete_delay_ms)
+                self._segments.delete_oldest(count, now_ms + self.config.file_delete_delay_ms)
                 self._start = max(self._start, self._segments.first_offset)
                 self._epochs.truncate_start(self._start)
             return count
@@ -738,7 +735,7 @@ class PartitionLog:
                 return False
             commit_swap(self.directory, cleaned)
             try:
-                self._segments.replace(old, cleaned, self._clock() + self._config.file_delete_delay_ms)
+                self._segments.replace(old, cleaned, self._clock() + self.config.file_delete_delay_ms)
             except StorageError as error:
                 self._fail(f"a compaction could not be finished ({error})")
                 raise

@@ -130,11 +130,14 @@ class FrameSplitter:
             if len(data) - position >= 4:
                 self._check(_LENGTH.unpack_from(data, position)[0], self._limit)
             return None
+        size: int
         size, key = _LENGTH_AND_KEY.unpack_from(data, position)
-        self._check(size, self._limit)
-        if self._limit_by_key is not None:
-            self._check(size, self._limit_by_key(key))
-        return int(size)
+        limit = self._limit
+        if self._limit_by_key is not None and (own := self._limit_by_key(key)) < limit:
+            limit = own
+        if not 2 <= size <= limit:  # every request pays for this, so `_check` is called only where it raises
+            self._check(size, limit)
+        return size
 
     @staticmethod
     def _check(size: int, limit: int) -> None:

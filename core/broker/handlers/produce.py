@@ -124,7 +124,8 @@ def _append_now(
     if acks == -1 and led.in_sync < led.log.config.min_insync_replicas:
         said = f"{led.in_sync} replicas are in sync, min.insync.replicas is {led.log.config.min_insync_replicas}"
         return _failed(led, batch, BrokerError(ErrorCode.not_enough_replicas, f"{led.name}: {said}"))
-    if size > ON_LOOP_BYTES or services.validation.applies_to(topic):
+    validation = services.validation
+    if size > ON_LOOP_BYTES or (validation.enforced and validation.applies_to(topic)):
         return None
     try:
         result = led.log.append(batch, leader_epoch=led.leader_epoch, on_loop=True, checked=checked, commit=True)

@@ -282,7 +282,7 @@ class Connection(TransportHandler):
         for _ in range(_BURST):
             if self._task is not None or not requests or writer.paused or writer.awaits_turn:
                 break
-            if self._connections.write_scheduler.over and self._is_large_fetch(requests[0]) and not writer.may_fetch:
+            if requests[0][1] == _FETCH and self._must_wait_for_turn():
                 writer.wait_for_turn(self)
                 break
             self._handle(requests.popleft())
@@ -294,8 +294,10 @@ class Connection(TransportHandler):
         else:
             self._reader.update()
 
-    def _is_large_fetch(self, request: bytearray) -> bool:
-        return request[1] == _FETCH and self.context.allowance > FIRST_ALLOWANCE
+    def _must_wait_for_turn(self) -> bool:
+        """Whether a Fetch waits: its response may be large, and others go first."""
+        large = self.context.allowance > FIRST_ALLOWANCE
+        return large and self._connections.write_scheduler.over and not self._writer.may_fetch
 
     def _handle(self, request: bytearray) -> None:
         try:

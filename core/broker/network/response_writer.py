@@ -30,33 +30,31 @@ class UnreadResponses:
     The event loop holds a write as a whole until its last byte is sent, so a write counts as a whole until then.
     """
 
-    __slots__ = ("_largest", "_memory", "_timer", "_written", "bytes")
+    __slots__ = ("_memory", "_timer", "bytes", "largest", "written")
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
         self.bytes = 0
         """As `Memory` counts them."""
-        self._written = self._largest = 0  # in all, and the largest write, since everything was sent
+        self.written = self.largest = 0
+        """Bytes in all, and of the largest write, since everything was sent; a write that begins then sets both."""
         self._timer = StallTimer()
 
-    def wrote(self, size: int, behind_others: bool) -> None:
-        """A write begins; `behind_others`: earlier ones are not sent yet."""
-        if behind_others:
-            self._written += size
-            self._largest = max(self._largest, size)
-        else:
-            self._written = self._largest = size
+    def wrote_behind_others(self, size: int) -> None:
+        """A write begins, and earlier ones are not sent yet."""
+        self.written += size
+        self.largest = max(self.largest, size)
 
     def count(self, left: int) -> None:
         """`left` bytes are not sent, or not written yet."""
-        held = max(left, min(self._written, left + self._largest))
+        held = max(left, min(self.written, left + self.largest))
         self._memory.unread += held - self.bytes
         self.bytes = held
 
     def release(self) -> None:
         """Everything is sent, or the connection is lost."""
         self._memory.responses_gone(self.bytes)
-        self.bytes = self._written = self._largest = 0
+        self.bytes = self.written = self.largest = 0
         self._timer.reset()
 
     def stalled_s(self, now: float, left: int) -> float:
@@ -128,9 +126,13 @@ class ResponseWriter:
         self._pieces, self._size = [], 0
         self._turn_bytes += size
         if pieces and self._transport is not None:
-            self._unread.wrote(size, self._blocked)
+            unread = self._unread
+            if self._blocked:
+                unread.wrote_behind_others(size)
+            else:
+                unread.written = unread.largest = size
             self._transport.writelines(pieces)
-            if self._unread.bytes:
+            if unread.bytes:
                 self.count()
 
     # -- turns

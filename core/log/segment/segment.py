@@ -10,6 +10,7 @@ import logging
 from collections.abc import Iterator
 from pathlib import Path
 
+from ... import faults
 from ...config.sections.topic import TopicConfig
 from ...errors import CorruptRecordError, StorageError
 from ...faults import fault_point
@@ -190,9 +191,11 @@ class Segment:
         position, size = self.size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
-            fault_point("log.append.before_write")
+            if faults.hook:
+                fault_point("log.append.before_write")
             (log_file.opened or log_file.open()).write(batch, position)
-            fault_point("log.append.after_write")
+            if faults.hook:
+                fault_point("log.append.after_write")
         except OSError as error:
             self._undo_write(position, error)
         self.size = position + size
