@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import math
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, console, interval_s
 from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError, PluginError
+from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
 
 from .config import AuditConfig, expected_tier
@@ -168,14 +170,9 @@ def serve_command(
     ] = 1_000_000,
 ) -> None:
     """Show the audit as web pages, and as JSON below /api; until Ctrl-C or SIGTERM."""
-    try:
-        from .web.server import serve
-        from .web.source import ClusterSource
-    except ImportError as error:
-        if error.name is None or error.name.startswith("klamm"):
-            raise
-        missing = f"klamm audit serve needs {error.name}; install it with: pip install 'klamm[web]'"
-        raise PluginError(missing) from error
+    from .web.service import AuditPages
+    from .web.source import ClusterSource
+
     settings = load_settings(config)
     of_command(settings.log)
     query = AuditQuery(topics=tuple(topic or ()), expect=tuple(map(_expected, expect or ())))
@@ -185,10 +182,18 @@ def serve_command(
         return ClusterClient(servers, codecs=codecs, client_id="klamm-audit-serve", request_timeout_s=TIMEOUT_S)
 
     source = ClusterSource(connect, audit_config(settings), query, max_events=max_events)
-    try:
-        serve(source, host, port, typer.echo)
-    finally:
-        source.close()
+    pages = AuditPages(source, host, port, "--port")
+    with suppress(StopRequestedError):  # also for a second signal, which ends `stop` early
+        try:
+            raise_on_stop_signals()
+            pages.start()
+            typer.echo(f"klamm audit serve ready on {pages.url}")
+            pages.wait()
+        finally:
+            pages.stop()
+    problem = pages.health()
+    if problem is not None:
+        raise KlammError(problem)
 
 
 def _check_html(file: Path) -> None:

@@ -56,6 +56,18 @@ class AuditConfig(Section):
     partitions: Int = key(1, "Partitions of the audit topic at creation.", ge=1)
     retention_ms: Long = key(-1, "How long the audit topic keeps events; -1: without limit.", ge=-1)
 
+    pages_port: Int = key(
+        -1,
+        "Port of the audit's pages beside each broker, which keeps all events in its memory; 0: a free port; -1: no "
+        "pages.",
+        ge=-1,
+        le=65535,
+    )
+    pages_host: str = key("127.0.0.1", "Address of the pages, which have no authentication.")
+    pages_max_events: Int = key(
+        1_000_000, "Events of the audit topic that the pages keep, about 1 KB each; above it they show an error.", ge=1
+    )
+
     def audits(self, topic: str) -> bool:
         if topic == self.topic:
             return False

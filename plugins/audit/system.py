@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 from klamm.core.interfaces.audit import AuditIdentity, Counted, ProducerAudit, Publish, RangeAudit
@@ -15,7 +16,10 @@ from .origins import mark
 from .producer import KlammProducerAudit
 from .ranges import KlammRangeAudit
 from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
+from .web.service import AuditPages, pages_of_broker
 from .windows import clock_ms
+
+log = logging.getLogger(__name__)
 
 
 class KlammAudit:
@@ -48,29 +52,40 @@ class KlammAudit:
     def broker(self, context: BrokerContext) -> Service:
         connect = connect_to_self(self._config.topic)
         tier = BrokerTier(self.audits, self.window_ms, self._config, context, connect, clock_ms)
-        return _BrokerService(tier, WatermarkWatch(self._config, context, client_of_self))
+        pages = pages_of_broker(self._config, context) if self._config.pages_port >= 0 else None
+        return AuditService(tier, WatermarkWatch(self._config, context, client_of_self), pages)
 
 
-class _BrokerService:
-    """`klamm.core.interfaces.service.Service`: counts what the broker stored, and computes the watermarks."""
+class AuditService:
+    """`klamm.core.interfaces.service.Service`: counts what the broker stored, computes the watermarks, and serves the
+    pages, the last two where they are configured."""
 
-    def __init__(self, tier: BrokerTier, watch: WatermarkWatch) -> None:
+    def __init__(self, tier: BrokerTier, watch: WatermarkWatch, pages: AuditPages | None) -> None:
         self._tier = tier
         self._watch = watch
+        self._pages = pages
 
     def start(self) -> None:
+        """The pages first: their address may be taken, and then nothing else has to be stopped."""
+        if self._pages is not None:
+            self._pages.start()
+            log.info("the audit's pages are on %s", self._pages.url)
         self._tier.start()
         self._watch.start()
 
     def stop(self) -> None:
+        """The tier last: it counts everything that the broker stored."""
+        if self._pages is not None:
+            self._pages.stop()
         self._watch.stop()
         self._tier.stop()
 
     def health(self) -> str | None:
-        return self._tier.problem or self._watch.problem
+        return self._tier.problem or self._watch.problem or (self._pages.health() if self._pages is not None else None)
 
     def metrics(self) -> Iterable[ServiceMetric]:
-        return [
+        watermarks = [
             ServiceMetric(WATERMARK, WATERMARK_DOC, mark_ms / 1000, {"topic": topic})
             for topic, mark_ms in self._watch.watermarks_ms().items()
         ]
+        return watermarks if self._pages is None else [*watermarks, *self._pages.metrics()]

@@ -31,6 +31,10 @@ class Source(Protocol):
         """The comparison as of now; `KlammError` if the cluster cannot be reached."""
         ...
 
+    def close(self) -> None:
+        """Closes the connections. Called once, when no page is made any more."""
+        ...
+
 
 class ClusterSource:
     """Reads the cluster. `query` narrows what is read: its topics, and the tiers that are expected."""
@@ -75,10 +79,9 @@ class ClusterSource:
         return last
 
     def close(self) -> None:
-        """Closes the connections."""
-        with self._lock:
-            if self._client is not None:
-                self._client.close()
+        client = self._client  # without the lock: a read that waits for the cluster holds it, and ends by this
+        if client is not None:
+            client.close()
 
     def _ask(self) -> Answer:
         if self._client is None:

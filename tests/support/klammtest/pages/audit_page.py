@@ -10,11 +10,9 @@ import itertools
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from html.parser import HTMLParser
@@ -49,6 +47,7 @@ class HandMade:
         self.error: Exception | None = None
         self.unreadable = unreadable
         self.now_ms = now_ms
+        self.closed = False
         self.logs = {topic: {Place("", 0): LogEnd(0, end)} for topic, end in log_ends.items()}
 
     def answer(self) -> Answer:
@@ -56,6 +55,9 @@ class HandMade:
             raise self.error
         audits = compare(self.events, self.now_ms, topics=self.logs)
         return Answer(tuple(audits), self.unreadable, frozenset(), tuple(self.events), self.logs, self.now_ms)
+
+    def close(self) -> None:
+        self.closed = True
 
 
 GROUP = "a/b <i>"
@@ -96,19 +98,14 @@ class Page(HTMLParser):
 @contextmanager
 def served(source: HandMade) -> Iterator[str]:
     """Serves the pages on a free port; yields their address without the last `/`."""
-    import uvicorn  # these need the extra `web`; the report does not
+    from klamm.plugins.audit.web.service import AuditPages
 
-    from klamm.plugins.audit.web.app import make_app
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = uvicorn.Server(uvicorn.Config(make_app(source), lifespan="off", log_config=None, access_log=False))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            thread.join(60)
+    pages = AuditPages(source, "127.0.0.1", 0, "port")
+    pages.start()
+    try:
+        yield pages.url.rstrip("/")
+    finally:
+        pages.stop()
 
 
 def check_document(text: str) -> None:

@@ -1,0 +1,149 @@
+"""The audit's pages as a service: beside a broker where `pages.port` is set, and alone as `klamm audit serve`.
+
+The server has a thread, an event loop and a port of its own. A page may wait seconds for the cluster: that holds up
+neither the broker's event loop nor its metrics.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from klamm.core.client.cluster_client import ClusterClient
+from klamm.core.errors import ConfigError, PluginError
+from klamm.core.interfaces.service import BrokerContext, ServiceMetric
+
+from ..config import AuditConfig
+from ..query import AuditQuery
+from .source import ClusterSource, Source
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+GRACE_S: Final = 5
+"""How long requests may take to end once the service was told to stop."""
+
+REQUEST_TIMEOUT_S: Final = 10.0
+
+log = logging.getLogger(__name__)
+
+
+class AuditPages:
+    """`klamm.core.interfaces.service.Service`: the pages of `source`, which is closed with it. Port 0 takes a free one.
+    `option`: what the address is called where it cannot be taken."""
+
+    def __init__(self, source: Source, host: str, port: int, option: str) -> None:
+        self.url = ""
+        """The address of the first page, once it has started."""
+        self._source = source
+        self._address = host, port
+        self._option = option
+        self._requests: Counter[int] = Counter()
+        self._server: uvicorn.Server | None = None
+        self._ended = threading.Event()
+        self._problem: str | None = None
+
+    def start(self) -> None:
+        """`ConfigError` where the address cannot be taken, `PluginError` without the extra `web`."""
+        try:
+            import uvicorn
+
+            from .app import make_app
+        except ImportError as error:
+            if error.name is None or error.name.startswith("klamm"):
+                raise
+            missing = f"the audit's pages need {error.name}; install it with: pip install 'klamm[web]'"
+            raise PluginError(missing) from error
+        config = uvicorn.Config(
+            _Counted(make_app(self._source), self._requests),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=GRACE_S,
+        )
+        listening = self._listen()
+        self._server = uvicorn.Server(config)
+        threading.Thread(
+            target=self._run, args=(self._server, listening), name="klamm-audit-pages", daemon=True
+        ).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.should_exit = True
+            self._ended.wait(GRACE_S + 2)
+        self._source.close()
+
+    def wait(self) -> None:
+        """Returns once the server has ended."""
+        self._ended.wait()
+
+    def health(self) -> str | None:
+        """That the server runs. A page that cannot be made is an answer with status 503, which `metrics` counts."""
+        return self._problem
+
+    def metrics(self) -> Iterable[ServiceMetric]:
+        doc = "Answers of the audit's pages and their JSON, by HTTP status."
+        return [
+            ServiceMetric("audit_pages_requests", doc, count, {"status": str(status)}, is_counter=True)
+            for status, count in sorted(self._requests.copy().items())
+        ]
+
+    def _listen(self) -> socket.socket:
+        host, port = self._address
+        try:
+            family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            listening = socket.create_server(address[:2], family=family, backlog=128)
+        except OSError as error:
+            raise ConfigError(f"{self._option}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"http://{shown}:{listening.getsockname()[1]}/"
+        return listening
+
+    def _run(self, server: uvicorn.Server, listening: socket.socket) -> None:
+        try:
+            with listening:
+                server.run(sockets=[listening])
+            if not server.should_exit:
+                self._problem = "the server of the audit's pages has ended"
+        except Exception as error:  # the pages are gone; the broker goes on
+            self._problem = f"the server of the audit's pages has ended: {error!r}"
+            log.exception("the server of the audit's pages has ended")
+        finally:
+            self._ended.set()
+
+
+class _Counted:
+    """An ASGI application that counts the answers of another by their status."""
+
+    def __init__(self, app: ASGIApp, requests: Counter[int]) -> None:
+        self._app = app
+        self._requests = requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._requests[message["status"]] += 1
+            await send(message)
+
+        await self._app(scope, receive, counted)
+
+
+def pages_of_broker(config: AuditConfig, context: BrokerContext) -> AuditPages:
+    """The pages beside a broker, as `pages.*` say. They are read from the cluster as by any client."""
+
+    def connect() -> ClusterClient:
+        return ClusterClient(
+            context.bootstrap_servers,
+            codecs=context.codecs,
+            client_id="klamm-audit-pages",
+            request_timeout_s=REQUEST_TIMEOUT_S,
+        )
+
+    source = ClusterSource(connect, config, AuditQuery(), max_events=config.pages_max_events)
+    return AuditPages(source, config.pages_host, config.pages_port, "audit.pages.port")
