@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.cluster.image_reader import read_image
@@ -34,6 +34,7 @@ from .offsets_table import OffsetsTable
 from .topic_config import TopicOffsetStoreConfig
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
+Read = TypeVar("Read")
 _NOT_CREATED: Final = {ErrorCode.unknown_topic_or_partition, ErrorCode.leader_not_available}
 
 
@@ -56,7 +57,7 @@ class TopicOffsetStore:
         self._lock = threading.Lock()
         self._client: ClusterClient | None = None
         self._tables: dict[int, OffsetsTable] = {}
-        self._appended: dict[int, int] = {}
+        self._appended: dict[int, int] = {}  # partition → the end of this store's last append that it has not read
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
@@ -82,7 +83,7 @@ class TopicOffsetStore:
             count = self._partitions()
             if not count:
                 return {}
-            stored = self._table(partition_for(group, count)).offsets(group, self._end(group, count))
+            stored = self._read(partition_for(group, count), lambda table, end: table.offsets(group, end))
         return stored if partitions is None else {tp: stored[tp] for tp in partitions if tp in stored}
 
     def delete(
@@ -98,13 +99,12 @@ class TopicOffsetStore:
             if not count:
                 return
             number = partition_for(group, count)
-            table, end = self._table(number), self._appended.get(number, 0)
-            stored = table.offsets(group, end)
+            stored = self._read(number, lambda table, end: table.offsets(group, end))
             chosen = set(stored if partitions is None else partitions) & stored.keys()
             if seen is not None:
                 chosen = {tp for tp in chosen if stored[tp] == seen.get(tp)}
             tombstones = [encode_key(OffsetKey(group, tp)) for tp in sorted(chosen)]
-            if partitions is None and chosen == stored.keys() and group in table.states(end):
+            if partitions is None and chosen == stored.keys() and group in self._read(number, OffsetsTable.states):
                 tombstones.append(encode_key(GroupKey(group)))
             self._check(guards)
             if tombstones:
@@ -122,13 +122,13 @@ class TopicOffsetStore:
         found: dict[str, StoredGroup] = {}
         with self._translating_errors():
             for number in range(self._partitions()):
-                found.update(self._table(number).states(self._appended.get(number, 0)))
+                found.update(self._read(number, OffsetsTable.states))
         return found
 
     def groups(self) -> list[str]:
         with self._translating_errors():
             count = self._partitions()
-            return sorted(name for p in range(count) for name in self._table(p).groups(self._appended.get(p, 0)))
+            return sorted(name for number in range(count) for name in self._read(number, OffsetsTable.groups))
 
     def close(self) -> None:
         with self._lock:
@@ -145,9 +145,16 @@ class TopicOffsetStore:
         with self._lock:
             self._appended[partition] = max(self._appended.get(partition, 0), stored.base_offset + len(rows))
 
-    def _end(self, group: str, count: int) -> int:
-        """Returns the end of this store's last append for the group: a fetch reads at least up to it."""
-        return self._appended.get(partition_for(group, count), 0)
+    def _read(self, partition: int, read: Callable[[OffsetsTable, int], Read]) -> Read:
+        """Reads a partition's table, at least up to the end of this store's last append. What was read is not awaited
+        again: the topic may be created again or lose its end, and then has no such offset."""
+        with self._lock:
+            end = self._appended.get(partition, 0)
+        found = read(self._table(partition), end)
+        with self._lock:
+            if self._appended.get(partition) == end:
+                del self._appended[partition]
+        return found
 
     def _table(self, partition: int) -> OffsetsTable:
         client = self._connected()

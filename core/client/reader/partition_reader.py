@@ -158,7 +158,7 @@ class PartitionReader:
             )
         found = topic.partitions.get(self.partition.partition)
         leader_epoch = -1 if found is None else found.leader_epoch
-        end = self._epoch_end() if suspect or leader_epoch != self._leader_epoch else None
+        end = self._epoch_end(self.cursor.leader_epoch) if suspect or leader_epoch != self._leader_epoch else None
         self._topic_id = self._topic_id or topic.topic_id
         self._leader_epoch = leader_epoch
         self._checked = topic
@@ -168,12 +168,19 @@ class PartitionReader:
                 f"{self.partition}: read up to offset {self.position}, but the log was cut at offset {end.end_offset}"
             )
 
-    def _epoch_end(self) -> EpochEnd | None:
-        """Where the epoch of the last batch read ends; None when that is not known."""
-        if self.cursor.leader_epoch < 0:
+    def log_end(self) -> int | None:
+        """Asks where the log ends, which may be above the high watermark; None when that is not known. Verifies the
+        position first."""
+        self.verify()
+        end = self._epoch_end(self._leader_epoch)
+        return end.end_offset if end is not None and end.end_offset >= 0 else None
+
+    def _epoch_end(self, epoch: int) -> EpochEnd | None:
+        """Where a leader epoch ends; None when that is not known. The leader's own epoch ends where its log does."""
+        if epoch < 0:
             return None
         try:
-            return self._client.leader_epoch_ends({self.partition: self.cursor.leader_epoch}).get(self.partition)
+            return self._client.leader_epoch_ends({self.partition: epoch}).get(self.partition)
         except BrokerError as error:
             if error.code is not ErrorCode.unsupported_version:
                 raise

@@ -88,7 +88,8 @@ class TopicTable:
         *,
         deadline_s: float | None = None,
     ) -> None:
-        """Reads these partitions, all of one topic, up to their high watermarks and up to the offsets `at_least`.
+        """Reads these partitions, all of one topic, up to their high watermarks and up to the offsets `at_least`, the
+        ends of the caller's own appends. Of those that the log has lost since, none is awaited: only what it still has.
 
         `deadline_s`, on the table's clock, bounds the whole call; `BrokerError` (REQUEST_TIMED_OUT) then, and the next
         call goes on. `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
@@ -155,13 +156,20 @@ class TopicTable:
         while goal is None or reader.position < goal:
             data = reader.fetch(self._left_s(reader, moved_at, deadline_s, goal), max_wait_ms=wait_ms)
             if goal is None:
-                goal = max(reader.high_watermark, at_least)
+                goal = max(reader.high_watermark, self._still_there(reader, at_least))
             before = reader.position
             self._apply(reader, data)
             if reader.position > before:
                 moved_at = self._clock()
             else:
                 wait_ms = MAX_WAIT_MS
+
+    def _still_there(self, reader: PartitionReader, at_least: int) -> int:
+        """`at_least`, or the end of the log where that is below: the topic was created again, or lost its end."""
+        if at_least <= reader.high_watermark:
+            return at_least
+        end = reader.log_end()
+        return at_least if end is None else min(at_least, end)
 
     def _left_s(self, reader: PartitionReader, moved_at: float, deadline_s: float | None, goal: int | None) -> float:
         """Seconds that the next fetch may take."""

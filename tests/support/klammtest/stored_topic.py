@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
@@ -40,6 +41,14 @@ class StoredLog:
         base = self.end
         data = encode_batch(records, base_offset=base, leader_epoch=self.epochs[-1][0])
         self.batches.append((base + len(records), data))
+
+    def store(self, batch: bytes | bytearray) -> int:
+        """Appends an encoded batch, as Produce does; returns its base offset."""
+        base, leader_epoch = self.end, self.epochs[-1][0]
+        (last_offset_delta,) = struct.unpack_from(">i", batch, 23)
+        data = struct.pack(">q", base) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+        self.batches.append((base + last_offset_delta + 1, bytes(data)))
+        return base
 
     def elect(self) -> None:
         self.epochs.append((self.epochs[-1][0] + 1, self.end))

@@ -112,6 +112,8 @@ def test_an_offset_of_ones_own_is_awaited() -> None:
 def test_the_wait_for_an_offset_is_bounded() -> None:
     table = Table(timeout_s=0.2)
     table.put(0, a=b"1")
+    table.put(0, **{f"hidden{number}": b"2" for number in range(8)})
+    table.topic.logs[0].high_watermark = 1
     fetch = table.topic.fetch
 
     def slow(node_id: int, offsets: dict[TopicPartition, int], *, max_wait_ms: int, **limits: int) -> object:
@@ -123,6 +125,29 @@ def test_the_wait_for_an_offset_is_bounded() -> None:
         table.catch_up(at_least=9)
     assert error.value.code is ErrorCode.request_timed_out
     assert table.contents.values == {b"a": b"1"}
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_an_offset_that_the_log_has_lost_is_not_awaited(partitions: int) -> None:
+    table = Table(partitions, timeout_s=0.2)
+    table.put(0, a=b"1")
+    assert table.catch_up(at_least=9) == [(0, 0)]
+
+
+def test_what_is_not_visible_yet_of_a_shorter_log_is_awaited() -> None:
+    table = Table()
+    table.put(0, a=b"1")
+    table.put(0, b=b"2")
+    log, epoch_ends = table.topic.logs[0], table.topic.leader_epoch_ends
+    log.high_watermark = 1
+
+    def asked(epochs: dict[TopicPartition, int]) -> object:
+        answer = epoch_ends(epochs)
+        log.high_watermark = None
+        return answer
+
+    table.topic.leader_epoch_ends = asked  # type: ignore[method-assign, assignment]
+    assert table.catch_up(at_least=9) == [(0, 0), (0, 1)]
 
 
 def test_a_leader_that_moved_and_a_broken_connection_are_tried_again() -> None:
