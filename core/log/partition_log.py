@@ -610,7 +610,7 @@ class PartitionLog:
     def _first_since(
         self, segments: list[Segment], timestamp_ms: int, start: int, bound: int
     ) -> TimestampedOffset | None:
-        with self._lock:  # the walk may rebuild an index
+        with self._lock:  # the lookup may rebuild an index
             found = iter(batches_since(segments, timestamp_ms, start, bound))
         while True:
             with self._lock:

@@ -102,8 +102,8 @@ class FrameSplitter:
             rest = rest[count:]
         return frames
 
-    def _split(self, arrived: memoryview) -> list[bytearray]:
-        data = memoryview(self._kept + bytes(arrived)) if self._kept else arrived
+    def _split(self, received: memoryview) -> list[bytearray]:
+        data = memoryview(self._kept + bytes(received)) if self._kept else received
         self._kept = b""
         frames: list[bytearray] = []
         position, end = 0, len(data)

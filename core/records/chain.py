@@ -39,7 +39,7 @@ def check_chain(
     dense: bool = False,
     verify: bool = False,
 ) -> Chain:
-    """Walk the batches in `data[start:end]`; a trailing partial one ends it.
+    """Reads the batches in `data[start:end]`; a trailing partial one ends it.
 
     Each batch must begin at or after the one before it ends, the first at or after `expected` (-1: anywhere); with
     `dense`, as in a log that was never compacted, exactly there. Magic must be 2, the length possible, the count within

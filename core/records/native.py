@@ -1,7 +1,7 @@
-"""The functions of the compiled module, or of its twin in Python where there is none: chosen once, here.
+"""The functions of the compiled module, or of its equal in Python (`fallback`) where there is none: chosen once, here.
 
-The compiled module is built when klamm is installed and a C compiler is there. `KLAMM_PURE=1` in the environment
-leaves it aside. Both give the same bytes and the same errors; `IMPLEMENTATION` says which one runs.
+The compiled module is built when klamm is installed and a C compiler is there. With `KLAMM_FALLBACK=1` in the
+environment it is not used. Both give the same bytes and the same errors; `IMPLEMENTATION` says which one runs.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _chosen() -> str:
-    if os.environ.get("KLAMM_PURE") == "1":
-        return "pure"
+    if os.environ.get("KLAMM_FALLBACK") == "1":
+        return "fallback"
     try:
         import klamm.core.records._native  # noqa: F401
     except ImportError:  # installed without a compiler
-        return "pure"
+        return "fallback"
     return "native"
 
 
 IMPLEMENTATION: Final = _chosen()
-"""`native` or `pure`."""
+"""`native` or `fallback`."""
 
 if IMPLEMENTATION == "native":
     from . import _native as _module

@@ -81,10 +81,10 @@ def parse_type(text: str) -> AvroType:
         parsed = parse_schema(json.loads(text))
     except Exception as error:  # for a text that is not a schema, fastavro raises KeyError and TypeError as well
         raise SchemaError(f"not an Avro schema: {type(error).__name__}: {error}") from error
-    return _Walk().type_of(parsed, ())
+    return _TypeBuilder().type_of(parsed, ())
 
 
-class _Walk:
+class _TypeBuilder:
     """One pass over a parsed schema; keeps the definitions that later references name."""
 
     def __init__(self) -> None:

@@ -72,10 +72,10 @@ def fit(array: pa.Array, avro: AvroType, live: pa.Array | None = None) -> pa.Arr
         return _map(array, avro)
     if avro.logical:
         return _time(array, avro)
-    return _plain(array, avro)
+    return _primitive(array, avro)
 
 
-def _plain(array: pa.Array, avro: AvroType) -> pa.Array:
+def _primitive(array: pa.Array, avro: AvroType) -> pa.Array:
     kind = array.type
     if avro.kind == "boolean" and pa.types.is_boolean(kind):
         return array

@@ -1,7 +1,7 @@
-"""Turns: calls that belong to one key run one after the other, in the order in which they were asked for.
+"""Runs the calls of one key one after the other, in the order in which they were requested.
 
-A call that was begun goes on to its end although whoever asked for it has gone: its worker thread cannot be stopped,
-and the next call must not overtake it.
+A started call runs to its end even if its requester has gone: its worker thread cannot be stopped, and the next call
+must not overtake it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ class KeySequencer:
         self._last: dict[str, asyncio.Task[Any]] = {}
 
     def begin(self, key: str, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Runs `call` once those asked for before it have ended. Await it through `asyncio.shield`."""
+        """Runs `call` after the earlier calls of its key have ended. Await it through `asyncio.shield`."""
         task = asyncio.get_running_loop().create_task(_after(self._last.get(key), call))
         self._last[key] = task
         task.add_done_callback(lambda done: self._ended(key, done))
         return task
 
     def last(self, key: str) -> asyncio.Task[Any] | None:
-        """The call that was asked for last, unless it has ended."""
+        """The last requested call, unless it has ended."""
         return self._last.get(key)
 
     async def stop(self, timeout_s: float) -> None:
-        """Gives what is under way this long, then cancels it."""
+        """Waits at most `timeout_s` seconds for running calls, then cancels them."""
         tasks = list(self._last.values())
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
@@ -42,7 +42,7 @@ class KeySequencer:
         if self._last.get(key) is task:
             del self._last[key]
         if not task.cancelled():
-            task.exception()  # who asked may have gone, and nobody else looks at it
+            task.exception()  # marks it as retrieved: the requester may have gone
 
 
 async def _after(former: asyncio.Task[Any] | None, call: Coroutine[Any, Any, T]) -> T:

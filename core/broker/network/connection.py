@@ -24,8 +24,9 @@
 - CLOSING: only what was answered is sent. A request that cannot be read leads here, with one line in the log.
 - CLOSED: the transport is gone, and what a request was waiting for is cancelled.
 
-Parts: `RequestReader` (receiving, pausing, memory of requests), `ResponseWriter` (sending, turns, memory of responses);
-this class handles requests between the two. While the client does not read its responses, nothing more is handled.
+Parts: `RequestReader` (receiving, pausing, memory of requests), `ResponseWriter` (sending, write slots, memory of
+responses); this class handles requests between the two. While the client does not read its responses, nothing more is
+handled.
 """
 
 from __future__ import annotations
@@ -263,13 +264,13 @@ class Connection(TransportHandler):
             self._take(ConnectionEvent.CLOSE)
             self._transport.abort()
 
-    def have_turn(self) -> int:
+    def use_slot(self) -> int:
         """Goes on with what waited for the write scheduler; returns how many bytes were written."""
         try:
-            if self._writer.begin_turn():
+            if self._writer.begin_slot():
                 self._pump()
         finally:
-            sent = self._writer.end_turn()
+            sent = self._writer.end_slot()
         return sent
 
     # -- requests
@@ -280,10 +281,10 @@ class Connection(TransportHandler):
             return
         writer, requests = self._writer, self._reader.requests
         for _ in range(_BURST):
-            if self._task is not None or not requests or writer.paused or writer.awaits_turn:
+            if self._task is not None or not requests or writer.paused or writer.awaits_slot:
                 break
-            if requests[0][1] == _FETCH and self._must_wait_for_turn():
-                writer.wait_for_turn(self)
+            if requests[0][1] == _FETCH and self._must_wait_for_slot():
+                writer.wait_for_slot(self)
                 break
             self._handle(requests.popleft())
         else:
@@ -294,7 +295,7 @@ class Connection(TransportHandler):
         else:
             self._reader.update()
 
-    def _must_wait_for_turn(self) -> bool:
+    def _must_wait_for_slot(self) -> bool:
         """Whether a Fetch waits: its response may be large, and others go first."""
         large = self.context.allowance > FIRST_ALLOWANCE
         return large and self._connections.write_scheduler.over and not self._writer.may_fetch

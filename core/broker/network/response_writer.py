@@ -1,7 +1,7 @@
 """The sending half of a broker's connection: responses that are not sent yet, in the order of their requests.
 
 Rules: responses to requests that arrived together leave in one write, which costs as much as handling a small request.
-A large write waits for its turn (`write_scheduler.py`). While more than `WRITE_BUFFER_HIGH` bytes are unread, or all
+A large write waits for a slot of the write scheduler. While more than `WRITE_BUFFER_HIGH` bytes are unread, or all
 connections together have too many (`queued.max.response.bytes`), `paused` is set and the connection handles nothing.
 """
 
@@ -20,7 +20,7 @@ WRITE_BUFFER_HIGH: Final = 4 * 1024 * 1024
 """Bytes waiting to be read by the client, over which nothing more is handled for it."""
 
 _COUNTED: Final = 64 * 1024  # bytes waiting to be read from which on they are counted
-_SMALL: Final = 16 * 1024  # bytes of responses that do not wait for their turn
+_SMALL: Final = 16 * 1024  # bytes of responses written without a slot
 _GATHERED: Final = 64 * 1024  # bytes of responses that may wait for the next one
 
 
@@ -63,22 +63,22 @@ class UnreadResponses:
 
 
 class ResponseWriter:
-    """Belongs to the event loop. Owns the responses that are not written yet, the connection's turn, and what counts as
-    unread. Methods that may have to wait for a turn take the connection as `sender`."""
+    """Belongs to the event loop. Owns the responses that are not written yet, whether the connection has a write slot,
+    and what counts as unread. Methods that may have to wait for a slot take the connection as `sender`."""
 
     __slots__ = (
         "_blocked",
         "_connections",
-        "_in_turn",
+        "_in_slot",
         "_memory",
         "_peer_reads",
         "_pieces",
         "_scheduler",
         "_size",
+        "_slot_bytes",
         "_transport",
-        "_turn_bytes",
         "_unread",
-        "awaits_turn",
+        "awaits_slot",
         "paused",
     )
 
@@ -91,9 +91,9 @@ class ResponseWriter:
         self._size = 0  # bytes of the pieces
         self.paused = False
         """Too much is unread."""
-        self.awaits_turn = False
-        self._in_turn = False
-        self._turn_bytes = 0
+        self.awaits_slot = False
+        self._in_slot = False
+        self._slot_bytes = 0
         self._blocked = False  # the kernel takes no more
         self._peer_reads = False  # it has read everything once, after the kernel had taken no more
         self._unread = UnreadResponses(self._memory)
@@ -110,21 +110,21 @@ class ResponseWriter:
             self.flush(sender)
 
     def flush(self, sender: ResponseSender) -> None:
-        """Writes what was added, if it is small or it is the sender's turn. May end in `pause_writing`."""
-        if not self._pieces or self.awaits_turn:
+        """Writes what was added, if it is small or the sender has a slot. May end in `pause_writing`."""
+        if not self._pieces or self.awaits_slot:
             return
         size = self._size
-        if size < _SMALL or (self._in_turn and not self._turn_bytes) or self._scheduler.take(sender, size):
+        if size < _SMALL or (self._in_slot and not self._slot_bytes) or self._scheduler.take(sender, size):
             self.write()
         else:
-            self.awaits_turn = True
+            self.awaits_slot = True
             self.count()
 
     def write(self) -> None:
         """Writes what was added, at once."""
         pieces, size = self._pieces, self._size
         self._pieces, self._size = [], 0
-        self._turn_bytes += size
+        self._slot_bytes += size
         if pieces and self._transport is not None:
             unread = self._unread
             if self._blocked:
@@ -135,32 +135,32 @@ class ResponseWriter:
             if unread.bytes:
                 self.count()
 
-    # -- turns
+    # -- write slots
 
     @property
     def may_fetch(self) -> bool:
-        """It is the connection's turn, and it has sent nothing in it."""
-        return self._in_turn and not self._turn_bytes and not self._size
+        """The connection has a write slot and has sent nothing in it."""
+        return self._in_slot and not self._slot_bytes and not self._size
 
-    def wait_for_turn(self, sender: ResponseSender) -> None:
-        self.awaits_turn = True
+    def wait_for_slot(self, sender: ResponseSender) -> None:
+        self.awaits_slot = True
         self._scheduler.wait(sender)
 
-    def begin_turn(self) -> bool:
-        """Writes what waited; returns whether the connection may go on."""
-        self.awaits_turn, self._turn_bytes = False, 0
+    def begin_slot(self) -> bool:
+        """Writes what waited for the slot; returns whether the connection may go on."""
+        self.awaits_slot, self._slot_bytes = False, 0
         if self._transport is None:
             return False
-        self._in_turn = True
+        self._in_slot = True
         self.write()
         if not self._blocked:
             self._all_sent()
         return True
 
-    def end_turn(self) -> int:
-        """Returns how many bytes were written in it."""
-        self._in_turn = False
-        return self._turn_bytes
+    def end_slot(self) -> int:
+        """Returns the number of bytes written in the slot."""
+        self._in_slot = False
+        return self._slot_bytes
 
     # -- what the peer has not read
 
@@ -209,5 +209,5 @@ class ResponseWriter:
     def _all_sent(self) -> None:
         self._unread.release()
         self.paused = False
-        if self.awaits_turn:
+        if self.awaits_slot:
             self.count()

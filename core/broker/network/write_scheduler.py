@@ -18,8 +18,8 @@ _MOST_AT_ONCE: Final = 4 * 1024 * 1024  # what the system takes of one write at 
 
 
 class ResponseSender(Protocol):
-    def have_turn(self) -> int:
-        """Goes on with what waits; returns how many bytes were written."""
+    def use_slot(self) -> int:
+        """Writes what waits for a slot; returns the number of bytes written."""
         ...
 
 
@@ -37,12 +37,12 @@ class WriteScheduler:
         return self._left <= 0 or bool(self._waiting)
 
     def wait(self, sender: ResponseSender) -> None:
-        """`have_turn` is called in a later round."""
+        """`use_slot` is called in a later round."""
         self._waiting.append(sender)
         self._spend(0)
 
     def take(self, sender: ResponseSender, size: int) -> bool:
-        """Returns whether `size` bytes may be written at once; if not, `have_turn` is called in a later round."""
+        """Returns whether `size` bytes may be written at once; if not, `use_slot` is called in a later round."""
         if self.over:
             self.wait(sender)
             return False
@@ -58,4 +58,4 @@ class WriteScheduler:
     def _renew(self) -> None:
         self._left, self._renewing = _BUDGET, False
         while self._waiting and self._left > 0:
-            self._spend(self._waiting.popleft().have_turn())
+            self._spend(self._waiting.popleft().use_slot())

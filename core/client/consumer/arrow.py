@@ -153,7 +153,7 @@ def _inferred(topic: str, values: list[Any]) -> pa.Array:
     try:
         return pa.array(values)
     except pa.ArrowException:
-        plain = [_plain(value) for value in values]  # Arrow knows no dataclass, and no UUID in a struct
+        plain = [_as_arrow_input(value) for value in values]  # Arrow knows no dataclass, and no UUID in a struct
     try:
         return pa.array(plain)
     except pa.ArrowException as error:
@@ -170,15 +170,15 @@ def _inferred(topic: str, values: list[Any]) -> pa.Array:
     return array
 
 
-def _plain(value: Any) -> Any:
+def _as_arrow_input(value: Any) -> Any:
     if isinstance(value, UUID):
         return str(value)
     if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: _as_arrow_input(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_as_arrow_input(item) for item in value]
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _as_arrow_input(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return value
 
 

@@ -208,7 +208,7 @@ class Scrubber:
 
     def _found_broken(self, log: PartitionLog, segment: Segment, broken: BrokenChainError) -> None:
         if segment not in log.sealed_segments():
-            return  # it was exchanged or cut under the walk
+            return  # the segment was replaced or truncated during the scan
         self._counts.corrupt_batches += 1
         self._found += 1
         log.report(broken)

@@ -387,7 +387,7 @@ class Segment:
                 if path.exists():
                     rename(path, target)
                     moved.append(target)
-        # A walk that began before goes on in these files, not in new ones of the old names.
+        # A scan that has begun continues in these files, not in new files of the same names.
         self._log_file.path, offsets.path, times.path = (
             path.with_name(path.name + suffix) for path in (self.path, offsets.path, times.path)
         )

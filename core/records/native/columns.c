@@ -27,10 +27,10 @@ typedef struct {
 } Range;
 
 static int measure(const Area *area, Range range, Sizes *sizes, Fault *fault) {
-    Walk walk = WALK_START;
+    RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
-    while (walk.index < area->count) {
-        if (next_record(area, &walk, &record, fault))
+    while (cursor.index < area->count) {
+        if (next_record(area, &cursor, &record, fault))
             return -1;
         if (record.offset < range.from || record.offset >= range.to)
             continue;
@@ -43,7 +43,7 @@ static int measure(const Area *area, Range range, Sizes *sizes, Fault *fault) {
         for (int64_t i = 0; i < record.header_count; i++) {
             Header header;
             const char *what;
-            if (next_header(area, &pos, walk.pos, &header, &what, &number)) {
+            if (next_header(area, &pos, cursor.pos, &header, &what, &number)) {
                 FAULT(fault, "the records changed while they were read");
                 return -1;
             }
@@ -53,7 +53,7 @@ static int measure(const Area *area, Range range, Sizes *sizes, Fault *fault) {
             sizes->null_header_values |= header.value_size < 0;
         }
     }
-    return end_of_records(area, &walk, fault);
+    return end_of_records(area, &cursor, fault);
 }
 
 static void put_i32(uint8_t *buffer, int64_t index, int64_t value) {
@@ -76,10 +76,10 @@ static int add(Column *column, const uint8_t *data, int64_t size) {
 }
 
 static int fill(const Area *area, Range range, Table *table, Fault *fault) {
-    Walk walk = WALK_START;
+    RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
-    while (walk.index < area->count) {
-        if (next_record(area, &walk, &record, fault))
+    while (cursor.index < area->count) {
+        if (next_record(area, &cursor, &record, fault))
             return -1;
         if (record.offset < range.from || record.offset >= range.to)
             continue;
@@ -92,7 +92,7 @@ static int fill(const Area *area, Range range, Table *table, Fault *fault) {
         for (int64_t i = 0; i < record.header_count; i++) {
             Header header;
             const char *what;
-            if (next_header(area, &pos, walk.pos, &header, &what, &number) ||
+            if (next_header(area, &pos, cursor.pos, &header, &what, &number) ||
                 add(&table->names, area->data + header.name, header.name_size) ||
                 add(&table->header_values, area->data + header.value, header.value_size))
                 goto changed;

@@ -1,24 +1,24 @@
 /* The records of a batch as lists of Python objects, and back. */
 #include "native.h"
 
-/* What a walk over all records finds; max_timestamp is meaningless where there are none. */
+/* What reading all records finds; max_timestamp is meaningless where there are none. */
 typedef struct {
     int64_t max_timestamp, keyless;
 } Found;
 
 static int check_all(const Area *area, Found *found, Fault *fault) {
-    Walk walk = WALK_START;
+    RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
     found->max_timestamp = INT64_MIN;
     found->keyless = 0;
-    while (walk.index < area->count) {
-        if (next_record(area, &walk, &record, fault))
+    while (cursor.index < area->count) {
+        if (next_record(area, &cursor, &record, fault))
             return -1;
         if (record.timestamp > found->max_timestamp)
             found->max_timestamp = record.timestamp;
         found->keyless += record.key_size < 0;
     }
-    return end_of_records(area, &walk, fault);
+    return end_of_records(area, &cursor, fault);
 }
 
 /* check_all, without the GIL where it takes long. */
@@ -98,14 +98,14 @@ static int put(PyObject *list, int64_t index, PyObject *item) {
 }
 
 static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Fault *fault) {
-    Walk walk = WALK_START;
+    RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
     PyObject *stamp = NULL;
     Made last = {NULL, 0, 0, 0};
     int64_t stamped = 0;
     int result = -1;
     for (int64_t i = 0; i < area->count; i++) {
-        if (next_record(area, &walk, &record, fault))
+        if (next_record(area, &cursor, &record, fault))
             goto done;
         if (stamp == NULL || stamped != record.timestamp) {
             Py_XDECREF(stamp);
@@ -114,7 +114,8 @@ static int fill(const Area *area, PyObject *lists[5], PyObject *no_headers, Faul
             if (stamp == NULL)
                 goto done;
         }
-        PyObject *headers = record.header_count ? shared_headers(area, &record, walk.pos, &last) : Py_NewRef(no_headers);
+        PyObject *headers =
+            record.header_count ? shared_headers(area, &record, cursor.pos, &last) : Py_NewRef(no_headers);
         if (put(lists[4], i, headers) || put(lists[0], i, PyLong_FromLongLong(record.offset)) ||
             put(lists[1], i, Py_NewRef(stamp)) || put(lists[2], i, bytes_or_none(area, record.key, record.key_size)) ||
             put(lists[3], i, bytes_or_none(area, record.value, record.value_size)))

@@ -92,25 +92,25 @@ typedef struct {
     int64_t headers, header_count;
 } Record;
 
-/* Where a walk over an area's records is. Starts as WALK_START. `checked` are the headers found right last: mostly those
- * of the next record are the same bytes. */
+/* The position of a reader of an area's records; starts as RECORD_CURSOR_START. `checked`: the headers that were found
+ * valid last; those of the next record are mostly the same bytes. */
 typedef struct {
     int64_t pos, index, previous;
     int64_t checked, checked_size, checked_count;
-} Walk;
+} RecordCursor;
 
-#define WALK_START {0, 0, -1, 0, 0, 0}
+#define RECORD_CURSOR_START {0, 0, -1, 0, 0, 0}
 
 typedef struct {
     int64_t name, name_size, value, value_size;
 } Header;
 
 /* 0 when the next record is whole and right; -1 with a fault. */
-int next_record(const Area *area, Walk *walk, Record *record, Fault *fault);
+int next_record(const Area *area, RecordCursor *cursor, Record *record, Fault *fault);
 /* The header at *pos of a record that next_record has passed; checked all the same. */
 int next_header(const Area *area, int64_t *pos, int64_t end, Header *header, const char **what, int64_t *number);
-/* 0 when the walk ended where the area does. */
-int end_of_records(const Area *area, const Walk *walk, Fault *fault);
+/* 0 when the cursor is where the area ends. */
+int end_of_records(const Area *area, const RecordCursor *cursor, Fault *fault);
 
 PyObject *native_crc32c(PyObject *module, PyObject *args);
 PyObject *native_chain(PyObject *module, PyObject *args);

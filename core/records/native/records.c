@@ -108,16 +108,16 @@ wrong:
 
 #define WRONG(...)                                                                                                    \
     do {                                                                                                              \
-        int used_ = snprintf(fault->text, sizeof fault->text, "record %lld at byte %lld: ", (long long)walk->index,   \
+        int used_ = snprintf(fault->text, sizeof fault->text, "record %lld at byte %lld: ", (long long)cursor->index, \
                              (long long)start);                                                                       \
         snprintf(fault->text + used_, sizeof fault->text - (size_t)used_, __VA_ARGS__);                               \
         return -1;                                                                                                    \
     } while (0)
 
-int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
+int next_record(const Area *area, RecordCursor *cursor, Record *record, Fault *fault) {
     const uint8_t *data = area->data;
     const char *what = NULL;
-    int64_t start = walk->pos, pos = start, end = area->size, n = 0;
+    int64_t start = cursor->pos, pos = start, end = area->size, n = 0;
     READ(32, "the records end early", n);
     if (n < 0 || n > end - pos)
         WRONG("its length is %lld, %lld bytes are left", (long long)n, (long long)(end - pos));
@@ -133,12 +133,12 @@ int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
     else
         record->timestamp = area->base_timestamp + n;
     READ(32, PAST, n);
-    if (n <= walk->previous || n > area->last_delta)
-        WRONG("its offset delta is %lld after %lld, the last is %lld", (long long)n, (long long)walk->previous,
+    if (n <= cursor->previous || n > area->last_delta)
+        WRONG("its offset delta is %lld after %lld, the last is %lld", (long long)n, (long long)cursor->previous,
               (long long)area->last_delta);
     if (area->base_offset > INT64_MAX - n)
         WRONG("its offset is longer than 64 bits");
-    walk->previous = n;
+    cursor->previous = n;
     record->offset = area->base_offset + n;
     READ(32, PAST, n);
     if (n < -1)
@@ -161,8 +161,8 @@ int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
         WRONG("it has %lld headers in %lld bytes", (long long)n, (long long)(end - pos));
     record->headers = pos;
     record->header_count = n;
-    int same = n && n == walk->checked_count && end - pos == walk->checked_size &&
-               !memcmp(data + pos, data + walk->checked, (size_t)(end - pos));
+    int same = n && n == cursor->checked_count && end - pos == cursor->checked_size &&
+               !memcmp(data + pos, data + cursor->checked, (size_t)(end - pos));
     if (same)
         pos = end;
     for (int64_t i = 0; !same && i < record->header_count; i++) {
@@ -176,20 +176,20 @@ int next_record(const Area *area, Walk *walk, Record *record, Fault *fault) {
     }
     if (pos != end)
         WRONG("%lld bytes are left over in it", (long long)(end - pos));
-    walk->checked = record->headers;
-    walk->checked_size = end - record->headers;
-    walk->checked_count = record->header_count;
-    walk->pos = pos;
-    walk->index++;
+    cursor->checked = record->headers;
+    cursor->checked_size = end - record->headers;
+    cursor->checked_count = record->header_count;
+    cursor->pos = pos;
+    cursor->index++;
     return 0;
 wrong:
     WRONG("%s", what);
 }
 
-int end_of_records(const Area *area, const Walk *walk, Fault *fault) {
-    if (walk->pos == area->size)
+int end_of_records(const Area *area, const RecordCursor *cursor, Fault *fault) {
+    if (cursor->pos == area->size)
         return 0;
-    FAULT(fault, "%lld bytes are left over after %lld records", (long long)(area->size - walk->pos),
+    FAULT(fault, "%lld bytes are left over after %lld records", (long long)(area->size - cursor->pos),
           (long long)area->count);
     return -1;
 }

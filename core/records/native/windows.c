@@ -47,15 +47,15 @@ static int64_t window_of(int64_t timestamp, int64_t window) {
 }
 
 static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) {
-    Walk walk = WALK_START;
+    RecordCursor cursor = RECORD_CURSOR_START;
     Record record;
     Run *run = NULL;
-    while (walk.index < area->count) {
-        if (next_record(area, &walk, &record, fault))
+    while (cursor.index < area->count) {
+        if (next_record(area, &cursor, &record, fault))
             return -1;
         if (record.offset < wanted.from || record.offset >= wanted.to)
             continue;
-        int64_t size = walk.pos - record.headers;
+        int64_t size = cursor.pos - record.headers;
         if (run == NULL || !in_window(run, record.timestamp, wanted.window) || size != run->headers_size ||
             memcmp(area->data + record.headers, area->data + run->headers, (size_t)size)) {
             run = another(runs);
@@ -66,7 +66,7 @@ static int count_all(const Area *area, Wanted wanted, Runs *runs, Fault *fault) 
         run->records++;
         run->bytes += (record.key_size > 0 ? record.key_size : 0) + (record.value_size > 0 ? record.value_size : 0);
     }
-    return end_of_records(area, &walk, fault);
+    return end_of_records(area, &cursor, fault);
 }
 
 static PyObject *list_of(const Area *area, const Runs *runs) {

@@ -3,9 +3,9 @@
 Of each topic, in the order of its loads:
 
 - *numbers*: the loads are 1, 2, 3 … without a gap; no load is missing whose counts were sent to the audit.
-- *ranges*: a partition's ranges begin at 0 and tile, load after load, without a gap or an overlap. Offsets that were
-  deleted before they could be loaded are not a finding: the manifest records them, and they are listed.
-- *rows*: every row lies in its load's range of its partition; within a load no offset occurs twice. With tiling ranges
+- *ranges*: a partition's ranges cover all offsets from 0, load after load, without a gap or an overlap. Offsets that
+  were deleted before they could be loaded are not a finding: the manifest records them, and they are listed.
+- *rows*: every row lies in its load's range of its partition; within a load no offset occurs twice. With *ranges*
   this means: each offset is in the lake at most once. Quarantined records, invalid ones and batches that could not be
   opened count.
 - *counts*: the number of rows is that of `_offsets.json`, in `_bad` too, and that of `_audit.json` for each partition

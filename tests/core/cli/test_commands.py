@@ -60,7 +60,7 @@ def test_help_imports_no_command(here: Path) -> None:
 def test_version(klamm: Klamm) -> None:
     done = klamm("--version")
     assert done.status == 0
-    assert done.out in ("klamm 0.1.0, native record batches\n", "klamm 0.1.0, pure record batches\n")
+    assert done.out in ("klamm 0.1.0, native record batches\n", "klamm 0.1.0, fallback record batches\n")
 
 
 @pytest.mark.parametrize("arguments", [("nope",), ("topics", "nope"), ("broker", "--nope"), ("topics", "describe")])

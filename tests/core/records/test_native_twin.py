@@ -153,10 +153,10 @@ def test_what_a_chain_says() -> None:
 
 def test_the_twin_can_be_chosen() -> None:
     ask = "from klamm.core.records import native; print(native.IMPLEMENTATION)"
-    for asked, answer in (("1", "pure"), ("0", "native")):
+    for asked, answer in (("1", "fallback"), ("0", "native")):
         run = subprocess.run(
-            [sys.executable, "-c", ask], env={**os.environ, "KLAMM_PURE": asked}, capture_output=True, text=True,
+            [sys.executable, "-c", ask], env={**os.environ, "KLAMM_FALLBACK": asked}, capture_output=True, text=True,
             timeout=180, check=True,
         )  # fmt: skip
         assert run.stdout.strip() == answer
-    assert native.IMPLEMENTATION in ("pure", "native")
+    assert native.IMPLEMENTATION in ("fallback", "native")

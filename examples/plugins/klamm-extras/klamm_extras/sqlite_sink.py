@@ -27,7 +27,7 @@ class SqliteConfig(Section):
 
 
 class SqliteSink:
-    """Called from one thread, as the seam promises: SQLite insists on it."""
+    """Called from one thread, as the `Sink` interface guarantees and SQLite requires."""
 
     def __init__(self, config: SqliteConfig) -> None:
         self._path = config.path

@@ -1,4 +1,4 @@
-"""The sending half of a connection, alone: writes, turns, and what is unread."""
+"""The sending half of a connection, alone: writes, write slots, and what is unread."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Owner(TransportHandler):
     def resume_writing(self) -> None:
         self.writer.unblock()
 
-    def have_turn(self) -> int:
-        self.writer.begin_turn()
-        return self.writer.end_turn()
+    def use_slot(self) -> int:
+        self.writer.begin_slot()
+        return self.writer.end_slot()
 
 
 def test_small_responses_leave_in_one_write() -> None:
@@ -85,14 +85,14 @@ def test_a_lost_connection_gives_back_what_it_counts_and_takes_no_turn() -> None
         first, second = Owner(connections), Owner(connections)
         first.writer.add([bytes(300 * KIB)], first)
         second.writer.add([bytes(300 * KIB)], second)
-        assert second.writer.awaits_turn
+        assert second.writer.awaits_slot
         assert connections.memory.unread == 300 * KIB
         second.writer.lost()
         assert connections.memory.unread == 0
         for _ in range(3):
             await asyncio.sleep(0)
         assert (len(first.wire.written), second.wire.written) == (1, [])
-        assert not second.writer.awaits_turn
+        assert not second.writer.awaits_slot
 
     asyncio.run(main())
 

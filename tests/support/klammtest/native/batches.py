@@ -23,7 +23,7 @@ from klamm.core.records.fallback import RecordTuple
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
 
 SIZES = (0, 0, 1, 3, 10, 63, 64, 100, 127, 128, 300, 8191, 8192, 20_000)
-PURE = SimpleNamespace(
+FALLBACK = SimpleNamespace(
     **vars(fallback),
     read_fast_produce_request=produce_fallback.read_fast_produce_request,
     write_fast_produce_response=produce_fallback.write_fast_produce_response,
@@ -113,7 +113,7 @@ class Twins:
     """Two implementations side by side; `differences` stays empty while they agree."""
 
     one: Any
-    other: Any = field(default_factory=lambda: PURE)
+    other: Any = field(default_factory=lambda: FALLBACK)
     compared: int = 0
     refused: int = 0
     fast: int = 0

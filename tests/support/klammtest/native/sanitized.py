@@ -60,7 +60,7 @@ def run(module: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         for name in ("libasan", "libubsan")
     ]
     paths = os.pathsep.join(path for path in sys.path if path)
-    environment = {**os.environ, **OPTIONS, "LD_PRELOAD": " ".join(runtime), "PYTHONPATH": paths, "KLAMM_PURE": "1"}
+    environment = {**os.environ, **OPTIONS, "LD_PRELOAD": " ".join(runtime), "PYTHONPATH": paths, "KLAMM_FALLBACK": "1"}
     command = [sys.executable, "-m", "klammtest.native.sanitized", "--module", str(module), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
