@@ -44,6 +44,7 @@ from .access import AccessControl
 from .background_services import BackgroundServices
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
+from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
 from .leadership import Leadership
 from .lease import Lease
@@ -180,7 +181,7 @@ class Broker:
         self._maintain(services, logs)
         background = BackgroundServices()
         await self._serve_metrics(services, logs, background)
-        dispatcher = Dispatcher(services, HANDLERS)
+        dispatcher = Dispatcher(services, HANDLERS, produce_fast)
         self._stack.push_async_callback(self._drain, services)
         services.groups.start()
         self._connections.start()

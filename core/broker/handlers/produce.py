@@ -3,7 +3,7 @@
 Every batch takes one path: `_append_now` appends it to the page cache right on the event loop, or `_append_later` on a
 worker thread where that may block (a batch to be opened, an append that flushes, a large one). The fast path is a
 branch in it: a request of one batch that was read and checked in one call (`protocol.produce.fast_path`) passes the
-same function, is stored without a header object, and is answered in one call.
+same functions (`produce_fast`), is stored without a header object, and is answered in one call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...protocol.produce.request import FastProduceRequest, ProducePartition, Pr
 from ...protocol.produce.response import Produced, write_produce_response
 from ...records.checked_batch import CheckedBatch
 from ...records.header import HEADER_SIZE
-from ..network.context import Request
+from ..network.context import ConnectionContext, Request
 from ..partitions import LedPartition
 from ..services import Services
 
@@ -41,36 +41,40 @@ Response = list[Buffer] | None
 Appended = tuple[LedPartition, AppendResult]
 
 
-def produce(services: Services, request: Request) -> bytes | Response | Coroutine[Any, Any, Response]:
-    message: ProduceRequest | FastProduceRequest = request.message
-    if not isinstance(message, tuple):
-        return _produce_all(services, request, message)
-    version, correlation_id, _, acks, _, topic, partition, checked = message
-    outcome = _append_now(services, request, topic, partition, checked[0], acks, checked)
-    if isinstance(outcome, tuple):
-        led, result = outcome
-        return write_fast_produce_response(
-            version, topic, correlation_id, partition, result[0], result[2], led.log.log_start_offset,
-            request.throttle_ms,
-        )  # fmt: skip
-    outcomes = _Outcomes()
+def produce_fast(
+    services: Services, connection: ConnectionContext, fast: FastProduceRequest
+) -> bytes | Response | Coroutine[Any, Any, Response]:
+    """The fast case of `produce`: the response frame as `bytes` where the batch was appended, else what `produce`
+    returns. A `Request` is made only where an authorizer, a refusal or a worker thread needs one."""
+    version, correlation_id, _, acks, _, topic, partition, checked = fast
+    outcome: Appended | Produced | None
+    if services.access.enforced and not _may_write(services, Request.of_fast_path(fast, connection), topic):
+        outcome = Produced(topic, partition, ErrorCode.topic_authorization_failed)
+    else:
+        outcome = _append_now(services, topic, partition, checked[0], acks, checked)
+        if isinstance(outcome, tuple):
+            led, result = outcome
+            return write_fast_produce_response(
+                version, topic, correlation_id, partition, result[0], result[2], led.log.log_start_offset,
+                connection.throttle_ms,
+            )  # fmt: skip
+    request, outcomes = Request.of_fast_path(fast, connection), _Outcomes()
     if outcome is None:
-        return _produce_rest(services, request, as_produce_request(message), outcomes, 0)
+        return _produce_rest(services, request, as_produce_request(fast), outcomes, 0)
     outcomes.add(outcome)
     return _respond(services, request, acks, outcomes.all)
 
 
-def _produce_all(
-    services: Services, request: Request, message: ProduceRequest
-) -> Response | Coroutine[Any, Any, Response]:
+def produce(services: Services, request: Request) -> Response | Coroutine[Any, Any, Response]:
     """The general path: any number of batches, of any kind."""
+    message: ProduceRequest = request.message
     refused = _refusal(message)
     if refused is not None:
         all_refused = [Produced(p.topic, p.partition, refused) for p in message.partitions]
         return _respond(services, request, message.acks, all_refused)
     outcomes = _Outcomes()
     for index, part in enumerate(message.partitions):
-        outcome = _append_now(services, request, part.topic, part.partition, part.batch, message.acks)
+        outcome = _append_if_allowed(services, request, part, message.acks)
         if outcome is None:
             return _produce_rest(services, request, message, outcomes, index)
         outcomes.add(outcome)
@@ -84,7 +88,7 @@ async def _produce_rest(
     for index, part in enumerate(message.partitions[first:]):
         outcome: Appended | Produced | None = None
         if index:
-            outcome = _append_now(services, request, part.topic, part.partition, part.batch, message.acks)
+            outcome = _append_if_allowed(services, request, part, message.acks)
         outcomes.add(outcome or await _append_later(services, part))
     return _respond(services, request, message.acks, outcomes.all)
 
@@ -97,24 +101,28 @@ def _refusal(message: ProduceRequest) -> ErrorCode | None:
     return None
 
 
-def _append_now(
-    services: Services,
-    request: Request,
-    topic: str,
-    partition: int,
-    batch: memoryview,
-    acks: int,
-    checked: CheckedBatch | None = None,
+def _may_write(services: Services, request: Request, topic: str) -> bool:
+    return services.access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic)
+
+
+def _append_if_allowed(
+    services: Services, request: Request, part: ProducePartition, acks: int
 ) -> Appended | Produced | None:
-    """Checks that the client may write and that this broker may take the batch, and appends it on the event loop; the
-    log checks what is in it.
+    """`_append_now`, where the client may write to the topic."""
+    if services.access.enforced and not _may_write(services, request, part.topic):
+        return Produced(part.topic, part.partition, ErrorCode.topic_authorization_failed)
+    return _append_now(services, part.topic, part.partition, part.batch, acks)
+
+
+def _append_now(
+    services: Services, topic: str, partition: int, batch: memoryview, acks: int, checked: CheckedBatch | None = None
+) -> Appended | Produced | None:
+    """Checks that this broker may take the batch, whose client may write it, and appends it on the event loop; the log
+    checks what is in it.
 
     Returns the partition and where the batch is, a refusal, or None where appending may block; nothing has then
     happened. `checked`: the batch, where it was checked while its request was read.
     """
-    access = services.access
-    if access.enforced and not access.allows(request, AclOperation.WRITE, ResourceType.TOPIC, topic):
-        return Produced(topic, partition, ErrorCode.topic_authorization_failed)
     led = services.partitions.find(topic, partition)
     if led is None:
         return Produced(topic, partition, services.not_led(topic, partition))

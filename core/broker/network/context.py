@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ...protocol.apis import ApiKey
 from ...protocol.messages import Schema
+from ...protocol.produce.request import FastProduceRequest
 from ...protocol.software import declared_codecs
 
 FIRST_ALLOWANCE: Final = 64 * 1024
@@ -22,6 +23,7 @@ class ConnectionContext:
     `software_*` is what the client said in ApiVersions. `taken`: bytes that its response may have which is being made.
     `allowance`: bytes that its next answer to a Fetch may hold; more than the event loop copies: what there is room
     for. `ended`: the client sends no more, so nothing is waited for on its behalf; whoever waits is told by `on_end`.
+    `throttle_ms` is how long the client is asked to wait before its next request.
     """
 
     connection_id: int
@@ -36,6 +38,7 @@ class ConnectionContext:
     allowance: int = FIRST_ALLOWANCE
     ended: bool = False
     on_end: Callable[[], None] | None = None
+    throttle_ms: int = 0
 
     @property
     def client_address(self) -> str:
@@ -57,10 +60,10 @@ class Request:
 
     `message` is kio's; of Produce it is what `protocol.produce` reads, and it is None where a version of ApiVersions is
     asked for that is not served. `reply` is the schema that the response is built with; Produce has none, since its
-    responses are written by hand. `throttle_ms` is how long the client is asked to wait before its next request.
+    responses are written by hand.
     """
 
-    __slots__ = ("api", "client_id", "connection", "correlation_id", "message", "reply", "throttle_ms", "version")
+    __slots__ = ("api", "client_id", "connection", "correlation_id", "message", "reply", "version")
 
     def __init__(
         self,
@@ -79,7 +82,15 @@ class Request:
         self.client_id = client_id
         self.correlation_id = correlation_id
         self.reply = reply
-        self.throttle_ms = 0
+
+    @classmethod
+    def of_fast_path(cls, fast: FastProduceRequest, connection: ConnectionContext) -> Request:
+        """The fast path of Produce makes one only where something asks for it: it costs as much as three calls."""
+        return cls(ApiKey.PRODUCE, fast[0], fast, connection, fast[2], fast[1])
+
+    @property
+    def throttle_ms(self) -> int:
+        return self.connection.throttle_ms
 
     @property
     def listener(self) -> str:

@@ -18,17 +18,19 @@ from ...protocol import messages
 from ...protocol.apis import SERVED, ApiKey
 from ...protocol.headers import RequestHeader, read_request_header, response_frame, skip_tags
 from ...protocol.produce.fast_path import read_fast_produce_request
-from ...protocol.produce.request import read_produce_request
+from ...protocol.produce.request import FastProduceRequest, read_produce_request
 from ..metrics.counters import errors_in
 from ..services import Services
 from .connection import Reply
 from .context import ConnectionContext, Request
 
 Handler = Callable[[Services, Request], Any]
-"""Takes a decoded request; returns the response message, its encoded pieces (a list), a whole response frame (`bytes`),
-None for no response, or a coroutine of one of these where it has to wait. Errors that belong to the protocol go into
-the response; a `ProtocolError` closes the connection. A handler that returns pieces or a frame counts the errors in
-them itself."""
+"""Takes a decoded request; returns the response message, its encoded pieces (a list), None for no response, or a
+coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
+`ProtocolError` closes the connection. A handler that returns pieces counts the errors in them itself."""
+
+FastProduce = Callable[[Services, ConnectionContext, FastProduceRequest], "bytes | Reply | Coroutine[Any, Any, Reply]"]
+"""As `Handler`, of a Produce request that the fast path has read; `bytes` are a whole response frame."""
 
 _LEASED: Final = frozenset(
     {
@@ -56,10 +58,12 @@ _PRODUCE: Final = ApiKey.PRODUCE
 class Dispatcher:
     """Callable as a connection's `Dispatch`."""
 
-    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler]) -> None:
+    def __init__(self, services: Services, handlers: Mapping[ApiKey, Handler], produce_fast: FastProduce) -> None:
         self._services = services
         self._handlers = handlers
+        self._produce_fast = produce_fast
         self._metrics = services.metrics
+        self._produce_times = services.metrics.requests[_PRODUCE]
         self._times = services.metrics.requests
         self._lease = services.lease
         self._access = services.access
@@ -75,12 +79,15 @@ class Dispatcher:
             return self._confirmed_first(connection, frame)
         fast = read_fast_produce_request(frame)
         if fast is not None:
-            request = Request(_PRODUCE, fast[0], fast, connection, fast[2], fast[1])
+            outcome = self._produce_fast(self._services, connection, fast)
+            if type(outcome) is bytes:  # a whole frame; the rest of this branch is `_counted`
+                ended = monotonic_ns()
+                self._produce_times.add(ended - begun)
+                return [outcome] if ended <= self._lease.deadline_ns else self._held_back([outcome])
+            request = Request.of_fast_path(fast, connection)
         else:
             request = read_request(connection, frame)
-        outcome = self._handlers[request.api](self._services, request)
-        if type(outcome) is bytes:
-            return self._counted(request, [outcome], begun)
+            outcome = self._handlers[request.api](self._services, request)
         if asyncio.iscoroutine(outcome):
             return self._later(request, outcome, begun)
         return self._counted(request, self._framed(request, outcome), begun)

@@ -18,7 +18,7 @@ import pytest
 
 from klamm.core.broker.access import AccessControl
 from klamm.core.broker.handlers import produce as handler
-from klamm.core.broker.handlers.produce import produce
+from klamm.core.broker.handlers.produce import produce, produce_fast
 from klamm.core.broker.metrics.counters import BrokerMetrics
 from klamm.core.broker.network import dispatch
 from klamm.core.broker.network.context import ConnectionContext
@@ -110,7 +110,7 @@ class Broker:
         )
         made = object.__new__(Services)
         vars(made).update(vars(services))
-        self.dispatch = Dispatcher(made, {ApiKey.PRODUCE: produce})
+        self.dispatch = Dispatcher(made, {ApiKey.PRODUCE: produce}, produce_fast)
 
     def _lead(self, folder: Path, name: TopicPartition, config: Mapping[str, object]) -> PartitionLog:
         topic = TopicConfig.model_validate(config, by_name=True)
