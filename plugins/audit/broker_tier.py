@@ -32,18 +32,25 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.core.errors import CoordinationError, CorruptRecordError, KlammError
-from klamm.core.interfaces.audit import AuditIdentity, Publish
-from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import BrokerContext, ServiceRead
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.fallback import WindowCounts
 from klamm.core.records.first_record import first_headers
-from klamm.core.records.header import BatchHeader, Buffer, iter_headers
-from klamm.core.records.partition import TopicPartition
+from klamm.core.records.header import BatchHeader, iter_headers
+from klamm.plugin import (
+    AuditIdentity,
+    BrokerContext,
+    Buffer,
+    CommittedOffset,
+    CoordinationError,
+    CorruptRecordError,
+    KlammError,
+    Publish,
+    ServiceRead,
+    TopicPartition,
+)
 
 from .config import AuditConfig
 from .event import BROKER, FOREIGN

@@ -11,12 +11,11 @@ from typing import Annotated
 
 import typer
 
+from klamm import ClusterClient, load_settings
 from klamm.core.cli.foreground import StopRequestedError, raise_on_stop_signals
 from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, console, interval_s
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.config.settings import load_settings
-from klamm.core.errors import ConfigError, KlammError
 from klamm.core.process_log import of_command
+from klamm.plugin import ConfigError, KlammError
 
 from .config import AuditConfig, expected_tier
 from .event import CONSUMER, HADOOP, TIERS

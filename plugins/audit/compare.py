@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.plugin import NO_WINDOW
 
 from .event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
 from .range_coverage import (

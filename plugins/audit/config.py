@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
-from klamm.core.config.section import Int, Long, Names, Section, key
 from klamm.core.config.sections.topic_settings import name_problem
+from klamm.plugin import Int, Long, Names, Section, key
 
 from .event import CONSUMER, HADOOP
 

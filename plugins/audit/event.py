@@ -20,8 +20,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
-from klamm.core.errors import SchemaError
-from klamm.core.interfaces.audit import AuditIdentity
+from klamm.plugin import AuditIdentity, SchemaError
 
 PRODUCER, BROKER, CONSUMER, HADOOP = TIERS = ("producer", "broker", "consumer", "hadoop")
 SETTLEMENT = "settlement"

@@ -21,9 +21,8 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.core.client.errors import UnknownTopicError
-from klamm.core.errors import ConfigError, KlammError
-from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.errors import UnknownTopicError
+from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
 from .compare import Cell, State, TopicAudit, WindowAudit
 from .event import BROKER, PRODUCER

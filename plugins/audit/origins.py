@@ -13,11 +13,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.audit import AuditIdentity, Counted
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers
 from klamm.core.records.varint import read_varint
+from klamm.plugin import AuditIdentity, CorruptRecordError, Counted, Headers, TopicPartition
 
 from .event import FOREIGN, UNATTRIBUTED
 

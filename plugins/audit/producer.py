@@ -27,8 +27,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, NamedTuple
 
-from klamm.core.errors import DeliveryError
-from klamm.core.interfaces.audit import NO_WINDOW, AuditIdentity, Publish
+from klamm.plugin import NO_WINDOW, AuditIdentity, DeliveryError, Publish
 
 from .event import AuditEvent, EventSource, EventWindow
 

@@ -8,11 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from klamm.core.client.cluster_client import ClusterClient
+from klamm import ClusterClient, Settings
 from klamm.core.client.errors import unknown_topic
 from klamm.core.client.event_publisher import EventPublisher
-from klamm.core.config.settings import Settings
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 from .compare import TopicAudit, compare, settlement_counts
 from .config import AuditConfig, expected_tier

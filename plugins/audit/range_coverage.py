@@ -21,7 +21,7 @@ from itertools import chain, pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from klamm.core.interfaces.audit import NO_WINDOW
+from klamm.plugin import NO_WINDOW
 
 from .event import (
     BROKER,

@@ -22,9 +22,7 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from klamm.core.errors import DeliveryError
-from klamm.core.interfaces.audit import AuditIdentity, Publish, RangeCount
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, TopicPartition
 
 from .event import AuditEvent, EventSource, EventWindow, load_note
 from .windows import tally

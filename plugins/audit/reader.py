@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from klamm.core.client.cluster_client import EARLIEST, LATEST, ClusterClient
+from klamm import ClusterClient
+from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.topic_table import TopicTable
-from klamm.core.errors import KlammError, SchemaError
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import KlammError, SchemaError, TopicPartition
 
 from .event import AuditEvent, decode_event
 from .range_coverage import LogEnd, Place

@@ -5,10 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from klamm.core.interfaces.audit import AuditIdentity, Counted, ProducerAudit, Publish, RangeAudit
-from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import Headers
+from klamm.plugin import (
+    AuditIdentity,
+    BrokerContext,
+    Counted,
+    Headers,
+    ProducerAudit,
+    Publish,
+    RangeAudit,
+    Service,
+    ServiceMetric,
+    TopicPartition,
+)
 
 from .broker_tier import BrokerTier, connect_to_self
 from .config import AuditConfig

@@ -14,10 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Final
 
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.errors import KlammError
-from klamm.core.interfaces.service import BrokerContext
-from klamm.core.records.partition import TopicPartition
+from klamm import ClusterClient
+from klamm.plugin import BrokerContext, KlammError, TopicPartition
 
 from .config import AuditConfig
 from .query import AuditQuery, AuditQueryRunner

@@ -6,10 +6,8 @@ import time
 from datetime import UTC, datetime
 from enum import StrEnum
 
-from klamm.core.errors import ConfigError
-from klamm.core.interfaces.audit import NO_WINDOW
 from klamm.core.records import native
-from klamm.core.records.fallback import Buffer
+from klamm.plugin import NO_WINDOW, Buffer, ConfigError
 
 
 def clock_ms() -> int:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.codec import Buffer, DecompressionBombError
+from klamm.plugin import Buffer, CorruptRecordError, DecompressionBombError
 
 
 class MemberDecoder(Protocol):

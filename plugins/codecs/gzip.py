@@ -6,8 +6,7 @@ import zlib
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.codec import Buffer
+from klamm.plugin import Buffer, CorruptRecordError
 
 from .bounded import drain_members
 

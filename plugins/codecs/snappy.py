@@ -10,8 +10,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.codec import Buffer
+from klamm.plugin import Buffer, CorruptRecordError
 
 from .bounded import bomb
 

@@ -11,8 +11,7 @@ from typing import cast
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.codec import Buffer
+from klamm.plugin import Buffer, CorruptRecordError
 
 from .bounded import drain_members
 

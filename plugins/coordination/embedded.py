@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 
-from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import (
+from klamm.plugin import (
     ANY_VERSION,
+    CoordinationError,
     CoordinationUnavailableError,
     NoNodeError,
     Operation,

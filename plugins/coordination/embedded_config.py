@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from klamm.core.config.section import ConfigPath
+from klamm.plugin import ConfigPath
 
 
 class EmbeddedConfig(BaseModel):

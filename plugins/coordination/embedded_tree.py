@@ -16,12 +16,12 @@ from pathlib import Path
 
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
-from klamm.core.errors import CoordinationError
 from klamm.core.faults import fault_point
-from klamm.core.interfaces.coordination import (
+from klamm.plugin import (
     ANY_VERSION,
     BadVersionError,
     Check,
+    CoordinationError,
     CoordinationUnavailableError,
     Create,
     NodeExistsError,

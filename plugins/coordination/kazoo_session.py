@@ -19,10 +19,10 @@ from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandl
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
 
-from klamm.core.errors import CoordinationError
 from klamm.core.faults import fault_point
-from klamm.core.interfaces.coordination import (
+from klamm.plugin import (
     BadVersionError,
+    CoordinationError,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,

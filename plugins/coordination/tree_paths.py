@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import Check, Create, Delete, Operation, Set
+from klamm.plugin import Check, CoordinationError, Create, Delete, Operation, Set
 
 MAX_DATA_BYTES = 1_000_000
 """Maximum size of one node's data, and of all data in one transaction: ZooKeeper closes the connection at a request of

@@ -16,7 +16,7 @@ from kazoo.client import KazooClient, TransactionRequest
 from kazoo.exceptions import RolledBackError, RuntimeInconsistency
 from kazoo.protocol.states import ZnodeStat
 
-from klamm.core.interfaces.coordination import (
+from klamm.plugin import (
     ANY_VERSION,
     Check,
     CoordinationUnavailableError,

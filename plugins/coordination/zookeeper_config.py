@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from klamm.core.errors import CoordinationError
+from klamm.plugin import CoordinationError
 
 from .tree_paths import check_path
 

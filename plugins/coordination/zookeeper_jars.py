@@ -6,7 +6,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 _JARS = ("zookeeper-3*.jar", "zookeeper-jute-*.jar", "metrics-core-*.jar", "snappy-java-*.jar", "slf4j-api-*.jar")
 

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Self
 
-from klamm.core.errors import CoordinationError
 from klamm.core.java import HOST, JavaProcess, check_port
+from klamm.plugin import CoordinationError
 
 from .zookeeper_jars import find_class_path
 

@@ -11,7 +11,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from klamm.core.interfaces.coordination import CoordinationUnavailableError, NoNodeError, SessionExpiredError
+from klamm.plugin import CoordinationUnavailableError, NoNodeError, SessionExpiredError
 
 from .kazoo_session import KazooSession
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.command import Command
+from klamm.plugin import Command, hookimpl
 
 __all__ = ["klamm_commands"]
 

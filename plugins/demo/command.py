@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 from .show import Show
 from .steps.hdfs import LakeFileSystem

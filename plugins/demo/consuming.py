@@ -16,7 +16,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from klamm import Consumer
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import TopicPartition
 
 from .flights import TOPIC
 from .workspace import POSITION

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 TOPIC = "flights"
 KEY_FIELDS = ("year", "month", "day", "carrier", "flight", "origin")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from klamm.core.errors import KlammError
+from klamm.plugin import KlammError
 
 KLAMM = (sys.executable, "-m", "klamm")
 STOP_S = 15.0

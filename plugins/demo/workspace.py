@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from struct import Struct
 
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 PORTS = range(20_000, 32_000)
 """Below those that systems give to outgoing connections."""

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.provider import Provider
+from klamm.plugin import Provider, hookimpl
 
 if TYPE_CHECKING:
     from klamm.plugin import Envelope

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from klamm.core.errors import SchemaError
-from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+from klamm.plugin import RegisteredSchema, SchemaError, SchemaKey
 
 from .magic import key_after
 

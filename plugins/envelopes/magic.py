@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.core.errors import SchemaError
+from klamm.plugin import SchemaError
 
 
 def key_after(magic: bytes, size: int, data: bytes | memoryview, envelope: str) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.core.interfaces.envelope import RegisteredSchema, SchemaKey
+from klamm.plugin import RegisteredSchema, SchemaKey
 
 from .magic import key_after
 

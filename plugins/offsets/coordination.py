@@ -15,24 +15,24 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from klamm.core.cluster import paths
-from klamm.core.errors import CoordinationError
-from klamm.core.interfaces.coordination import (
+from klamm.plugin import (
     ANY_VERSION,
     BadVersionError,
     Check,
+    CommittedOffset,
     Coordination,
+    CoordinationError,
     CoordinationUnavailableError,
     Create,
     Delete,
+    NoConfig,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     Operation,
     Set,
+    TopicPartition,
 )
-from klamm.core.interfaces.no_config import NoConfig
-from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.records.partition import TopicPartition
 
 _ATTEMPTS = 5
 _REMEMBERED_PATHS = 100_000

@@ -15,9 +15,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import CommittedOffset, CorruptRecordError, TopicPartition
 
 from .kafka_strings import (
     INT16,

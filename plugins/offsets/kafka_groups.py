@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.offsets import StoredGroup, StoredMember
+from klamm.plugin import CorruptRecordError, StoredGroup, StoredMember
 
 from .kafka_strings import INT16, INT32, INT64, KafkaValueReader, blob, reading, string
 

@@ -12,7 +12,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import Final, TypeVar
 
-from klamm.core.errors import CorruptRecordError
+from klamm.plugin import CorruptRecordError
 
 INT16: Final = Struct(">h")
 INT32: Final = Struct(">i")

@@ -12,9 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from klamm.core.client.reader.topic_table import TableClient, TopicTable
-from klamm.core.errors import CorruptRecordError
-from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import CommittedOffset, CorruptRecordError, StoredGroup, TopicPartition
 
 from .kafka_format import GroupKey, OffsetKey, decode_key, decode_value
 from .kafka_groups import decode_group

@@ -19,14 +19,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from klamm.core.client.cluster_client import ClusterClient, NewTopic
+from klamm import ClusterClient, NewTopic
 from klamm.core.cluster.image_reader import read_image
-from klamm.core.errors import CoordinationError, ErrorCode, KlammError
-from klamm.core.interfaces.coordination import Check, Coordination, CoordinationUnavailableError
-from klamm.core.interfaces.offsets import CommittedOffset, StoredGroup
-from klamm.core.plugins import plugin_host
 from klamm.core.records.encode import encode_batch
-from klamm.core.records.partition import TopicPartition
+from klamm.plugin import (
+    Check,
+    CommittedOffset,
+    Coordination,
+    CoordinationError,
+    CoordinationUnavailableError,
+    ErrorCode,
+    KlammError,
+    StoredGroup,
+    TopicPartition,
+    plugin_host,
+)
 
 from .kafka_format import GroupKey, OffsetKey, encode_key, encode_value, partition_for
 from .kafka_groups import encode_group

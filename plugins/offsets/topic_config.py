@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from klamm.core.config.section import Int, Long, Section, key
+from klamm.plugin import Int, Long, Section, key
 
 
 class TopicOffsetStoreConfig(Section):

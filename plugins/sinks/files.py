@@ -37,11 +37,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import UUID
 
-from klamm.core.config.section import ConfigPath, Section, key
-from klamm.core.errors import StorageError
-from klamm.core.interfaces.sink import BadRecords, LogCut
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import ConsumerRecord
+from klamm.plugin import BadRecords, ConfigPath, ConsumerRecord, LogCut, Section, StorageError, TopicPartition, key
 
 _NAME = re.compile(r"(\d{20})-(\d{20})(?:\.([0-9a-f-]{36}))?(?:\.cut(\d+))?\.jsonl(\.gz)?")
 _TOPIC_ID = ".topic_id"

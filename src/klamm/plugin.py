@@ -2,102 +2,109 @@
 
     from klamm.plugin import Codec, Int, Provider, Section, hookimpl, key
 
-A name that is here keeps its meaning within a minor version; anything that a plugin imports from
-elsewhere under `klamm` is internal.
+Names are imported on first use, so that a plugin loads only what it uses. A name that is here keeps its meaning within
+a minor version. `klamm` and `klamm.errors` are public too; anything else under `klamm` is internal.
 """
 
 from __future__ import annotations
 
-from klamm.core.config.section import ConfigPath, Int, Long, Names, Section, TimeZone, key, wrong_key
-from klamm.core.errors import (
-    ConfigError,
-    CoordinationError,
-    CorruptRecordError,
-    ErrorCode,
-    KlammError,
-    SchemaError,
-    StorageError,
-)
-from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.audit import (
-    NO_WINDOW,
-    Audit,
-    AuditIdentity,
-    Counted,
-    ProducerAudit,
-    Publish,
-    RangeAudit,
-    RangeCount,
-    WindowCount,
-)
-from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
-from klamm.core.interfaces.authorizer import (
-    CLUSTER_NAME,
-    AclOperation,
-    AuthorizableRequestContext,
-    Authorizer,
-    ResourceType,
-)
-from klamm.core.interfaces.codec import Buffer, Codec, DecompressionBombError
-from klamm.core.interfaces.command import Command
-from klamm.core.interfaces.coordination import (
-    ANY_VERSION,
-    BadVersionError,
-    Check,
-    Coordination,
-    CoordinationUnavailableError,
-    Create,
-    Delete,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    Operation,
-    SessionEvent,
-    SessionExpiredError,
-    Set,
-    Stat,
-    Watch,
-)
-from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
-from klamm.core.interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
-from klamm.core.interfaces.load import Load
-from klamm.core.interfaces.no_config import NoConfig
-from klamm.core.interfaces.offsets import (
-    CommittedOffset,
-    GroupStore,
-    OffsetStore,
-    PartitionedStore,
-    StoredGroup,
-    StoredMember,
-)
-from klamm.core.interfaces.provider import Provider
-from klamm.core.interfaces.serde import (
-    ArrowDeserializer,
-    ArrowSerde,
-    ArrowSerializer,
-    CheckedSerde,
-    Deserializer,
-    Serde,
-    SerdeContext,
-    Serializer,
-    TopicFormat,
-)
-from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric, ServiceRead
-from klamm.core.interfaces.sink import (
-    BadRecords,
-    BatchSink,
-    HistorySink,
-    LogCut,
-    QuarantineSink,
-    RecordBatch,
-    Sink,
-    TopicIdSink,
-)
-from klamm.core.interfaces.validator import TopicValidator
-from klamm.core.plugins import PluginHost, plugin_host
-from klamm.core.records.codecs import CodecTable
-from klamm.core.records.partition import TopicPartition
-from klamm.core.records.record import ConsumerRecord, Headers, ProducerRecord, Record, RecordMetadata
+from typing import TYPE_CHECKING
+
+from klamm._lazy import lazy_attributes
+
+if TYPE_CHECKING:
+    from klamm.core.config.section import ConfigPath, Int, Long, Names, Section, TimeZone, key, wrong_key
+    from klamm.core.errors import (
+        ConfigError,
+        CoordinationError,
+        CorruptRecordError,
+        DeliveryError,
+        ErrorCode,
+        KlammError,
+        PluginError,
+        SchemaError,
+        StorageError,
+    )
+    from klamm.core.hookspecs import hookimpl
+    from klamm.core.interfaces.audit import (
+        NO_WINDOW,
+        Audit,
+        AuditIdentity,
+        Counted,
+        ProducerAudit,
+        Publish,
+        RangeAudit,
+        RangeCount,
+        WindowCount,
+    )
+    from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
+    from klamm.core.interfaces.authorizer import (
+        CLUSTER_NAME,
+        AclOperation,
+        AuthorizableRequestContext,
+        Authorizer,
+        ResourceType,
+    )
+    from klamm.core.interfaces.codec import Buffer, Codec, DecompressionBombError
+    from klamm.core.interfaces.command import Command
+    from klamm.core.interfaces.coordination import (
+        ANY_VERSION,
+        BadVersionError,
+        Check,
+        Coordination,
+        CoordinationUnavailableError,
+        Create,
+        Delete,
+        NodeExistsError,
+        NoNodeError,
+        NotEmptyError,
+        Operation,
+        SessionEvent,
+        SessionExpiredError,
+        Set,
+        Stat,
+        Watch,
+    )
+    from klamm.core.interfaces.envelope import Envelope, RegisteredSchema, SchemaKey
+    from klamm.core.interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
+    from klamm.core.interfaces.load import Load
+    from klamm.core.interfaces.no_config import NoConfig
+    from klamm.core.interfaces.offsets import (
+        CommittedOffset,
+        GroupStore,
+        OffsetStore,
+        PartitionedStore,
+        StoredGroup,
+        StoredMember,
+    )
+    from klamm.core.interfaces.provider import Provider
+    from klamm.core.interfaces.serde import (
+        ArrowDeserializer,
+        ArrowSerde,
+        ArrowSerializer,
+        CheckedSerde,
+        Deserializer,
+        Serde,
+        SerdeContext,
+        Serializer,
+        TopicFormat,
+    )
+    from klamm.core.interfaces.service import BrokerContext, Service, ServiceMetric, ServiceRead
+    from klamm.core.interfaces.sink import (
+        BadRecords,
+        BatchSink,
+        HistorySink,
+        LogCut,
+        QuarantineSink,
+        RecordBatch,
+        Sink,
+        TopicIdSink,
+    )
+    from klamm.core.interfaces.validator import TopicValidator
+    from klamm.core.plugins import PluginHost, plugin_host
+    from klamm.core.records.codecs import CodecTable
+    from klamm.core.records.partition import TopicPartition
+    from klamm.core.records.record import ConsumerRecord, Headers, ProducerRecord, Record, RecordMetadata
 
 __all__ = [
     "ANY_VERSION",
@@ -136,6 +143,7 @@ __all__ = [
     "Create",
     "DecompressionBombError",
     "Delete",
+    "DeliveryError",
     "Deserializer",
     "Envelope",
     "ErrorCode",
@@ -155,6 +163,7 @@ __all__ = [
     "OffsetStore",
     "Operation",
     "PartitionedStore",
+    "PluginError",
     "PluginHost",
     "ProducerAudit",
     "ProducerInterceptor",
@@ -198,3 +207,111 @@ __all__ = [
     "plugin_host",
     "wrong_key",
 ]
+
+if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports a name that does not exist
+    __getattr__ = lazy_attributes(
+        __name__,
+        {
+            "klamm.core.config.section": (
+                "ConfigPath",
+                "Int",
+                "Long",
+                "Names",
+                "Section",
+                "TimeZone",
+                "key",
+                "wrong_key",
+            ),
+            "klamm.core.errors": (
+                "ConfigError",
+                "CoordinationError",
+                "CorruptRecordError",
+                "DeliveryError",
+                "ErrorCode",
+                "KlammError",
+                "PluginError",
+                "SchemaError",
+                "StorageError",
+            ),
+            "klamm.core.hookspecs": ("hookimpl",),
+            "klamm.core.interfaces.audit": (
+                "NO_WINDOW",
+                "Audit",
+                "AuditIdentity",
+                "Counted",
+                "ProducerAudit",
+                "Publish",
+                "RangeAudit",
+                "RangeCount",
+                "WindowCount",
+            ),
+            "klamm.core.interfaces.authenticator": ("AuthenticationContext", "Authenticator"),
+            "klamm.core.interfaces.authorizer": (
+                "CLUSTER_NAME",
+                "AclOperation",
+                "AuthorizableRequestContext",
+                "Authorizer",
+                "ResourceType",
+            ),
+            "klamm.core.interfaces.codec": ("Buffer", "Codec", "DecompressionBombError"),
+            "klamm.core.interfaces.command": ("Command",),
+            "klamm.core.interfaces.coordination": (
+                "ANY_VERSION",
+                "BadVersionError",
+                "Check",
+                "Coordination",
+                "CoordinationUnavailableError",
+                "Create",
+                "Delete",
+                "NodeExistsError",
+                "NoNodeError",
+                "NotEmptyError",
+                "Operation",
+                "SessionEvent",
+                "SessionExpiredError",
+                "Set",
+                "Stat",
+                "Watch",
+            ),
+            "klamm.core.interfaces.envelope": ("Envelope", "RegisteredSchema", "SchemaKey"),
+            "klamm.core.interfaces.interceptor": ("ConsumerInterceptor", "ProducerInterceptor"),
+            "klamm.core.interfaces.load": ("Load",),
+            "klamm.core.interfaces.no_config": ("NoConfig",),
+            "klamm.core.interfaces.offsets": (
+                "CommittedOffset",
+                "GroupStore",
+                "OffsetStore",
+                "PartitionedStore",
+                "StoredGroup",
+                "StoredMember",
+            ),
+            "klamm.core.interfaces.provider": ("Provider",),
+            "klamm.core.interfaces.serde": (
+                "ArrowDeserializer",
+                "ArrowSerde",
+                "ArrowSerializer",
+                "CheckedSerde",
+                "Deserializer",
+                "Serde",
+                "SerdeContext",
+                "Serializer",
+                "TopicFormat",
+            ),
+            "klamm.core.interfaces.service": ("BrokerContext", "Service", "ServiceMetric", "ServiceRead"),
+            "klamm.core.interfaces.sink": (
+                "BadRecords",
+                "BatchSink",
+                "HistorySink",
+                "LogCut",
+                "QuarantineSink",
+                "RecordBatch",
+                "Sink",
+                "TopicIdSink",
+            ),
+            "klamm.core.interfaces.validator": ("TopicValidator",),
+            "klamm.core.plugins": ("PluginHost", "plugin_host"),
+            "klamm.core.records.codecs": ("CodecTable",),
+            "klamm.core.records.partition": ("TopicPartition",),
+            "klamm.core.records.record": ("ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"),
+        },
+    )

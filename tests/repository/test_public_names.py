@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,29 +16,28 @@ ROOT = Path(__file__).resolve().parents[2]
 PUBLIC = ROOT / "src" / "klamm"
 
 
-def names_for_the_type_checker() -> set[tuple[str, str]]:
-    """Module and name of each import under `if TYPE_CHECKING:` in `klamm/__init__.py`."""
-    tree = ast.parse((PUBLIC / "__init__.py").read_text(encoding="utf-8"))
+def names_for_the_type_checker(module: ModuleType) -> set[tuple[str, str]]:
+    """Module and name of each import under `if TYPE_CHECKING:` in `module`."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
     blocks = [node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"]
     imports = [each for block in blocks for each in block.body if isinstance(each, ast.ImportFrom)]
     return {(each.module or "", alias.name) for each in imports for alias in each.names}
 
 
-def test_what_is_imported_on_first_use_is_what_a_type_checker_sees() -> None:
-    seen = names_for_the_type_checker()
-    assert {name for _, name in seen} == set(klamm.__all__) - {"__version__"}
-    for module, name in seen:
-        own = sys.modules.get(f"{module}.{name}") if module == "klamm" else None
-        getattr(klamm, name)
-        assert getattr(klamm, name) is (own or getattr(sys.modules[module], name))
+@pytest.mark.parametrize("module", [klamm, klamm.plugin], ids=lambda module: module.__name__)
+def test_what_is_imported_on_first_use_is_what_a_type_checker_sees(module: ModuleType) -> None:
+    seen = names_for_the_type_checker(module)
+    assert {name for _, name in seen} == set(vars(module)["__all__"]) - {"__version__"}
+    for source, name in seen:
+        own = sys.modules.get(f"{source}.{name}") if source == "klamm" else None
+        getattr(module, name)
+        assert getattr(module, name) is (own or getattr(sys.modules[source], name))
 
 
-@pytest.mark.parametrize("module", [klamm.errors, klamm.plugin], ids=lambda module: module.__name__)
-def test_all_names_what_the_module_imports(module: object) -> None:
-    path = Path(str(vars(module)["__file__"]))
-    imports = [node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
-    imported = {alias.asname or alias.name for node in imports if node.module != "__future__" for alias in node.names}
-    assert set(vars(module)["__all__"]) == imported
+def test_all_names_each_error_that_is_imported() -> None:
+    tree = ast.parse((PUBLIC / "errors.py").read_text(encoding="utf-8"))
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module != "__future__"]
+    assert set(klamm.errors.__all__) == {alias.asname or alias.name for node in imports for alias in node.names}
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from klamm.core.errors import ConfigError, KlammError
+from klamm.plugin import ConfigError, KlammError
 
 from . import views
 from .chart import draw

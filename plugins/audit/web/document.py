@@ -17,7 +17,7 @@ from uuid import uuid4
 from jinja2 import Template
 from markupsafe import Markup
 
-from klamm.core.errors import ConfigError
+from klamm.plugin import ConfigError
 
 from ..event import PRODUCER
 from ..query import Answer

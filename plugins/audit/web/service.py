@@ -13,9 +13,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.errors import ConfigError, PluginError
-from klamm.core.interfaces.service import BrokerContext, ServiceMetric
+from klamm import ClusterClient
+from klamm.plugin import BrokerContext, ConfigError, PluginError, ServiceMetric
 
 from ..config import AuditConfig
 from ..query import AuditQuery

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.errors import KlammError
+from klamm import ClusterClient
+from klamm.plugin import KlammError
 
 from ..config import AuditConfig
 from ..event import AuditEvent

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from klamm.core.client.errors import nearest_of, unknown_topic
-from klamm.core.errors import ConfigError, KlammError
+from klamm.plugin import ConfigError, KlammError
 
 from ..compare import State, TopicAudit, told_now
 from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent

@@ -7,8 +7,7 @@ import time
 
 from rich.console import Console
 
-from klamm.core.client.cluster_client import ClusterClient
-from klamm.core.config.settings import load_settings
+from klamm import ClusterClient, load_settings
 
 from ...audit.query import Answer, AuditQuery, AuditQueryRunner, audit_config
 from ...audit.report import print_report

@@ -8,8 +8,7 @@ from struct import pack_into
 
 from crc32c import crc32c
 
-from klamm import Producer
-from klamm.core.config.settings import load_settings
+from klamm import Producer, load_settings
 from klamm.core.records.header import CONTROL, CRC_AT, CRC_FROM, iter_headers
 
 from ..flights import TOPIC, flight_key, load_flights, planted, timestamp_ms

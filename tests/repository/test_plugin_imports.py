@@ -1,0 +1,81 @@
+"""What the built-in plugins import from the rest of `klamm`: the public modules, and what is listed here."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import klamm
+from klammtest.suite.wheel import ROOT
+
+PUBLIC = ("klamm", "klamm.errors", "klamm.plugin")
+
+DEEP: dict[str, tuple[str, set[str]]] = {
+    "klamm.core.cli.foreground": (
+        "commands that run until they are stopped treat SIGTERM as Klamm's own do",
+        {"audit/cli.py", "coordination/zookeeper_command.py"},
+    ),
+    "klamm.core.cli.options": ("`klamm audit` has the options of the other commands", {"audit/cli.py"}),
+    "klamm.core.client.cluster_client": ("EARLIEST and LATEST, beside ClusterClient", {"audit/reader.py"}),
+    "klamm.core.client.errors": (
+        "names the nearest topic, as the other commands do",
+        {"audit/query.py", "audit/web/views.py"},
+    ),
+    "klamm.core.client.event_publisher": (
+        "counts are published by a producer that is not itself audited",
+        {"audit/broker_tier.py", "audit/query.py"},
+    ),
+    "klamm.core.client.reader.topic_table": (
+        "a table over a topic, not yet public",
+        {"audit/reader.py", "offsets/offsets_table.py"},
+    ),
+    "klamm.core.cluster": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
+    "klamm.core.cluster.image_reader": ("topic ids, before a broker is up", {"offsets/topic.py"}),
+    "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
+    "klamm.core.faults": (
+        "the fault points of the campaigns",
+        {"coordination/embedded_tree.py", "coordination/kazoo_session.py"},
+    ),
+    "klamm.core.java": ("starts a JVM as the core does", {"coordination/zookeeper_server.py"}),
+    "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
+    "klamm.core.records": (
+        "the compiled counts by window",
+        {"audit/broker_tier.py", "audit/windows.py"},
+    ),
+    "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/broker_tier.py"}),
+    "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/topic.py"}),
+    "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/broker_tier.py"}),
+    "klamm.core.records.first_record": ("the broker tier counts in raw batches", {"audit/broker_tier.py"}),
+    "klamm.core.records.header": (
+        "batch headers: the broker tier counts in raw batches, the demonstration damages one",
+        {"audit/broker_tier.py", "demo/steps/plant.py"},
+    ),
+    "klamm.core.records.varint": ("reads the mark that an auditing producer leaves in a batch", {"audit/origins.py"}),
+    "klamm.core.spark_jvm": ("the demonstration starts Spark as a load does", {"demo/reading.py"}),
+}
+"""Internal modules that a built-in plugin imports: why, and where. A third party would have to do without."""
+
+
+def imports() -> Iterator[tuple[str, str, str]]:
+    """File, module and name of each absolute import from `klamm`."""
+    for path in sorted((ROOT / "plugins").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            file = path.relative_to(ROOT / "plugins").as_posix()
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "klamm":
+                yield from ((file, node.module or "", alias.name) for alias in node.names)
+            elif isinstance(node, ast.Import):
+                yield from ((file, alias.name, "") for alias in node.names if alias.name.split(".")[0] == "klamm")
+
+
+def test_each_internal_module_that_is_imported_is_listed_with_a_reason() -> None:
+    found: dict[str, set[str]] = {}
+    for file, module, _ in imports():
+        if module not in PUBLIC:
+            found.setdefault(module, set()).add(file)
+    assert found == {module: files for module, (_, files) in DEEP.items()}
+
+
+def test_what_is_public_is_imported_from_the_public_module() -> None:
+    """`Buffer`, which several modules define alike, included."""
+    public = {*klamm.__all__, *klamm.errors.__all__, *klamm.plugin.__all__}
+    assert not [(file, module, name) for file, module, name in imports() if module not in PUBLIC and name in public]
