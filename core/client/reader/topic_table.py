@@ -6,8 +6,8 @@ Rules:
 - A record is applied once, in the order of its partition. What was applied before an error is not applied again.
 - The contents are cleared and all partitions are read again from their first offsets when the topic was deleted and
   created again, when a log was cut below the position, or when the position was deleted. The cluster is asked for the
-  topic's id and leader epochs when `catch_up` was not called for `UNWATCHED_S`; before that a change shows as an error,
-  as another leader or as a high watermark below the position.
+  topic's id and leader epochs when the table last asked for them `UNWATCHED_S` ago; before that a change shows as an
+  error, as another leader or as a high watermark below the position.
 - A table that was not caught up for `max_gap_s` is read again: compaction may have removed tombstones that it missed.
 
 Not thread-safe.
@@ -79,7 +79,7 @@ class TopicTable:
         self._retry = retry
         self._sleep = sleep
         self._readers: dict[TopicPartition, PartitionReader] = {}
-        self._caught_up_at = clock()
+        self._caught_up_at = self._asked_at = clock()
 
     def catch_up(
         self,
@@ -94,11 +94,12 @@ class TopicTable:
         `deadline_s`, on the table's clock, bounds the whole call; `BrokerError` (REQUEST_TIMED_OUT) then, and the next
         call goes on. `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
         wanted = list(partitions)
-        gap = self._clock() - self._caught_up_at
-        if self._max_gap_s is not None and gap > self._max_gap_s:
+        now = self._clock()
+        if self._max_gap_s is not None and now - self._caught_up_at > self._max_gap_s:
             self.start_over()
-        elif gap > UNWATCHED_S and self._readers:
+        elif now - self._asked_at > UNWATCHED_S and self._readers:
             self._client.metadata({partition.topic for partition in wanted})
+            self._asked_at = now
         for failures in range(1, MAX_BOOTSTRAPS + 1):
             try:
                 self._read_to_ends(wanted, at_least or {}, deadline_s)

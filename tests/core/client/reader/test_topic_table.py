@@ -184,6 +184,20 @@ def test_a_topic_that_was_created_again_is_read_again(partitions: int, records: 
 
 
 @pytest.mark.parametrize("partitions", [1, 2])
+def test_a_table_that_is_always_in_use_sees_that_its_topic_was_created_again(partitions: int) -> None:
+    table = Table(partitions)
+    table.put(0, a=b"1")
+    table.catch_up()
+    table.topic.create_again()
+    table.put(0, b=b"2")
+    for _ in range(4):
+        table.now += UNWATCHED_S / 2
+        table.catch_up()
+    assert table.contents.values == {b"b": b"2"}
+    assert table.topic.refreshed <= 1 + 4 / 2, "the cluster is asked once in UNWATCHED_S"
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize("written", [0, 3])
 def test_a_log_that_was_cut_is_read_again(partitions: int, written: int) -> None:
     table = Table(partitions)
