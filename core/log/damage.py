@@ -1,4 +1,4 @@
-"""The damaged places of one log: each is logged and counted once."""
+"""Logs and counts each damaged place of one log once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAX_PLACES: Final = 1000
 class DamagedPlaces:
     """`count`: places found since the log was opened, at most 1,000.
 
-    Takes no lock: two readers that find one place at the same moment may log it twice.
+    Takes no lock: two readers that find the same place at the same moment may both log it.
     """
 
     def __init__(self, tp: TopicPartition) -> None:

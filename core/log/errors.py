@@ -1,4 +1,4 @@
-"""What the log refuses, each with the code that the client gets."""
+"""The errors of the log, each with the Kafka error code that the client receives."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ __all__ = [
 
 
 MAX_RECORD_ERRORS: Final = 1000
-"""Records of one batch that are named; the message says how many there are in all."""
+"""Upper bound of the records named in one error; the message gives their total number."""
 
 
 class RecordError(NamedTuple):
-    """A record for which its whole batch is refused (KIP-467), by its place in the batch."""
+    """A record that causes its batch to be refused (KIP-467); `place` is its index in the batch."""
 
     place: int
     message: str
 
 
 class RecordValidationError(KlammError):
-    """A batch that breaks the rules of appending; names the records, if it is for some of them."""
+    """A batch breaks a rule for appends; `record_errors` names the records at fault, if there are any."""
 
     def __init__(self, message: str, record_errors: Sequence[RecordError] = ()) -> None:
         super().__init__(message)
@@ -45,25 +45,25 @@ class RecordValidationError(KlammError):
 
 
 class InvalidRecordError(RecordValidationError):
-    """A batch that breaks the rules of appending, though its bytes are whole."""
+    """A batch is complete but breaks a rule for appends."""
 
     code = ErrorCode.invalid_record
 
 
 class MessageTooLargeError(KlammError):
-    """A batch larger than `max.message.bytes`."""
+    """A batch is larger than `max.message.bytes`."""
 
     code = ErrorCode.message_too_large
 
 
 class RecordListTooLargeError(KlammError):
-    """A batch larger than a whole segment."""
+    """A batch is larger than `segment.bytes`."""
 
     code = ErrorCode.record_list_too_large
 
 
 class InvalidTimestampError(RecordValidationError):
-    """A timestamp outside `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`."""
+    """A timestamp is outside `message.timestamp.before.max.ms` and `message.timestamp.after.max.ms`."""
 
     code = ErrorCode.invalid_timestamp
 
@@ -75,32 +75,32 @@ class OutOfOrderSequenceError(KlammError):
 
 
 class InvalidProducerEpochError(KlammError):
-    """A newer instance of this producer has written."""
+    """A batch has an older producer epoch than the last one stored."""
 
     code = ErrorCode.invalid_producer_epoch
 
 
 class OffsetOutOfRangeError(KlammError):
-    """A read outside [log start, log end]."""
+    """An offset is outside [log start offset, log end offset]."""
 
     code = ErrorCode.offset_out_of_range
 
 
 class FencedLeaderEpochError(KlammError):
-    """An append under an older leader epoch than the log has seen."""
+    """An append has an older leader epoch than the latest in the log."""
 
     code = ErrorCode.fenced_leader_epoch
 
 
 class InvalidTopicNameError(KlammError):
-    """A topic name that cannot name a directory."""
+    """A topic name cannot be the name of a directory."""
 
     code = ErrorCode.invalid_topic_exception
 
 
 class WouldBlockError(KlammError):
-    """An append that belongs on a worker thread; nothing has happened."""
+    """The append must run on a worker thread; nothing was stored."""
 
 
 class LogClosedError(StorageError):
-    """The partition's log was closed, or failed and must be opened again."""
+    """The partition's log is closed, or failed and must be reopened."""

@@ -1,9 +1,9 @@
-"""What brings a log to the disk: the recovery point, and the work that moves it.
+"""Flushes a log to disk and owns its recovery point.
 
-A flush has three steps: `begin` lists what is to be flushed, `sync` waits for the disk, `finish` moves the recovery
-point. `PartitionLog` holds its lock for the first and the last, not while the disk works, and runs one flush at a time.
+A flush has three steps: `begin` lists what must be flushed, `sync` waits for the disk, `finish` advances the recovery
+point. `PartitionLog` holds its lock during the first and the last step only, and runs one flush at a time.
 
-Invariant: all below `recovery_point` is on disk. Not thread-safe but for `sync`, which reads and changes no state.
+Invariant: all records below `recovery_point` are on disk. Only `sync`, which uses no state, is thread-safe.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 
 
 class RecoverySnapshot(NamedTuple):
-    """Where crash recovery may begin to read: the indexes of the active segment when it had `size` bytes, and the
-    producers' state when the log ended at `offset`."""
+    """The position from which crash recovery may read: the indexes of the active segment when it had `size` bytes, and
+    the producer state when the log ended at `offset`."""
 
     segment: Segment
     size: int
@@ -38,7 +38,7 @@ class RecoverySnapshot(NamedTuple):
 
 
 class PendingFlush(NamedTuple):
-    """What is to be flushed so that all below `offset` is on disk."""
+    """The work that brings all records below `offset` to disk."""
 
     offset: int
     segments: list[Segment]
@@ -55,12 +55,12 @@ class Flusher:
         self._tp = tp
         self._directory = directory
         self._snapshot_at: tuple[Segment | None, int] = (None, 0)
-        """The segment of the last snapshot that was written, and its size then."""
+        """The segment of the last snapshot written, and its size at that time."""
 
     # -- a flush -------------------------------------------------------------------------------------------------
 
     def begin(self, segments: LogSegments, end: int, producers: ProducerState | None) -> PendingFlush:
-        """All up to `end`, the log's end. With `producers` a snapshot is taken as well."""
+        """Lists what must be flushed up to `end`, the log end offset; with `producers`, takes a snapshot as well."""
         active, snapshot = segments.active, None
         if producers is not None and active.size:
             snapshot = RecoverySnapshot(active, active.size, active.index_contents(), producers.to_bytes(), end)
@@ -69,10 +69,10 @@ class Flusher:
         return PendingFlush(end, unflushed, directory, snapshot)
 
     def sync(self, pending: PendingFlush, open_file: Callable[[Segment], OpenFile | None]) -> None:
-        """Waits for the disk. After `StorageError` it is unknown what the disk has stored.
+        """Waits for the disk. After a `StorageError` it is unknown which bytes are on disk.
 
-        `open_file` is called for one segment at a time, so that few files are open; None says that the segment was
-        deleted meanwhile.
+        `open_file` is called for one segment at a time, which keeps few files open; it returns None for a segment that
+        was deleted in the meantime.
         """
         with storage(f"cannot flush {self._tp}"):
             if pending.directory:
@@ -84,12 +84,13 @@ class Flusher:
                     file.sync()
 
     def finish(self, pending: PendingFlush, end: int, now_ms: int) -> None:
-        """Moves the recovery point, never beyond `end`, the end of the log now."""
+        """Advances the recovery point, never beyond `end`, the current log end offset."""
         self.recovery_point = max(self.recovery_point, min(pending.offset, end))
         self.last_flush_ms = now_ms
 
     def write_snapshot(self, snapshot: RecoverySnapshot, producers: ProducerStateManager) -> None:
-        """Writes it, without a flush: its files have checksums, and without them more is read. A failure is logged."""
+        """Writes the snapshot without flushing it: its files have checksums, and recovery reads more batches where they
+        fail. Logs a failure."""
         try:
             snapshot.segment.write_indexes(snapshot.indexes)
             producers.write_snapshot(snapshot.producers, snapshot.offset)
@@ -98,7 +99,7 @@ class Flusher:
             _log.warning("%s; a start after a crash reads more for it", error)
 
     def truncate_to(self, end: int) -> None:
-        """The log ends at `end` now; a snapshot of more must not count."""
+        """Lowers the recovery point to `end`, the new log end offset, and drops the snapshot, which may cover more."""
         self.recovery_point = min(self.recovery_point, end)
         self._snapshot_at = (None, 0)
 
@@ -110,11 +111,11 @@ class Flusher:
         return active.size - (covered if segment is active else 0) > size
 
     def is_due(self, flush_ms: int, active: Segment, now_ms: int) -> bool:
-        """Of a log with unflushed records: whether `flush.ms` has passed, or a segment that is no longer written has
-        not been flushed."""
+        """True if `flush.ms` has passed or a segment before the active one is not flushed. The log must have unflushed
+        records."""
         due_by_time = flush_ms < LONG_MAX and not self.flushed_within(flush_ms, now_ms)
         return due_by_time or self.recovery_point < active.base_offset
 
     def flushed_within(self, interval_ms: int, now_ms: int) -> bool:
-        """Whether the last flush is less than `interval_ms` ago; False as well when the clock was set back."""
+        """True if the last flush was less than `interval_ms` ago; False if the clock was set back."""
         return 0 <= now_ms - self.last_flush_ms < interval_ms

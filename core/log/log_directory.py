@@ -1,8 +1,8 @@
-"""A broker's log directory as a whole: whose it is, and that only one process has it.
+"""The ownership of a broker's log directory: its identity, and its lock against a second process.
 
-`.lock` is held with flock while the broker lives, and lets go when it dies, however it dies; in it is the number of its
-process. `meta.properties` names
-cluster, broker and directory, as Kafka's does; a directory of another broker or cluster is refused, never adopted.
+`.lock` contains the broker's process id and is held with flock; the kernel releases it when the process ends for any
+reason. `meta.properties` names cluster, broker and directory, as Kafka's does; the directory of another broker or
+cluster is refused.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class DirectoryLock:
-    """Held from construction to `release`."""
+    """The lock of a log directory, held from construction to `release`."""
 
     def __init__(self, directory: Path) -> None:
-        """`StorageError` when another live process has it."""
+        """Raises `StorageError` if another live process holds the lock."""
         path = directory / LOCK
         with storage(f"log.dirs: cannot create {directory}"):
             directory.mkdir(parents=True, exist_ok=True)
@@ -57,7 +57,7 @@ class DirectoryLock:
 
 
 def holder(directory: Path) -> int | None:
-    """The process that holds the directory's lock; None if no process does."""
+    """Returns the id of the process that holds the directory's lock; None if there is none."""
     try:
         with (directory / LOCK).open("rb") as file:
             try:
@@ -89,7 +89,7 @@ class DirectoryMeta:
 
 
 def read_meta(directory: Path) -> DirectoryMeta | None:
-    """None when there is none yet; `StorageError` when it cannot be understood."""
+    """Returns None if there is no file yet; raises `StorageError` if it is damaged."""
     path = directory / META
     with storage(f"cannot read {path}"):
         if not path.exists():
@@ -107,7 +107,7 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
 
 
 def _fields(raw: bytes) -> dict[str, str]:
-    """With a checksum in the last line, or exactly the lines that Kafka and older brokers write."""
+    """Accepts a checksum in the last line, or exactly the lines that Kafka and older brokers write."""
     fields = properties(raw, "=")
     if set(fields) != {"version", "cluster.id", "broker.id", "directory.id"}:
         fields = properties(unseal(raw), "=")
@@ -115,7 +115,7 @@ def _fields(raw: bytes) -> dict[str, str]:
 
 
 def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMeta:
-    """Write the file the first time; `StorageError` when the directory is another broker's or cluster's."""
+    """Writes the file the first time; raises `StorageError` if the directory belongs to another broker or cluster."""
     meta = read_meta(directory)
     if meta is None:
         meta = DirectoryMeta(cluster_id, broker_id, uuid4())
@@ -136,7 +136,7 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
 
 
 def take_clean_marker(directory: Path) -> bool:
-    """Whether the last stop was orderly; the mark is gone afterwards, before anything is written."""
+    """Returns whether the last stop was clean, and removes the marker, before anything else is written."""
     path = directory / CLEAN_SHUTDOWN
     with storage(f"cannot remove {path}"):
         if not path.exists():

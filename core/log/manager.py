@@ -1,11 +1,11 @@
 """All partition logs of a broker, in one log directory.
 
-A partition does not begin again at offset 0 in silence (`missing`): a log directory that is empty though the cluster
-has partitions on this broker stops the start; a partition whose files are gone, though a checkpoint says where it
-ended, is not made again. The operator may accept both at the start.
+A partition never restarts at offset 0 silently (`missing`): the start fails if the log directory is empty but the
+cluster has partitions on this broker; a partition whose files are gone, but whose end a checkpoint has, is not created
+again. The operator may accept both at the start.
 
-A directory that the cluster does not know is set aside (`….<uuid>-stray`), never deleted; a deleted topic's is renamed
-(`….<uuid>-delete`) and its files go after `file.delete.delay.ms`. Blocking and thread-safe.
+A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted; that of a deleted
+topic is renamed to `….<uuid>-delete`, and its files are removed after `file.delete.delay.ms`. Blocking and thread-safe.
 """
 
 from __future__ import annotations
@@ -52,16 +52,17 @@ _FLUSHING_S: Final = 1.0
 _SYNC_AT_ONCE: Final = 64  # partitions
 _MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
-"""A topic's configuration by its name, for the logs found at start; the defaults for a topic that is not known."""
+"""Returns a topic's configuration by its name, for the logs found at start; the defaults for an unknown topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTuning:
-    """What a broker sets for all its logs. `flush_interval_ms`: how long what is written may stay unflushed (the
-    recovery point moves at least so often); `recovery_threads` open the logs at the start; `verify_on_read`: every
-    read checks CRCs; `open_files`: segment files open at a time; `max_rescan_bytes`: how many flushed bytes of a
-    partition crash recovery may read again, so that its indexes are not written for every few batches;
-    `decompressed_max_bytes`: what one batch may unpack to, where a topic has batches opened."""
+    """Settings of a broker for all its logs. `recovery_threads`: threads that open the logs at the start;
+    `flush_interval_ms`: the longest time that written records stay unflushed, and the recovery point unchanged;
+    `verify_on_read`: every read checks CRCs; `open_files`: upper bound of open segment files; `max_rescan_bytes`:
+    flushed bytes of a partition that crash recovery may read again, which saves writing its indexes for every few
+    batches; `decompressed_max_bytes`: upper bound of one decompressed batch, where a topic requires batches to be
+    opened."""
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
@@ -73,7 +74,7 @@ class LogTuning:
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """What the scrubber has done since the start."""
+    """Counts of the scrubber since the start."""
 
     bytes: int = 0
     segments: int = 0
@@ -102,13 +103,13 @@ class LogManager:
         accept_missing: bool = False,
         past: KnownPast | None = None,
     ) -> None:
-        """Locks, checks `meta.properties` and opens every log there; `StorageError` in one line when it cannot.
+        """Locks the directory, checks `meta.properties` and opens every log; raises `StorageError` on failure.
 
-        `expected`: the partitions that the cluster has on this broker. `accept_missing`: those whose logs are gone may
-        begin again at offset 0. `past`: what the coordination knows of this directory.
+        `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs
+        are gone may restart at offset 0. `past`: what the coordination knows about this directory.
 
-        `elapsed`: ms that pass evenly whatever `clock` is set to; with it a clock that was set ahead deletes nothing.
-        `on_visible` is called when consumers of a partition can see more; it must return at once.
+        `elapsed`: a monotonic clock in ms; with it, setting `clock` ahead deletes no records. `on_visible` is called
+        when more records of a partition become visible to consumers; it must not block.
         """
         self.directory = Path(log_dir).absolute()
         self._codecs = codecs
@@ -183,19 +184,21 @@ class LogManager:
         return self._logs.get(tp)
 
     def logs(self) -> dict[TopicPartition, PartitionLog]:
-        """A copy: all logs at this moment."""
+        """Returns a copy of the map of all logs."""
         with self._lock:
             return dict(self._logs)
 
     def highest_producer_id(self) -> int:
-        """The highest in any log, or given out by this broker: a new producer must get a higher one. -1: none."""
+        """The highest producer id in any log or allocated by this broker; -1 if none. A new producer must get a higher
+        one."""
         in_logs = max((log.highest_producer_id for log in self.logs().values()), default=-1)
         return max(in_logs, self.given_producer_ids.highest)
 
     def create(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig) -> PartitionLog:
-        """The partition's log, made if it is not there, with this configuration. One of another topic id (deleted and
-        created again while this broker was away) is set aside. Raises `InvalidTopicNameError`, `StorageError`."""
-        partition_directory(tp)  # refuses a name that cannot be a directory, before anything is done
+        """Returns the partition's log with this configuration; creates it if it does not exist. A log of another topic
+        id (the topic was deleted and created again while this broker was down) is set aside. Raises
+        `InvalidTopicNameError` and `StorageError`."""
+        partition_directory(tp)  # refuses an invalid name before anything is changed
         with self._lock:
             log = self._logs.get(tp)
             if log is not None and log.topic_id != topic_id:
@@ -213,12 +216,13 @@ class LogManager:
             return log
 
     def note_start(self, broker_epoch: int) -> None:
-        """Every partition of this broker is open, under this registration. On disk when it returns; `StorageError`."""
+        """Records durably that every partition of this broker is open under this registration. Raises
+        `StorageError`."""
         write_last_start(self.directory, broker_epoch)
 
     def sync_leader_epochs(self) -> dict[TopicPartition, StorageError]:
-        """Make the leader epochs that have begun durable; those that could not be. For many partitions the file system
-        is synced once: two fsyncs for each of 2,000 would take 10 s or more."""
+        """Makes the current leader epochs durable; returns the errors of the partitions that failed. For many
+        partitions the file system is synced once: two fsyncs for each of 2,000 would take 10 s or more."""
         waiting = {tp: log for tp, log in self.logs().items() if not log.leader_epochs_durable}
         whole = len(waiting) >= _SYNC_AT_ONCE and sync_file_system(self.directory)
         failed = {}
@@ -235,11 +239,13 @@ class LogManager:
         return self._missing
 
     def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
-        """The cleaner's and the scrubber's: kept here, so that a partition that starts again is forgotten in them."""
+        """The cleaner's or the scrubber's checkpoint. The manager keeps them to remove a partition that is created
+        again."""
         return self._shared[name]
 
     def remove(self, tp: TopicPartition) -> None:
-        """The partition was deleted: no more reads; its files go after `file.delete.delay.ms`. Nothing if not there."""
+        """Closes the log of a deleted partition; its files are removed after `file.delete.delay.ms`. Does nothing if
+        there is no such log."""
         with self._lock:
             log = self._logs.get(tp)
             if log is not None:
@@ -247,7 +253,8 @@ class LogManager:
                 self._deleted.append((self._clock() + log.config.file_delete_delay_ms, target))
 
     def set_aside(self, tp: TopicPartition) -> Path | None:
-        """The cluster does not know the partition: keep its files under another name, which is returned."""
+        """Closes the log of a partition that the cluster does not know and renames its directory; returns the new
+        path."""
         with self._lock:
             return self._take_out(tp, "stray") if tp in self._logs else None
 
@@ -271,8 +278,8 @@ class LogManager:
         return target
 
     def delete_records(self, tp: TopicPartition, offset: int) -> int:
-        """Move the partition's start to `offset`, durably; where it begins now. Errors as `delete_records_before`, and
-        `StorageError` when there is no such log or the checkpoint cannot be written."""
+        """Advances the log start offset to `offset` durably and returns it. Raises what `delete_records_before` does,
+        and `StorageError` if there is no such log or the checkpoint cannot be written."""
         log = self._logs.get(tp)
         if log is None:
             raise StorageError(f"{tp} is not here")
@@ -285,9 +292,10 @@ class LogManager:
     # -- upkeep --------------------------------------------------------------------------------------------------
 
     def run_maintenance(self, now_ms: int) -> None:
-        """Flush what is due, forget idle producers, remove the files of what was deleted, write the checkpoints.
+        """Flushes what is due, expires idle producers, removes files of deleted segments and topics, writes the
+        checkpoints.
 
-        To be called every few seconds from one worker thread. A partition that fails is logged; the others go on.
+        Call it every few seconds from one worker thread. A failure of one partition is logged; the others continue.
         """
         deleting_ms = self._for_deleting(now_ms)
         self._for_each("maintenance", lambda log: self._maintain(log, now_ms, deleting_ms))
@@ -296,9 +304,9 @@ class LogManager:
         self.write_checkpoints()
 
     def apply_retention(self, now_ms: int) -> None:
-        """Take the segments whose time or room is over out of every log; `run_maintenance` removes their files.
+        """Applies `retention.ms` and `retention.bytes` to every log; `run_maintenance` removes the segments' files.
 
-        To be called every `log.retention.check.interval.ms`. A partition that fails is logged; the others go on.
+        Call it every `log.retention.check.interval.ms`. A failure of one partition is logged; the others continue.
         """
         deleting_ms = self._for_deleting(now_ms)
         self._for_each("retention", lambda log: self._retain(log, deleting_ms))
@@ -330,9 +338,9 @@ class LogManager:
             _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
 
     def _move_recovery_points(self, now_ms: int) -> None:
-        """Flush what has waited for `flush_interval_ms`, so that a start after a crash reads no more than was written
-        since, and `max_rescan_bytes`. For a second at most: where there are thousands of logs, the others follow in the
-        next round."""
+        """Flushes logs that have waited for `flush_interval_ms`, so that crash recovery reads at most what was written
+        since, plus `max_rescan_bytes`. Stops after one second; the remaining logs of thousands follow in the next
+        round."""
         due = [log for log in self.logs().values() if log.recovery_point_is_due(now_ms, self._tuning.flush_interval_ms)]
         until = time.monotonic() + _FLUSHING_S
         for log in sorted(due, key=lambda log: log.last_flush_ms):
@@ -355,7 +363,8 @@ class LogManager:
                 _log.error("%s; it is tried again at the next start", error)
 
     def write_checkpoints(self) -> None:
-        """Log starts go first: a start that is behind its segments is corrected when the log is opened."""
+        """Writes all checkpoints, log start offsets first: one below its segments is corrected when the log is
+        opened."""
         with self._checkpoint_lock:
             logs = self.logs()
             self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
@@ -365,7 +374,8 @@ class LogManager:
             )
 
     def close(self, *, clean: bool = True) -> None:
-        """Close all logs; leave the mark of a clean stop only if every one was flushed. Lets the directory go."""
+        """Closes all logs and releases the directory; writes the marker of a clean stop only if every log was
+        flushed."""
         failed = False
         for tp, log in self.logs().items():
             try:
@@ -384,7 +394,7 @@ class LogManager:
 
 
 def _read(checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
-    """A damaged checkpoint is no reason not to start: without it everything is checked."""
+    """A damaged checkpoint does not prevent the start: without it all segments are checked."""
     try:
         return checkpoint.read()
     except StorageError as error:
