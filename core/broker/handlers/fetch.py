@@ -60,6 +60,7 @@ def fetch(services: Services, request: Request) -> Any:
         return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
     if not message.topics:  # nothing can come that is worth a wait
         return _respond(services, request, _Poll([]))
+    access = services.access
     wanted = [
         _Wanted(
             topic.topic,
@@ -70,7 +71,9 @@ def fetch(services: Services, request: Request) -> Any:
             refused,
         )
         for topic in message.topics
-        for refused in (services.access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic.topic),)
+        for refused in (
+            access.refusal(request, AclOperation.READ, ResourceType.TOPIC, topic.topic) if access.enforced else None,
+        )
         for p in topic.partitions
     ]
     poll = _look_at_once(services, request, wanted)

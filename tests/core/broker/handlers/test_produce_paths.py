@@ -130,7 +130,8 @@ class Broker:
             with pytest.MonkeyPatch.context() as patch:
                 if not self.fast:
                     patch.setattr(dispatch, "read_fast_produce_request", lambda _: None)
-                reply = self.dispatch(ConnectionContext(1, "INTERNAL", "there:1", principal), bytearray(frame))
+                connection = ConnectionContext(1, "INTERNAL", "there:1", principal, throttle_ms=7)
+                reply = self.dispatch(connection, bytearray(frame))
             if asyncio.iscoroutine(reply):
                 reply = await cast("Coroutine[Any, Any, list[bytes] | None]", reply)
             said: object = None if reply is None else b"".join(cast("list[bytes]", reply))
