@@ -19,6 +19,8 @@ from typing import Final
 
 from .errors import ConfigError
 
+__all__ = ["VARIABLE", "FaultHook", "FaultRule", "ScriptedFaults", "fault_point", "install"]
+
 FaultHook = Callable[[str], None]
 VARIABLE: Final = "KLAMM_FAULTS"
 _RULE: Final = re.compile(r"(?P<point>[a-z_.]+)(@(?P<nth>[0-9]{1,9})(?P<on>\+)?)?=(?P<action>[A-Za-z0-9]+)")

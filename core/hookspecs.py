@@ -30,6 +30,27 @@ if TYPE_CHECKING:  # annotations only: `klamm --help` loads the hooks, and need 
     from .interfaces.sink import BatchSink, Sink
     from .interfaces.validator import TopicValidator
 
+__all__ = [
+    "PROJECT",
+    "hookimpl",
+    "hookspec",
+    "klamm_audits",
+    "klamm_authenticators",
+    "klamm_authorizers",
+    "klamm_codecs",
+    "klamm_commands",
+    "klamm_consumer_interceptors",
+    "klamm_coordinations",
+    "klamm_envelopes",
+    "klamm_loads",
+    "klamm_offset_stores",
+    "klamm_producer_interceptors",
+    "klamm_serdes",
+    "klamm_services",
+    "klamm_sinks",
+    "klamm_topic_validators",
+]
+
 PROJECT = "klamm"
 hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)

@@ -16,6 +16,8 @@ from typing import Final
 
 from .errors import ConfigError, KlammError
 
+__all__ = ["HOST", "JavaProcess", "cache_folder", "check_port", "find_java"]
+
 HOST: Final = "127.0.0.1"
 _PR_SET_PDEATHSIG: Final = 1
 _log = logging.getLogger(__name__)

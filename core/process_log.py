@@ -14,6 +14,8 @@ from typing import Any, TextIO
 from .config.sections.process_log import ProcessLogConfig
 from .records.partition import TopicPartition
 
+__all__ = ["ROOT", "TEXT_FORMAT", "ProcessLog", "of_command"]
+
 TEXT_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _QUIET = {"kazoo": "WARNING", "py4j": "WARNING"}
 """Loggers that say too much at the level of the rest, unless they are named."""

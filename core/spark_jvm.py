@@ -16,6 +16,8 @@ from typing import Final
 from .errors import ConfigError
 from .java import cache_folder, find_java
 
+__all__ = ["SHORT_LIVED", "archive_file", "java_options", "recording_options"]
+
 SHORT_LIVED: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RECORDED: Final = "2"
 """Another number when `class_archive` records another job."""

@@ -64,6 +64,8 @@ from .services import Services
 from .validation import Validation
 from .workers import Workers
 
+__all__ = ["Broker"]
+
 log = logging.getLogger(__name__)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
+__all__ = ["StopRequestedError", "raise_on_stop_signals"]
+
 
 class StopRequestedError(Exception):
     """SIGTERM or SIGINT was received."""

@@ -21,6 +21,8 @@ from ..errors import ConfigError, KlammError, PluginError
 from ..interfaces.command import Command
 from ..plugins import plugin_commands
 
+__all__ = ["CORE_COMMANDS", "KlammGroup", "LazyCommand", "app", "klamm_command", "main"]
+
 CORE_COMMANDS = (
     Command("init", "klamm.core.cli.init:init", "Write a commented klamm.yaml to start from."),
     Command("broker", "klamm.core.cli.broker:broker", "Run a broker."),

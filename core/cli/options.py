@@ -24,6 +24,22 @@ if TYPE_CHECKING:
 
     from ..client.cluster_client import ClusterClient
 
+__all__ = [
+    "DEFAULT_CONFIG",
+    "PIPE_WIDTH",
+    "TIMEOUT_S",
+    "Bootstrap",
+    "ConfigFile",
+    "bootstrap_of",
+    "cell",
+    "cluster_client",
+    "console",
+    "interval_s",
+    "named",
+    "say_offline",
+    "table",
+]
+
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The YAML file.")]
 Bootstrap = Annotated[
     str | None,

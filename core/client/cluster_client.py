@@ -16,6 +16,21 @@ from ..protocol.produce.client import write_produce_request
 from ..records.partition import TopicPartition
 from .network.request_router import Caller
 
+__all__ = [
+    "BROKER_RESOURCE",
+    "EARLIEST",
+    "LATEST",
+    "TOPIC_RESOURCE",
+    "ClusterClient",
+    "ConfigEntry",
+    "EpochEnd",
+    "FetchedPartition",
+    "NewTopic",
+    "ProducedBatch",
+    "produce_request",
+    "produce_results",
+]
+
 LATEST = -1
 """As a timestamp in `list_offsets`: the end of the log that consumers see (the high watermark)."""
 EARLIEST = -2

@@ -22,6 +22,7 @@ __all__ = [
     "UnknownTopicError",
     "UnreadableBatchError",
     "UnreadableRecordError",
+    "nearest_of",
     "unknown_topic",
 ]
 

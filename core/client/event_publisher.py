@@ -12,6 +12,8 @@ from ..records.partition import TopicPartition
 from .cluster_client import ClusterClient
 from .producer.partitioner import key_hash
 
+__all__ = ["EventPublisher"]
+
 _MOST_BYTES: Final = 512 * 1024
 """Of one request, unless one event is larger: a topic takes batches of 1 MiB unless it is configured."""
 

@@ -17,6 +17,8 @@ from .nodes import (
     TopicNode,
 )
 
+__all__ = ["read_image", "read_topic"]
+
 _ATTEMPTS = 5
 
 

@@ -4,6 +4,41 @@ from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
+__all__ = [
+    "ALL_BROKERS",
+    "BROKER_CONFIGS",
+    "BROKER_IDS",
+    "CLUSTER_ID",
+    "CONSUMERS",
+    "CONTROLLER",
+    "CONTROLLER_EPOCH",
+    "DELETED_TOPICS",
+    "LOG_DIRECTORIES",
+    "METADATA_VERSION",
+    "PERSISTENT",
+    "PRODUCER_ID_BLOCK",
+    "TOPICS",
+    "TOPIC_CONFIGS",
+    "broker",
+    "broker_config",
+    "deleted_topic",
+    "group",
+    "group_id",
+    "group_ids",
+    "group_member",
+    "group_offsets",
+    "group_owners",
+    "log_directory",
+    "partition",
+    "partition_offset",
+    "partition_owner",
+    "partition_state",
+    "partitions",
+    "topic",
+    "topic_config",
+    "topic_offsets",
+]
+
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
 LOG_DIRECTORIES = "/brokers/log_dirs"

@@ -11,6 +11,8 @@ from pydantic import BaseModel, ValidationError
 
 from .section import KEY_PROBLEM, MISSING, definitions
 
+__all__ = ["ConfigProblem", "Path", "nearest", "problems_of", "unknown", "unknown_key", "without_repetitions"]
+
 Path = tuple[str | int, ...]
 
 

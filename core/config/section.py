@@ -18,6 +18,29 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+__all__ = [
+    "BASE_DIR",
+    "INT_MAX",
+    "KEY_PROBLEM",
+    "LONG_MAX",
+    "MISSING",
+    "ConfigKey",
+    "ConfigPath",
+    "ConfigType",
+    "Int",
+    "Long",
+    "Names",
+    "Section",
+    "TimeZone",
+    "definitions",
+    "dotted",
+    "from_folder",
+    "key",
+    "to_string",
+    "values",
+    "wrong_key",
+]
+
 BASE_DIR = "base_dir"
 """The key of the validation context whose value is the folder of the YAML file."""
 

@@ -34,6 +34,8 @@ from .sections.producer import ProducerConfig
 from .sections.sink import SinkSettings
 from .sections.topic_settings import TopicSettings
 
+__all__ = ["Settings", "load_settings"]
+
 
 @dataclass(frozen=True)
 class Settings:

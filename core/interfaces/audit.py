@@ -28,6 +28,18 @@ from ..records.partition import TopicPartition
 from ..records.record import Headers
 from .service import BrokerContext, Service
 
+__all__ = [
+    "NO_WINDOW",
+    "Audit",
+    "AuditIdentity",
+    "Counted",
+    "ProducerAudit",
+    "Publish",
+    "RangeAudit",
+    "RangeCount",
+    "WindowCount",
+]
+
 Publish = Callable[[bytes, bytes], "Future[None]"]
 """Send one (key, value) to the audit topic with acks=all, partitioned by key; done when it is stored. It may be
 sent only when somebody asks for a result, with those that were given before."""

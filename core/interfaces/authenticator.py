@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+__all__ = ["AuthenticationContext", "Authenticator"]
+
 
 class AuthenticationContext(Protocol):
     """A connection, before its first request is handled."""

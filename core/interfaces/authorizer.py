@@ -10,6 +10,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Protocol
 
+__all__ = ["CLUSTER_NAME", "AclOperation", "AuthorizableRequestContext", "Authorizer", "ResourceType"]
+
 
 class AclOperation(IntEnum):
     """Kafka's ACL operations."""

@@ -9,6 +9,8 @@ from typing import Protocol
 
 from ..errors import CorruptRecordError
 
+__all__ = ["Buffer", "Codec", "DecompressionBombError"]
+
 Buffer = bytes | bytearray | memoryview
 
 

@@ -14,6 +14,25 @@ from typing import Protocol
 
 from ..errors import CoordinationError
 
+__all__ = [
+    "ANY_VERSION",
+    "BadVersionError",
+    "Check",
+    "Coordination",
+    "CoordinationUnavailableError",
+    "Create",
+    "Delete",
+    "NoNodeError",
+    "NodeExistsError",
+    "NotEmptyError",
+    "Operation",
+    "SessionEvent",
+    "SessionExpiredError",
+    "Set",
+    "Stat",
+    "Watch",
+]
+
 ANY_VERSION = -1
 
 

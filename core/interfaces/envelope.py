@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+__all__ = ["Envelope", "RegisteredSchema", "SchemaKey"]
+
 
 @dataclass(frozen=True, slots=True)
 class RegisteredSchema:

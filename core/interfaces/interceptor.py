@@ -11,6 +11,8 @@ from typing import Protocol
 from ..records.partition import TopicPartition
 from ..records.record import ConsumerRecord, ProducerRecord, RecordMetadata
 
+__all__ = ["ConsumerInterceptor", "ProducerInterceptor"]
+
 
 class ProducerInterceptor(Protocol):
     def on_send(self, record: ProducerRecord) -> ProducerRecord:

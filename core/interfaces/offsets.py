@@ -17,6 +17,8 @@ from uuid import UUID
 from ..records.partition import TopicPartition
 from .coordination import Check
 
+__all__ = ["CommittedOffset", "GroupStore", "OffsetStore", "PartitionedStore", "StoredGroup", "StoredMember"]
+
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:

@@ -17,6 +17,18 @@ if TYPE_CHECKING:  # pyarrow comes with an extra
 
     from ..errors import KlammError
 
+__all__ = [
+    "ArrowDeserializer",
+    "ArrowSerde",
+    "ArrowSerializer",
+    "CheckedSerde",
+    "Deserializer",
+    "Serde",
+    "SerdeContext",
+    "Serializer",
+    "TopicFormat",
+]
+
 Serializer = Callable[[Any], "bytes | None"]
 """The bytes of one value (None stays None); raises `SchemaError`, naming topic and field."""
 

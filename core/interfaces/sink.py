@@ -22,6 +22,8 @@ from uuid import UUID
 from ..records.partition import TopicPartition
 from ..records.record import ConsumerRecord
 
+__all__ = ["BadRecords", "BatchSink", "HistorySink", "LogCut", "QuarantineSink", "RecordBatch", "Sink", "TopicIdSink"]
+
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:

@@ -10,6 +10,8 @@ from typing import Protocol
 
 from ..records.record import Record
 
+__all__ = ["TopicValidator"]
+
 
 class TopicValidator(Protocol):
     def applies_to(self, topic: str) -> bool:

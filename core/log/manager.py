@@ -46,6 +46,8 @@ from .state.last_start import write_last_start
 from .state.steady_clock import SteadyClock
 from .state.topic_id import read_topic_id
 
+__all__ = ["ConfigFor", "LogManager", "LogTuning", "ScrubCounts"]
+
 _log = logging.getLogger(__name__)
 _DAY_MS: Final = 86_400_000
 _FLUSHING_S: Final = 1.0

@@ -47,6 +47,8 @@ from .state.clock import Clock, system_clock
 from .state.topic_id import claim_directory
 from .validation import AppendOrigin, Validator
 
+__all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "ReadIsolation"]
+
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
 _FRONT: Final = Struct(">qii")

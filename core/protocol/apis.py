@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from enum import IntEnum
 
+__all__ = ["ADVERTISED", "SERVED", "ApiKey"]
+
 
 class ApiKey(IntEnum):
     """Kafka's API keys."""

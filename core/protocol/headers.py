@@ -16,6 +16,16 @@ from .apis import ApiKey
 from .bounds_check import read_uvarint
 from .messages import Buffer
 
+__all__ = [
+    "RequestHeader",
+    "read_request_header",
+    "read_response_header",
+    "request_frame",
+    "request_pieces",
+    "response_frame",
+    "skip_tags",
+]
+
 _FIXED = struct.Struct(">hhih")
 _CORRELATION = struct.Struct(">i")
 _LENGTH_AND_CORRELATION = struct.Struct(">ii")

@@ -14,6 +14,8 @@ from .decode import Columns, RecordArea
 from .fallback import Column
 from .record import Headers
 
+__all__ = ["HEADERS", "SCHEMA", "TIMESTAMP", "ArrowColumns", "arrow_columns", "columns_to_arrow"]
+
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 HEADERS: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 SCHEMA: Final = pa.schema(

@@ -19,6 +19,8 @@ from .header import HEADER_SIZE, BatchHeader, Buffer, crc_matches
 from .partition import TopicPartition
 from .record import Headers, Record
 
+__all__ = ["MAX_DECOMPRESSED", "Columns", "RecordArea", "RecordColumns", "decode_batch", "decode_columns", "read_area"]
+
 MAX_DECOMPRESSED: Final = 128 * 1024 * 1024
 """Bytes that one batch may grow to unless the caller says otherwise."""
 

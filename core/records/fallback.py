@@ -22,6 +22,32 @@ from .record import Headers
 from .strict import explain
 from .varint import SMALL, VARINT, encode_varint, read_varint, read_varlong
 
+__all__ = [
+    "HEADER_SIZE",
+    "Area",
+    "Binary",
+    "Buffer",
+    "ChainTuple",
+    "Column",
+    "Columns",
+    "Lists",
+    "RecordTuple",
+    "WindowCounts",
+    "chain",
+    "columns",
+    "crc32c",
+    "encode_columns",
+    "encode_headers",
+    "encode_record",
+    "encode_records",
+    "lists",
+    "partitions",
+    "seal",
+    "tally",
+    "validate",
+    "window_counts",
+]
+
 Buffer = Any  # bytes, bytearray, memoryview, pyarrow.Buffer, array: whatever has the buffer protocol
 RecordTuple = tuple[int, bytes | None, bytes | None, Headers]
 """Timestamp in ms, key, value, headers."""

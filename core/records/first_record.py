@@ -11,6 +11,8 @@ from .header import HEADER_SIZE, Buffer
 from .record import Headers
 from .varint import encode_varint, read_varint, read_varlong
 
+__all__ = ["add_to_first", "first_headers"]
+
 _encoded_headers: Final = lru_cache(256)(encode_headers)
 
 

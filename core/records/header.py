@@ -14,6 +14,33 @@ from crc32c import crc32c
 
 from ..errors import CorruptRecordError
 
+__all__ = [
+    "CODEC_MASK",
+    "CONTROL",
+    "CRC_AT",
+    "CRC_FROM",
+    "DELETE_HORIZON",
+    "HEADER",
+    "HEADER_SIZE",
+    "LENGTH_OVERHEAD",
+    "LOG_APPEND_TIME",
+    "MAGIC",
+    "MAGIC_AT",
+    "NO_PRODUCER_ID",
+    "NO_SEQUENCE",
+    "NO_TIMESTAMP",
+    "TRANSACTIONAL",
+    "BatchHeader",
+    "Buffer",
+    "crc_matches",
+    "crc_of",
+    "iter_headers",
+    "rewrite_base",
+    "rewrite_log_append_time",
+    "rewrite_max_timestamp",
+    "set_crc",
+]
+
 Buffer = bytes | bytearray | memoryview
 
 HEADER_SIZE: Final = 61

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+__all__ = ["TopicPartition", "some_of"]
+
 _NAMED: Final = 3
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+__all__ = ["ConsumerRecord", "Headers", "ProducerRecord", "Record", "RecordMetadata"]
+
 Headers = tuple[tuple[str, bytes | None], ...]
 
 

@@ -6,6 +6,8 @@ from typing import Final
 
 from ..errors import CorruptRecordError
 
+__all__ = ["SMALL", "VARINT", "encode_varint", "read_varint", "read_varlong"]
+
 SMALL: Final = 8192
 """Non-negative values below this fit two bytes and are kept in `VARINT`."""
 

@@ -35,6 +35,8 @@ from .values import Interception, RecordConverter
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["MAX_BATCHES", "POLL_S", "Consumer"]
+
 _log = logging.getLogger(__name__)
 
 POLL_S = 1.0

@@ -18,6 +18,17 @@ from ...errors import ConfigError, ErrorCode
 from ...records.partition import TopicPartition
 from ...transport.interface import Address
 
+__all__ = [
+    "NO_LEADER",
+    "ClusterMetadata",
+    "ClusterView",
+    "Node",
+    "PartitionView",
+    "TopicView",
+    "parse_bootstrap",
+    "read_metadata",
+]
+
 NO_LEADER = -1
 
 

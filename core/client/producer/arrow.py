@@ -15,6 +15,8 @@ from typing import Final
 
 from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
 
+__all__ = ["Making", "Rows", "TableSender", "buffers", "by_partition", "check_sizes", "read_rows"]
+
 try:
     import pyarrow as pa
     import pyarrow.compute as pc

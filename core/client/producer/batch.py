@@ -34,6 +34,19 @@ from ...records.record import Headers
 from ...state_table import StateTable
 from .record_future import BatchOutcome
 
+__all__ = [
+    "ANONYMOUS",
+    "BATCH_STATES",
+    "BatchAudit",
+    "BatchEvent",
+    "BatchState",
+    "ColumnBatch",
+    "EncodedRows",
+    "ProducerBatch",
+    "ProducerIdentity",
+    "wrap_sequence",
+]
+
 
 class BatchState(Enum):
     OPEN = "open"

@@ -50,6 +50,8 @@ from .batch import (
 )
 from .record_future import BatchOutcome
 
+__all__ = ["MAX_EPOCH", "Identities", "PartitionQueue"]
+
 MAX_EPOCH = 2**15 - 1
 _OPEN = BatchState.OPEN
 

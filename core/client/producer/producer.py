@@ -50,6 +50,8 @@ from .topic_writer import TopicWriter
 if TYPE_CHECKING:
     import pyarrow as pa
 
+__all__ = ["Producer"]
+
 _HEADER_OVERHEAD = 12
 """What a header adds to its name and value, at most about."""
 

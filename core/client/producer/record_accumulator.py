@@ -19,6 +19,15 @@ from .batch import EncodedRows, ProducerBatch
 from .partition_queue import PartitionQueue
 from .record_future import BatchOutcome, RecordFuture
 
+__all__ = [
+    "RECORD_OVERHEAD",
+    "BufferFullError",
+    "Buffering",
+    "ProducerClosedError",
+    "ReadyCheckResult",
+    "RecordAccumulator",
+]
+
 RECORD_OVERHEAD = 12
 """What a record without headers adds to its key and value, about; a batch's size is an estimate."""
 

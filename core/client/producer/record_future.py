@@ -22,6 +22,8 @@ from typing import Any
 from ...records.partition import TopicPartition
 from ...records.record import RecordMetadata
 
+__all__ = ["BatchOutcome", "RecordFuture", "failed_future"]
+
 _log = logging.getLogger(__name__)
 _RUNNING, _FINISHED = "RUNNING", "FINISHED"  # the names that concurrent.futures.wait compares with
 

@@ -19,6 +19,8 @@ from ...records.decode import Columns, RecordArea, RecordColumns, decode_columns
 from ...records.header import BatchHeader, crc_matches, iter_headers
 from ...records.partition import TopicPartition
 
+__all__ = ["JOINED_BYTES", "NO_END", "BatchDecoder", "Cursor", "RawBatch", "ReadBatch", "Unreadable"]
+
 JOINED_BYTES: Final = 16 * 1024 * 1024
 """Bytes of records, uncompressed, from which on `arrow_batches` begins another table."""
 NO_END: Final = 2**63 - 1

@@ -36,6 +36,8 @@ from ..network.backoff import RETRY, Backoff, Retries
 from ..network.metadata import ClusterMetadata, ClusterView, TopicView
 from .batch_decoder import NO_END, BatchDecoder, Cursor, RawBatch, ReadBatch
 
+__all__ = ["FETCH_BYTES", "MAX_WAIT_MS", "FetchClient", "PartitionReader"]
+
 FETCH_BYTES: Final = 8 * 1024 * 1024
 MAX_WAIT_MS: Final = 500
 """How long a broker may hold back a Fetch for which it has nothing."""

@@ -17,6 +17,8 @@ from ..errors import DataLossError, LogTruncatedError, OffsetsDeletedError
 from .batch_decoder import RawBatch, ReadBatch
 from .partition_reader import FetchClient, PartitionReader
 
+__all__ = ["OffsetRange", "RangeReader"]
+
 _log = logging.getLogger(__name__)
 Batch = TypeVar("Batch")
 

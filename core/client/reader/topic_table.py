@@ -27,6 +27,8 @@ from ..errors import DataLossError
 from ..network.backoff import RETRY, Backoff
 from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
 
+__all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableClient", "TableContents", "TopicTable"]
+
 FETCH_BYTES: Final = 4 * 1024 * 1024
 UNWATCHED_S: Final = 1.0
 MAX_BOOTSTRAPS: Final = 6

@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, model_validator
 from ..choice import PluginChoice
 from ..section import MISSING, Int, Names, Section, key, wrong_key
 
+__all__ = ["SinkSettings", "own_keys"]
+
 
 def _pattern(value: Any) -> Any:
     try:

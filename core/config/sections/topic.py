@@ -28,6 +28,17 @@ from ..section import (
 )
 from .ignored_topic import IgnoredTopicConfig
 
+__all__ = [
+    "BROKER_SYNONYMS",
+    "TOPIC_DEFINITIONS",
+    "CleanupPolicy",
+    "TimestampType",
+    "TopicConfig",
+    "VerifyPayload",
+    "topic_model",
+    "topic_values",
+]
+
 
 def _policy(value: Any) -> Any:
     """Normalizes the policy: Kafka writes a list in any order."""

@@ -12,6 +12,8 @@ from ..defaults import DEFAULT_ENVELOPE
 from ..section import ConfigPath, Int, Section, key
 from .topic import TopicConfig
 
+__all__ = ["TopicSettings", "name_problem"]
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 

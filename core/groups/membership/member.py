@@ -11,6 +11,8 @@ from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.offsets import CommittedOffset
 from ...records.partition import TopicPartition
 
+__all__ = ["GroupMember", "LostOwnershipError", "MemberListener", "Owned"]
+
 
 @dataclass(frozen=True, slots=True)
 class Owned:
