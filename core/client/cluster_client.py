@@ -179,9 +179,11 @@ class ClusterClient(Caller):
         max_bytes: int = 50 * 1024 * 1024,
         partition_max_bytes: int = 1024 * 1024,
         isolation_level: int = 0,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
         """One Fetch to one broker, which waits up to `max_wait_ms` for `min_bytes`. Each partition's error is in the
-        result; the connection is tried once (`ConnectionFailedError`)."""
+        result; the connection is tried once (`ConnectionFailedError`). `timeout_s`, which includes the broker's wait,
+        is at most the client's request time-out and that wait."""
 
         def build(schema: Schema) -> Any:
             def one(number: int, offset: int) -> dict[str, Any]:
@@ -198,8 +200,9 @@ class ClusterClient(Caller):
                 rack_id="",
             )
 
-        timeout_s = self.request_timeout_s + max_wait_ms / 1000
-        message = self.call(ApiKey.FETCH, node_id, build=build, timeout_s=timeout_s, retry=False)
+        longest_s = self.request_timeout_s + max_wait_ms / 1000
+        left_s = longest_s if timeout_s is None else min(timeout_s, longest_s)
+        message = self.call(ApiKey.FETCH, node_id, build=build, timeout_s=left_s, retry=False)
         code = getattr(message, "error_code", ErrorCode.none)
         if code != ErrorCode.none:
             raise BrokerError(code, f"fetch from broker {node_id}")

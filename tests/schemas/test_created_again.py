@@ -109,8 +109,8 @@ class AbsentTopic(StoredTopic):
         self.topic_id = None
         self.absent = False
 
-    def metadata(self, topics: Iterable[str]) -> ClusterView:
-        return ClusterView() if self.absent else super().metadata(topics)
+    def metadata(self, topics: Iterable[str], *, timeout_s: float | None = None) -> ClusterView:
+        return ClusterView() if self.absent else super().metadata(topics, timeout_s=timeout_s)
 
     def put(self, *entries: SchemaEntry) -> None:
         self.logs[0].append(*((0, entry.key(), entry.value(), ()) for entry in entries))

@@ -243,12 +243,14 @@ class Caller:
 
     # -- the leaders of partitions
 
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[int, list[TopicPartition]]:
         """Node id → the partitions that it leads; asks for those that are not known. `UnknownTopicError` for a topic
         or partition that is not there."""
         wanted = list(partitions)
         for name in sorted({tp.topic for tp in wanted if self.cluster.leader(tp) is None}):
-            self.topic(name)
+            self.topic(name, timeout_s=timeout_s)
         grouped: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
             leader = self.cluster.leader(tp)
@@ -286,7 +288,7 @@ class Caller:
     ) -> Exception | None:
         """One try of all that is left; what is done moves from `left` to `done`. The last retriable error, if any."""
         problem: Exception | None = None
-        for node_id, partitions in self.by_leader(left).items():
+        for node_id, partitions in self.by_leader(left, timeout_s=retries.left_s).items():
             try:
                 share = {tp: left[tp] for tp in partitions}
                 results = attempt(node_id, share, retries.left_s)

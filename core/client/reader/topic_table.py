@@ -17,14 +17,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from ...errors import BrokerError, ErrorCode
+from ...records.codecs import CodecTable
 from ...records.partition import TopicPartition
-from ..cluster_client import EARLIEST, LATEST
+from ..cluster_client import EARLIEST, LATEST, EpochEnd, FetchedPartition
 from ..errors import DataLossError
 from ..network.backoff import RETRY, Backoff
+from ..network.metadata import ClusterMetadata, ClusterView
 from .partition_reader import MAX_WAIT_MS, FetchClient, PartitionReader
 
 __all__ = ["FETCH_BYTES", "MAX_BOOTSTRAPS", "UNWATCHED_S", "TableClient", "TableContents", "TopicTable"]
@@ -37,10 +39,91 @@ MAX_BOOTSTRAPS: Final = 6
 _log = logging.getLogger(__name__)
 
 
-class TableClient(FetchClient, Protocol):
-    """What of `ClusterClient` a table needs."""
+class TableClient(Protocol):
+    """What of `ClusterClient` a table needs: requests of which each takes a time-out."""
 
-    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]: ...
+    @property
+    def codecs(self) -> CodecTable: ...
+
+    @property
+    def cluster(self) -> ClusterMetadata: ...
+
+    def metadata(self, topics: Iterable[str], *, timeout_s: float | None) -> ClusterView: ...
+
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None
+    ) -> Mapping[int, Sequence[TopicPartition]]: ...
+
+    def fetch(
+        self,
+        node_id: int,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+        timeout_s: float | None,
+    ) -> Mapping[TopicPartition, FetchedPartition]: ...
+
+    def leader_epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None
+    ) -> Mapping[TopicPartition, EpochEnd]: ...
+
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None
+    ) -> Mapping[TopicPartition, tuple[int, int]]: ...
+
+
+class _BoundedClient(FetchClient):
+    """A client whose requests, retries included, end at `deadline_s`; None: each after the client's own time-out. What
+    a broker holds back a Fetch for on purpose comes on top."""
+
+    def __init__(self, client: TableClient, clock: Callable[[], float]) -> None:
+        self._client = client
+        self._clock = clock
+        self.deadline_s: float | None = None
+
+    @property
+    def codecs(self) -> CodecTable:
+        return self._client.codecs
+
+    @property
+    def cluster(self) -> ClusterMetadata:
+        return self._client.cluster
+
+    def metadata(self, topics: Iterable[str]) -> ClusterView:
+        return self._client.metadata(topics, timeout_s=self._left_s())
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> Mapping[int, Sequence[TopicPartition]]:
+        return self._client.by_leader(partitions, timeout_s=self._left_s())
+
+    def fetch(
+        self,
+        node_id: int,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        max_wait_ms: int,
+        max_bytes: int,
+        partition_max_bytes: int,
+    ) -> Mapping[TopicPartition, FetchedPartition]:
+        left_s = self._left_s()
+        return self._client.fetch(
+            node_id,
+            offsets,
+            max_wait_ms=max_wait_ms,
+            max_bytes=max_bytes,
+            partition_max_bytes=partition_max_bytes,
+            timeout_s=None if left_s is None else left_s + max_wait_ms / 1000,
+        )
+
+    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, EpochEnd]:
+        return self._client.leader_epoch_ends(epochs, timeout_s=self._left_s())
+
+    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, tuple[int, int]]:
+        return self._client.list_offsets(timestamps, timeout_s=self._left_s())
+
+    def _left_s(self) -> float | None:
+        return None if self.deadline_s is None else self.deadline_s - self._clock()
 
 
 class TableContents(Protocol):
@@ -73,7 +156,7 @@ class TopicTable:
         retry: Backoff = RETRY,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._client = client
+        self._client = _BoundedClient(client, clock)
         self._contents = contents
         self._timeout_s = timeout_s
         self._max_gap_s = max_gap_s
@@ -93,9 +176,11 @@ class TopicTable:
         """Reads these partitions, all of one topic, up to their high watermarks and up to the offsets `at_least`, the
         ends of the caller's own appends. Of those that the log has lost since, none is awaited: only what it still has.
 
-        `deadline_s`, on the table's clock, bounds the whole call; `BrokerError` (REQUEST_TIMED_OUT) then, and the next
-        call goes on. `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
+        `deadline_s`, on the table's clock, bounds the whole call with all its requests; only what a broker holds back a
+        Fetch for comes on top. The last error then, or `BrokerError` (REQUEST_TIMED_OUT), and the next call goes on.
+        `CorruptRecordError` names a batch that cannot be read; the position stays before it."""
         wanted = list(partitions)
+        self._client.deadline_s = deadline_s
         now = self._clock()
         if self._max_gap_s is not None and now - self._caught_up_at > self._max_gap_s:
             self.start_over()
@@ -107,9 +192,11 @@ class TopicTable:
                 self._read_to_ends(wanted, at_least or {}, deadline_s)
                 break
             except DataLossError:
-                if failures == MAX_BOOTSTRAPS:
+                delay_s = self._retry.delay(failures)
+                late = deadline_s is not None and self._clock() + delay_s >= deadline_s
+                if failures == MAX_BOOTSTRAPS or late:
                     raise
-            self._sleep(self._retry.delay(failures))
+            self._sleep(delay_s)
         self._caught_up_at = self._clock()
 
     def start_over(self) -> None:

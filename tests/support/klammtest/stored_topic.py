@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -61,7 +61,7 @@ class StoredLog:
 
 class StoredTopic:
     """`TableClient` of a topic. Each fetch answers with one of the batches. `mishaps` are answered first, in order;
-    `fetched` and `refreshed` say what was asked for."""
+    `fetched` and `refreshed` say what was asked for; `asked` is called with each request's name and time-out."""
 
     def __init__(self, name: str = "t", partitions: int = 1, codecs: CodecTable | None = None) -> None:
         self.name = name
@@ -74,6 +74,7 @@ class StoredTopic:
         self.fetched: list[tuple[int, int]] = []
         self.waits_ms: list[int] = []
         self.refreshed = 0
+        self.asked: Callable[[str, float | None], None] = lambda _name, _timeout_s: None
 
     def create_again(self) -> None:
         self.topic_id = uuid4()
@@ -83,23 +84,32 @@ class StoredTopic:
         self.metadata([topic])
         return [TopicPartition(topic, number) for number in self.logs]
 
-    def metadata(self, topics: Iterable[str]) -> ClusterView:
+    def metadata(self, topics: Iterable[str], *, timeout_s: float | None = None) -> ClusterView:
+        self.asked("metadata", timeout_s)
         self.refreshed += 1
         parts = {number: PartitionView(NODE, log.epochs[-1][0]) for number, log in self.logs.items()}
         topic = TopicView(self.name, ErrorCode.none, parts, topic_id=self.topic_id)
         self.cluster.update(ClusterView(topics={self.name: topic}))
         return self.cluster.view
 
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+    def by_leader(
+        self, partitions: Iterable[TopicPartition], *, timeout_s: float | None = None
+    ) -> dict[int, list[TopicPartition]]:
         if self.name not in self.cluster.view.topics:
-            self.metadata([self.name])
+            self.metadata([self.name], timeout_s=timeout_s)
         return {NODE: list(partitions)}
 
-    def list_offsets(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int]]:
+    def list_offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, tuple[int, int]]:
+        self.asked("list_offsets", timeout_s)
         logs = {partition: self.logs[partition.partition] for partition in timestamps}
         return {p: (log.start if timestamps[p] == EARLIEST else log.visible, -1) for p, log in logs.items()}
 
-    def leader_epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, EpochEnd]:
+    def leader_epoch_ends(
+        self, epochs: Mapping[TopicPartition, int], *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, EpochEnd]:
+        self.asked("leader_epoch_ends", timeout_s)
         return {partition: self._epoch_end(partition.partition, epoch) for partition, epoch in epochs.items()}
 
     def _epoch_end(self, number: int, asked: int) -> EpochEnd:
@@ -115,7 +125,9 @@ class StoredTopic:
         max_wait_ms: int,
         max_bytes: int,
         partition_max_bytes: int,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, FetchedPartition]:
+        self.asked("fetch", None if timeout_s is None else timeout_s - max_wait_ms / 1000)
         [(partition, offset)] = offsets.items()
         self.fetched.append((partition.partition, offset))
         self.waits_ms.append(max_wait_ms)

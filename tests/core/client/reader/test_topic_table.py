@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from klamm.core.client.errors import ConnectionFailedError
@@ -53,9 +55,10 @@ class Table:
         """One batch."""
         self.topic.logs[number].append(*((0, key.encode(), value, ()) for key, value in values.items()))
 
-    def catch_up(self, at_least: int = 0) -> list[tuple[int, int]]:
+    def catch_up(self, at_least: int = 0, deadline_s: float | None = None) -> list[tuple[int, int]]:
         cleared, before = self.contents.cleared, len(self.contents.applied)
-        self._table.catch_up([TopicPartition("t", number) for number in self.topic.logs], {T0: at_least})
+        partitions = [TopicPartition("t", number) for number in self.topic.logs]
+        self._table.catch_up(partitions, {T0: at_least}, deadline_s=deadline_s)
         return self.contents.applied[before if cleared == self.contents.cleared else 0 :]
 
 
@@ -100,7 +103,7 @@ def test_an_offset_of_ones_own_is_awaited() -> None:
 
     fetch = table.topic.fetch
 
-    def late(node_id: int, offsets: dict[TopicPartition, int], *, max_wait_ms: int, **limits: int) -> object:
+    def late(node_id: int, offsets: dict[TopicPartition, int], *, max_wait_ms: int, **limits: Any) -> object:
         answer = fetch(node_id, offsets, max_wait_ms=max_wait_ms, **limits)
         visible(max_wait_ms)
         return answer
@@ -116,7 +119,7 @@ def test_the_wait_for_an_offset_is_bounded() -> None:
     table.topic.logs[0].high_watermark = 1
     fetch = table.topic.fetch
 
-    def slow(node_id: int, offsets: dict[TopicPartition, int], *, max_wait_ms: int, **limits: int) -> object:
+    def slow(node_id: int, offsets: dict[TopicPartition, int], *, max_wait_ms: int, **limits: Any) -> object:
         table.now += max_wait_ms / 1000
         return fetch(node_id, offsets, max_wait_ms=max_wait_ms, **limits)
 
@@ -141,13 +144,54 @@ def test_what_is_not_visible_yet_of_a_shorter_log_is_awaited() -> None:
     log, epoch_ends = table.topic.logs[0], table.topic.leader_epoch_ends
     log.high_watermark = 1
 
-    def asked(epochs: dict[TopicPartition, int]) -> object:
-        answer = epoch_ends(epochs)
+    def asked(epochs: dict[TopicPartition, int], *, timeout_s: float | None) -> object:
+        answer = epoch_ends(epochs, timeout_s=timeout_s)
         log.high_watermark = None
         return answer
 
     table.topic.leader_epoch_ends = asked  # type: ignore[method-assign, assignment]
     assert table.catch_up(at_least=9) == [(0, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_no_request_may_take_longer_than_the_deadline(partitions: int) -> None:
+    """Each request takes 3 s here."""
+    table = Table(partitions)
+    asked: set[str] = set()
+    deadline_s = 100.0
+
+    def slow(name: str, timeout_s: float | None) -> None:
+        assert timeout_s == pytest.approx(deadline_s - table.now), name
+        asked.add(name)
+        table.now += 3
+
+    table.topic.asked = slow
+    table.put(0, a=b"1", b=b"2")
+    table.put(0, c=b"3")
+    table.catch_up(deadline_s=deadline_s)
+    table.topic.logs[0].cut(1)
+    table.catch_up(at_least=3, deadline_s=deadline_s)
+    assert set(table.contents.values) == {b"a", b"b"}
+    assert asked == {"metadata", "list_offsets", "leader_epoch_ends", "fetch"}
+
+
+def test_a_deadline_bounds_its_own_call_alone() -> None:
+    table = Table()
+    table.put(0, a=b"1")
+    table.catch_up(deadline_s=9.0)
+    table.put(0, b=b"1")
+    timeouts: list[float | None] = []
+    table.topic.asked = lambda _name, timeout_s: timeouts.append(timeout_s)
+    table.catch_up()
+    assert timeouts == [None]
+
+
+def test_no_other_try_begins_behind_the_deadline() -> None:
+    table = Table()
+    table.topic.mishaps = [ErrorCode.offset_out_of_range] * 100
+    with pytest.raises(KlammError, match="t-0: offset 0 is out of range"):
+        table.catch_up(deadline_s=0.01)
+    assert len(table.topic.fetched) == 1
 
 
 def test_a_leader_that_moved_and_a_broken_connection_are_tried_again() -> None:
