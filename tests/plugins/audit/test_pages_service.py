@@ -16,8 +16,10 @@ import yaml
 
 pytest.importorskip("starlette", reason="the extra `web` is not installed")
 from klamm import Producer
+from klamm.core.config.settings import load_settings
 from klamm.core.errors import ConfigError, KlammError
 from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.query import audit_config
 from klamm.plugins.audit.system import KlammAudit
 from klamm.plugins.audit.web.service import AuditPages
 from klammtest.audits import MemoryLogs
@@ -25,7 +27,7 @@ from klammtest.broker import running_broker
 from klammtest.pages.audit_page import hand_made
 from klammtest.ports import free_port
 
-EXAMPLE = yaml.safe_load((Path(__file__).resolve().parents[3] / "examples" / "audit-pages.yaml").read_text())
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit-pages.yaml"
 TIMEOUT_S = 120
 
 
@@ -91,7 +93,8 @@ def test_the_audit_has_no_pages_unless_a_port_is_configured() -> None:
 def test_a_broker_serves_the_pages_of_its_audit(tmp_path: Path) -> None:
     """As the example configures them, on a free port."""
     metrics = free_port()
-    given = {**EXAMPLE["audit"], "topics": ["trips"], "pages.port": 0}
+    assert audit_config(load_settings(EXAMPLE)).pages_port > 0
+    given = {**yaml.safe_load(EXAMPLE.read_text())["audit"], "topics": ["trips"], "pages.port": 0}
     given |= {"publish.interval.ms": 100, "broker.interval.ms": 50}
     with running_broker(
         tmp_path, topics={"trips": {"partitions": 1}}, broker={"metrics.port": metrics}, audit=given
