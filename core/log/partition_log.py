@@ -1,8 +1,8 @@
 """A partition's log: batches appended to segments in a directory, and read from them by offset.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment begins at or after
-the end of the one before; only the last grows. Consumers see what lies below the high watermark, which, where
-`flush.messages` or `flush.ms` is set, is held back to what has been flushed.
+the end of the one before; only the last grows. Consumers see records below the high watermark. Where `flush.messages`
+or `flush.ms` is set, the high watermark does not pass the flushed records.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _FRONT: Final = Struct(">qii")
 
 
 class ReadIsolation(Enum):
-    """How far a read may see: followers to the end, consumers to the high watermark or the last stable offset."""
+    """The upper bound of a read: the log end for followers, the high watermark or last stable offset for consumers."""
 
     LOG_END = "log_end"
     HIGH_WATERMARK = "high_watermark"
@@ -64,8 +64,8 @@ class ReadIsolation(Enum):
 
 
 class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: stored before, a retry.
-    `high_watermark_advanced`: the append was a commit, and consumers see more than before."""
+    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: a retry of a stored batch.
+    `high_watermark_advanced`: the append advanced the high watermark."""
 
     base_offset: int
     last_offset: int
@@ -80,7 +80,7 @@ _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, boo
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Whole batches, the first of which holds the offset asked for unless it fell into a hole; and the log's bounds."""
+    """Whole batches and the log's bounds. The first batch contains the requested offset, or follows it in a gap."""
 
     data: bytes
     high_watermark: int
@@ -91,13 +91,13 @@ class LogRead:
 class PartitionLog:
     """The facade over a log's parts: `LogSegments`, `LeaderEpochs`, `ProducerStateManager`, `Flusher`, `Validator`.
 
-    The log's own state is its offsets (start, end, how far replicas have it), its configuration and whether it serves.
+    The log's own state is its offsets (start, end, replicated end), its configuration and whether it is online.
     Each part owns its state, knows nothing of the facade and is called under the lock unless it says otherwise.
 
-    Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while a reader's
-    batches are read, or for `on_visible`. The offsets are read without it. `_flush_lock` is held for the whole of a
-    flush, a truncation and a compaction's swap: none of these runs while another does. It is taken before `_lock`,
-    never after.
+    Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while batches are
+    read from files, or during `on_visible`. The offsets are read without it. `_flush_lock` is held during a whole
+    flush, truncation or swap of compacted segments, so that these never overlap. It is acquired before `_lock`, never
+    after.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class PartitionLog:
         self.tp = tp
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
-        """Called when consumers can see more than before, but for an append that commits; must return at once."""
+        """Called when more records become visible to consumers, except by an append with `commit`; must not block."""
         self.verify_on_read = False
         """Whether reads check the CRC of every batch (`log.verify.on.read`)."""
         self.decompressed_max_bytes = MAX_DECOMPRESSED
@@ -156,20 +156,20 @@ class PartitionLog:
         known: OpenFrom | None = None,
         files: OpenFiles | None = None,
     ) -> PartitionLog:
-        """Open or create; checks and repairs as `loader` says. `StorageError` when the directory is another topic's.
-        `files` bounds the open files of all logs that share it."""
+        """Opens or creates the log; `loader` says what is checked and repaired. Raises `StorageError` if the directory
+        belongs to another topic. `files` bounds the open files of all logs that share it."""
         known, files = known or OpenFrom(), OpenFiles() if files is None else files
         claim_directory(directory, topic_partition, topic_id)
         loaded = load(directory, config, known, clock(), files)
         log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files)
         if log._held_back and log._end > log.recovery_point:
-            log.flush()  # what a crash left unflushed has been checked, and may be seen
+            log.flush()  # recovery has checked the unflushed batches, so they may become visible
         return log
 
     # -- configuration -------------------------------------------------------------------------------------------
 
     def reconfigure(self, config: TopicConfig) -> None:
-        """Takes effect with the next append, flush and retention."""
+        """Replaces the configuration, from the next append, flush and retention on."""
         with self._lock:
             self._set_config(config)
             self._segments.reconfigure(config)
@@ -181,7 +181,7 @@ class PartitionLog:
         if config.compacts:
             self._segments.allow_gaps()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
-        """Whether consumers see only what is flushed."""
+        """Whether consumers see flushed records only."""
         self._stores_as_sent = (
             config.compression_type == "producer"
             and config.message_timestamp_type != "LogAppendTime"
@@ -197,22 +197,22 @@ class PartitionLog:
 
     @property
     def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._end
 
     @property
     def high_watermark(self) -> int:
-        """Consumers see what lies below."""
+        """Records below this offset are visible to consumers."""
         return min(self._replicated, self._flusher.recovery_point) if self._held_back else self._replicated
 
     @property
     def last_stable_offset(self) -> int:
-        """Below it no transaction is open. Transactional batches are refused, so none ever is."""
+        """No transaction is open below this offset. It is the high watermark: transactional batches are refused."""
         return self.high_watermark
 
     @property
     def recovery_point(self) -> int:
-        """All below is on disk."""
+        """All records below this offset are on disk."""
         return self._flusher.recovery_point
 
     @property
@@ -227,12 +227,12 @@ class PartitionLog:
 
     @property
     def highest_producer_id(self) -> int:
-        """The highest producer id among those whose retries are known here; -1 when none."""
+        """The highest producer id in the producer state; -1 if none."""
         return self._producers.state.highest_id
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """All replicas have what lies below `offset`; whether consumers see more now. It never falls but by
-        `truncate_to`."""
+        """All replicas have the records below `offset`. Returns whether the high watermark advanced; only `truncate_to`
+        lowers it."""
         with self._lock:
             advanced = self._advance_high_watermark(offset)
         if advanced and self.on_visible is not None:
@@ -248,29 +248,29 @@ class PartitionLog:
 
     @property
     def leader_epoch(self) -> int:
-        """The last epoch written under; -1 when none."""
+        """The latest leader epoch; -1 if none."""
         return self._epochs.latest
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """Largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) when not known."""
+        """Returns the largest known epoch up to `epoch` and its end offset (KIP-101); (-1, -1) if unknown."""
         with self._lock:
             return self._epochs.end_offset(epoch, self._end)
 
     def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
-        """This broker leads from here on under `epoch`: note it now, on disk, so that the first append need not.
-        Without `durable` the caller makes many logs' epochs durable together (`sync_leader_epochs`) before it appends:
-        no CRC covers the epoch in a batch, so that the file must never know less than the batches."""
+        """Stores that `epoch` begins at the log end offset, which saves the first append from doing so. Without
+        `durable` the caller makes the epochs of many logs durable together (`sync_leader_epochs`) before it appends: no
+        CRC covers the epoch in a batch, so the file must have every epoch that a batch has."""
         with self._lock:
             self._check_open()
             self._epochs.assign(epoch, self._end, durable=durable)
 
     @property
     def leader_epochs_durable(self) -> bool:
-        """Whether the epochs that have begun would be known after a power cut."""
+        """Whether all epochs of the log are on disk."""
         return self._epochs.durable
 
     def sync_leader_epochs(self, *, written: bool = False) -> None:
-        """`written`: the caller has synced the whole file system since the epoch began."""
+        """Makes the epochs durable. `written`: the caller has synced the whole file system since the last one began."""
         with self._lock:
             self._epochs.sync(written=written)
 
@@ -286,15 +286,15 @@ class PartitionLog:
         checked: CheckedBatch | None = None,
         commit: bool = False,
     ) -> AppendResult:
-        """Stores exactly one batch; its base offset and leader epoch are set in place (a replica's are kept).
+        """Stores exactly one batch; sets its base offset and leader epoch in place (a replica's are kept).
 
-        `commit`: no follower is waited for, so the high watermark advances to the new end in the same step; the caller
-        wakes parked fetches. `checked`: the same batch, where it was checked while its request was read; with it most
-        batches are stored without a header object.
+        `commit`: the high watermark advances to the new end in the same step, without waiting for followers; the caller
+        wakes parked fetches. `checked`: the same batch, if it was checked while its request was read; most batches are
+        then stored without a header object.
 
-        `on_loop`: the caller must not wait; `WouldBlockError` where the append waits for the disk or reads records for
-        longer than that allows. Raises what `validation` and `producer_state` say, `FencedLeaderEpochError` or
-        `StorageError`; nothing is then stored.
+        `on_loop`: the caller must not block; raises `WouldBlockError` if the append would wait for the disk or read too
+        many records. Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and
+        `StorageError`. Nothing is stored if it raises.
         """
         now_ms = self._clock()
         if checked is not None and (stored := self._append_checked(checked, leader_epoch, now_ms, commit)) is not None:
@@ -334,8 +334,8 @@ class PartitionLog:
     ) -> AppendResult | None:
         """The fast case of `append`: a batch that is stored as sent, under the last epoch, in the active segment.
 
-        Returns None, with nothing done, in all other cases: a topic that opens batches, stamps them or shows only what
-        is flushed; a batch that breaks a rule of the topic; a retry; a new leader epoch; a new segment.
+        Returns None and changes nothing in all other cases: a topic that opens batches, sets their time or shows
+        flushed records only; a batch that breaks a rule of the topic; a retry; a new leader epoch; a new segment.
         """
         if not self._stores_as_sent or not self._validator.passes(checked, now_ms):
             return None
@@ -371,13 +371,13 @@ class PartitionLog:
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
-        """Whether appending opens the batch or waits for the disk, so that it does not belong on an event loop."""
+        """True if appending opens the batch or waits for the disk, and so must not run on an event loop."""
         if self.config.flush_messages < LONG_MAX:
             return True
         try:
             return self._validator.may_block(BatchHeader.parse(batch))
         except CorruptRecordError:
-            return False  # append says what is wrong, at once
+            return False  # append raises the error without blocking
 
     def _check_follows(self, header: BatchHeader) -> None:
         if header.base_offset < self._end:
@@ -399,7 +399,7 @@ class PartitionLog:
         self._end = header.next_offset
 
     def _roll(self, base_offset: int, now_ms: int) -> Segment:
-        """Begins a new segment; the old one is flushed by maintenance."""
+        """Begins a new segment; maintenance flushes the old one."""
         self._segments.active.seal()
         self._producers.take_snapshot(base_offset, durable=False)
         return self._segments.roll(base_offset, now_ms)
@@ -408,12 +408,12 @@ class PartitionLog:
 
     @property
     def offline(self) -> str | None:
-        """Why the log refuses everything; None while it serves."""
+        """The reason why the log refuses all requests; None while it is online."""
         return self._closed
 
     def check_files(self) -> None:
-        """Take the log offline where the file that it writes was removed or cut by somebody else: what is acknowledged
-        then would be gone with the process."""
+        """Takes the log offline if another process has removed or cut its active file: later records would be lost when
+        this process ends."""
         with self._lock:
             active = self._segments.active
             if self._closed is None and is_short(active.path, active.size):
@@ -437,23 +437,23 @@ class PartitionLog:
             raise LogClosedError(f"{self.tp}: {self._closed}")
 
     def _fail(self, why: str) -> None:
-        """What the disk holds is not known any more: refuse everything until the log is opened again."""
+        """Takes the log offline until it is reopened, because the content of the disk is unknown."""
         self._closed = f"the log is offline, {why}; restart the broker to recover it"
         _log.error("%s: %s", self.tp, self._closed)
 
     def _write_failed(self, active: Segment, error: StorageError) -> None:
-        """Takes the log offline unless the segment is as it was."""
+        """Takes the log offline unless the segment is unchanged."""
         if active.next_offset != self._end or active.file.size() != active.size:
             self._fail(f"a write failed ({error})")
 
     # -- flushing ------------------------------------------------------------------------------------------------
 
     def flush(self, *, snapshot: bool = False) -> None:
-        """All that is in the log now is on disk when this returns. After a failure the log is offline: nobody knows
-        what a failed fsync has kept.
+        """Brings all records that are in the log now to disk. A failure takes the log offline: it is unknown what a
+        failed fsync has stored.
 
-        `snapshot`: write the indexes of the active segment and the producers' state, too, as they were at that moment,
-        so that a start after a crash reads only what came later.
+        `snapshot`: also writes the indexes of the active segment and the producer state as of this moment, so that
+        crash recovery reads later records only.
         """
         with self._flush_lock:
             with self._lock:
@@ -465,7 +465,7 @@ class PartitionLog:
                 self._flusher.finish(pending, self._end, self._clock())
                 advanced = self.high_watermark > before
                 taken = pending.snapshot
-                # A segment that was rolled meanwhile has written its own indexes.
+                # A segment rolled in the meantime has written its own indexes.
                 if taken and self._closed is None and taken.segment is self._segments.active:
                     self._flusher.write_snapshot(taken, self._producers)
         if advanced and self.on_visible is not None:
@@ -489,12 +489,12 @@ class PartitionLog:
         return self._flusher.last_flush_ms
 
     def flush_is_due(self, now_ms: int) -> bool:
-        """By `flush.ms`, or because a segment that is no longer written has not been flushed."""
+        """True if `flush.ms` has passed or a segment before the active one is not flushed."""
         with self._lock:
             return self._has_unflushed() and self._flusher.is_due(self.config.flush_ms, self._segments.active, now_ms)
 
     def recovery_point_is_due(self, now_ms: int, interval_ms: int) -> bool:
-        """Whether something has not been flushed, and the last flush is `interval_ms` ago."""
+        """True if there are unflushed records and the last flush was at least `interval_ms` ago."""
         with self._lock:
             return self._has_unflushed() and not self._flusher.flushed_within(interval_ms, now_ms)
 
@@ -516,9 +516,10 @@ class PartitionLog:
         isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
         min_one: bool = True,
     ) -> LogRead:
-        """Whole batches from the one that holds `offset`, up to `max_bytes` and to the isolation's bound.
+        """Returns whole batches from the one that contains `offset`, up to `max_bytes` and the bound of `isolation`.
 
-        With `min_one` the first batch is returned however large. `OffsetOutOfRangeError` outside [log start, log end].
+        With `min_one` the first batch is returned whatever its size (KIP-74). Raises `OffsetOutOfRangeError` outside
+        [log start offset, log end offset].
         """
         extents, bounds = self._plan(offset, max_bytes, isolation)
         data = self._read(extents, max_bytes, min_one, cached_only=False)
@@ -532,7 +533,7 @@ class PartitionLog:
         isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
         min_one: bool = True,
     ) -> LogRead | None:
-        """As `read`, without ever waiting for the disk: None when not all is in the page cache."""
+        """As `read`, without waiting for the disk: returns None unless all bytes are in the page cache."""
         try:
             extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
         except NotCachedError:
@@ -543,7 +544,7 @@ class PartitionLog:
     def _plan(
         self, offset: int, max_bytes: int, isolation: ReadIsolation, *, cached_only: bool = False
     ) -> tuple[list[Extent], tuple[int, int, int]]:
-        """Which bytes of which files; the files are held open by the extents."""
+        """Returns the byte ranges of the files to read, which keep the files open, and the log's bounds."""
         with self._lock:
             self._check_open()
             high_watermark = self.high_watermark  # the last stable offset too: no transaction is ever open
@@ -558,7 +559,7 @@ class PartitionLog:
             return extents, (high_watermark, self._start, high_watermark)
 
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
-        """What lies before a broken place is served, and the next read is refused; `CorruptRecordError`."""
+        """Returns the bytes before a damaged batch. Raises `CorruptRecordError` if the first batch is damaged."""
         rules = self.chain_rules(verify=self.verify_on_read)
         with storage(f"cannot read {self.tp}"):
             data, broken = read_extents(extents, max_bytes, min_one, rules, cached_only=cached_only)
@@ -569,16 +570,16 @@ class PartitionLog:
         return data
 
     def chain_rules(self, *, verify: bool) -> ChainRules:
-        """What its batches must be like, now."""
+        """Returns the rules that the log's batches must meet now."""
         return ChainRules(self._segments.dense, verify, *self._epochs.columns())
 
     def report(self, broken: BrokenChainError) -> None:
-        """Log once what is damaged where, and count it."""
+        """Logs and counts a damaged place once."""
         self._damage.report(broken)
 
     @property
     def corrupt_batches(self) -> int:
-        """Places found damaged since the log was opened."""
+        """Damaged places found since the log was opened."""
         return self._damage.count
 
     # -- finding by time -----------------------------------------------------------------------------------------
@@ -586,7 +587,7 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
     ) -> TimestampedOffset | None:
-        """The first record of that time or later that a reader may see. Opens a batch: not on an event loop."""
+        """Returns the first visible record of this timestamp or later. Opens a batch, so not for an event loop."""
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self._bound(isolation)
@@ -596,7 +597,7 @@ class PartitionLog:
     def offset_of_largest_timestamp(
         self, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
     ) -> TimestampedOffset | None:
-        """The first record with the largest timestamp of all (ListOffsets -3). Opens a batch."""
+        """Returns the first record with the largest timestamp (ListOffsets -3). Opens a batch."""
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self._bound(isolation)
@@ -628,8 +629,9 @@ class PartitionLog:
     # -- retention, truncation, DeleteRecords --------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int) -> int:
-        """Take the segments whose time or room is over out of the log; returns how many. Files go after
-        `file.delete.delay.ms`, by `remove_expired_files`."""
+        """Removes the segments beyond `retention.ms`, `retention.bytes` or the log start; returns their number.
+
+        `remove_expired_files` removes their files after `file.delete.delay.ms`."""
         with self._lock:
             self._check_open()
             count = expired(list(self._segments), self.config, now_ms, self.high_watermark, self._start)
@@ -642,7 +644,7 @@ class PartitionLog:
             return count
 
     def remove_expired_files(self, now_ms: int) -> int:
-        """Remove files of segments taken out `file.delete.delay.ms` ago; returns how many."""
+        """Removes the files of segments deleted `file.delete.delay.ms` ago; returns the number of files."""
         with self._lock:
             due = self._segments.take_deleted(now_ms)
         if due:
@@ -652,10 +654,10 @@ class PartitionLog:
         return len(due)
 
     def delete_records_before(self, offset: int) -> int:
-        """The log begins at `offset` (-1: at the high watermark) unless it begins later; returns where it does.
+        """Raises the log start offset to `offset` (-1: the high watermark) and returns it.
 
-        Nobody reads what lies before, from now on; `LogManager.delete_records` makes that durable. Whole segments go
-        with the next retention. `OffsetOutOfRangeError` above the high watermark.
+        Earlier records can no longer be read; `LogManager.delete_records` makes that durable. The next retention
+        removes whole segments. Raises `OffsetOutOfRangeError` above the high watermark.
         """
         with self._lock:
             self._check_open()
@@ -670,10 +672,11 @@ class PartitionLog:
             return self._start
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that holds `offset` or a later one; the watermark falls where it must.
+        """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if
+        necessary.
 
-        Epochs that begin there go, too, also where there is no batch to drop: an epoch without records that this log
-        has and the leader does not would else never agree with the leader's (KIP-101).
+        Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
+        that the leader does not have would never agree with the leader's epochs (KIP-101).
         """
         with self._flush_lock, self._lock:
             self._check_open()
@@ -692,45 +695,45 @@ class PartitionLog:
     # -- producers -----------------------------------------------------------------------------------------------
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Forget producers silent for `producer.id.expiration.ms`; returns how many."""
+        """Removes producers that were silent for `producer.id.expiration.ms`; returns their number."""
         with self._lock:
             return self._producers.state.expire(now_ms - expiration_ms)
 
     def last_offsets_of_producers(self) -> dict[int, int]:
-        """Of each producer, the last offset of its last batch."""
+        """Returns the last offset of each producer's last batch, by producer id."""
         with self._lock:
             return self._producers.state.last_offsets()
 
     # -- compaction and scrubbing --------------------------------------------------------------------------------
 
     def sealed_segments(self) -> list[Segment]:
-        """Those that are no longer written and lie below the high watermark."""
+        """Returns the segments before the active one that end at or below the high watermark."""
         with self._lock:
             self._check_open()
             return self._segments.sealed(self.high_watermark)
 
     def sealed_end(self, sealed: Sequence[Segment]) -> int:
-        """The base offset of the segment after `sealed`, what `sealed_segments` gave."""
+        """Returns the base offset of the segment after `sealed`, a result of `sealed_segments`."""
         with self._lock:
             following = self._segments.base_after(sealed[-1].base_offset if sealed else -1)
             return self._end if following is None else following
 
     def file_of(self, segment: Segment) -> OpenFile:
-        """To be read without the lock."""
+        """Returns the segment's open file, which may be read without the lock."""
         with self._lock:
             self._check_open()
             segment.used()
             return segment.file
 
     def roll_when_older(self, age_ms: int, now_ms: int) -> None:
-        """Begin a new segment when the first record of the one that is written is older, so that it is compacted."""
+        """Rolls the active segment if its first record is older than `age_ms`, so that it can be compacted."""
         with self._lock:
             self._check_open()
             if self._segments.active.older_than(age_ms, now_ms):
                 self._roll(self._end, now_ms)
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> bool:
-        """Put `cleaned` in the place of `old`; False, and nothing done, when these are not all here any more."""
+        """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log."""
         with self._flush_lock, self._lock:
             self._check_open()
             if not self._segments.holds_sealed(old):

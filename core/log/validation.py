@@ -1,4 +1,4 @@
-"""What may be appended: judged from a batch's header alone wherever that is enough (design D2)."""
+"""The rules for appends, checked by a batch's header alone where that is sufficient (design D2)."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FIRST_THIRD_PARTY_CODEC: Final = 5
 
 
 class AppendOrigin(Enum):
-    """Who appends: a client, the leader that is followed (offsets are kept), or the broker itself."""
+    """The source of an append: a client, the partition's leader (offsets are kept), or the broker itself."""
 
     CLIENT = "client"
     REPLICA = "replica"
@@ -53,12 +53,13 @@ class AppendOrigin(Enum):
 
 ON_LOOP_PACKED: Final = 64 * 1024
 """A larger compressed batch is opened on a worker thread; so is one that unpacks to more than `ON_LOOP_UNPACKED`. For a
-smaller one the way to another thread and back takes several times as long as the batch."""
+smaller one, switching to another thread and back takes several times as long as reading the batch."""
 ON_LOOP_UNPACKED: Final = 256 * 1024
 
 
 class Opened(NamedTuple):
-    """A batch whose records were read: its header, corrected; the records, uncompressed; how many have no key."""
+    """A batch whose records were read: its corrected header, its uncompressed records, the number of records without
+    key."""
 
     header: BatchHeader
     records: Buffer
@@ -66,7 +67,7 @@ class Opened(NamedTuple):
 
 
 class Validator:
-    """The rules of one topic."""
+    """Checks batches by the rules of one topic."""
 
     def __init__(self, config: TopicConfig, codecs: CodecTable) -> None:
         self.config = config
@@ -82,11 +83,11 @@ class Validator:
     def prepare(
         self, batch: bytearray | memoryview, origin: AppendOrigin, now_ms: int, max_size: int, *, on_loop: bool = False
     ) -> tuple[bytearray | memoryview, BatchHeader, int]:
-        """Returns the batch as it is stored, but for its offsets; its header; and the time that the broker's clock set,
-        -1 where it set none. `max_size` bounds the uncompressed bytes of the records that are read.
+        """Returns the batch as it is stored, except for its offsets; its header; and the time set by the broker's
+        clock, -1 if none. `max_size` bounds the uncompressed bytes of the records that are read.
 
-        Raises what `check` and `open` do, and `WouldBlockError` when `on_loop` and reading the records takes longer
-        than an event loop can wait.
+        Raises what `check` and `open` do, and `WouldBlockError` if `on_loop` and reading the records would block an
+        event loop for too long.
         """
         try:
             header = self.check(batch, origin, now_ms)
@@ -103,7 +104,7 @@ class Validator:
     def _opened(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, max_size: int, on_loop: bool
     ) -> tuple[bytearray | memoryview, BatchHeader]:
-        """The batch as it is stored, its records read; see `may_block`."""
+        """Reads the records; returns the batch as it is stored, and its header. See `may_block`."""
         try:
             opened = self.open(batch, header, min(max_size, ON_LOOP_UNPACKED) if on_loop else max_size, now_ms)
         except MessageTooLargeError as error:
@@ -118,11 +119,11 @@ class Validator:
         return recompress(opened.header, opened.records, self.codecs.by_id(stored))
 
     def passes(self, checked: CheckedBatch, now_ms: int) -> bool:
-        """Whether a batch that breaks no rule of all topics (`records.checked_batch`) breaks none of this topic: its
-        size, codec and timestamps are within the limits, its CRC is right, and its records, where the topic has them
-        read, are what the header says.
+        """True if a batch that meets the rules of all topics (`records.checked_batch`) also meets those of this topic:
+        its size, codec and timestamps are within the limits, its CRC is right, and its records, if the topic requires
+        reading them, match the header.
 
-        False as well where knowing takes longer than an event loop can wait. `prepare` then corrects or refuses it.
+        Also False if the check would block an event loop for too long. `prepare` then corrects or refuses the batch.
         """
         batch, count, first_ms, largest_ms, codec_id, _, crc = checked
         return (
@@ -138,15 +139,15 @@ class Validator:
         )
 
     def check(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
-        """The header of the one batch in `batch`, or the error that the client gets."""
+        """Returns the header of the one batch in `batch`; raises the error that the client receives."""
         header = self._ordinary(batch, now_ms) or self._judge(batch, origin, now_ms)
         if not crc_matches(batch, 0, header):
             raise CorruptRecordError("a record batch fails its CRC")
         return header
 
     def _ordinary(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
-        """The header where it breaks no rule for anyone; else `_judge` says which, or that it is allowed. Every append
-        pays for this, so it is one expression."""
+        """Returns the header if it is valid for every origin; otherwise `_judge` accepts it or names the broken rule.
+        One expression, because every append pays for it."""
         if len(batch) < HEADER_SIZE:
             return None
         fields = HEADER.unpack_from(batch)
@@ -213,7 +214,7 @@ class Validator:
             )
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
-        """By the header's two timestamps: the records are not opened for it."""
+        """Checks the two timestamps of the header, without opening the records."""
         if header.log_append_time:
             raise InvalidTimestampError("a client sent a batch whose timestamp type is LogAppendTime")
         if problem := self._timestamp_problem(header, now_ms):
@@ -237,7 +238,8 @@ class Validator:
     def with_records(
         self, error: InvalidTimestampError, batch: Buffer, max_size: int, now_ms: int
     ) -> InvalidTimestampError:
-        """The error with the records whose timestamps are too far off (KIP-467); as it is where they cannot be read."""
+        """Returns the error with the records whose timestamps are out of range (KIP-467); unchanged if the records
+        cannot be read."""
         try:
             stamps = decode_columns(batch, 0, BatchHeader.parse(batch), self.codecs, max_size).timestamps_ms
         except CorruptRecordError:
@@ -249,8 +251,8 @@ class Validator:
     # -- the records ---------------------------------------------------------------------------------------------
 
     def verifies(self, codec_id: int, first_ms: int, largest_ms: int) -> bool:
-        """Whether the records of such a batch are read though it is stored as it is: by `verify.payload`, and where the
-        header's timestamps cannot both be right (Kafka reads every batch, and corrects them)."""
+        """True if the records of a batch that is stored unchanged are read: by `verify.payload`, or because the
+        header's timestamps contradict each other (Kafka reads every batch and corrects them)."""
         return (
             self._verifies_all
             or (self._verifies_plain and codec_id == 0)
@@ -259,14 +261,15 @@ class Validator:
         )
 
     def requires_open(self, header: BatchHeader) -> bool:
-        """Whether appending reads the records: `verifies`, a compacted topic, another codec to store."""
+        """True if appending reads the records: by `verifies`, in a compacted topic, or to store another codec."""
         if header.is_control:
             return False
         by_topic = self.config.compacts or self.stored_codec(header) != header.codec_id
         return by_topic or self.verifies(header.codec_id, header.base_timestamp, header.max_timestamp)
 
     def may_block(self, header: BatchHeader) -> bool:
-        """Whether that belongs on a worker thread, as far as the header tells; `open` has a bound for the rest."""
+        """True if the header shows that the append must run on a worker thread; `open` has a bound for other
+        batches."""
         if header.is_control:
             return False
         if self.config.compacts or self.stored_codec(header) != header.codec_id:
@@ -274,17 +277,18 @@ class Validator:
         return header.codec_id != 0 and header.size > ON_LOOP_PACKED and self.requires_open(header)
 
     def open(self, batch: bytearray | memoryview, header: BatchHeader, max_size: int, now_ms: int) -> Opened:
-        """Read the records of a batch whose CRC is right, without making anything of them. A max timestamp that no
-        record has is corrected in the batch, as Kafka's brokers do.
+        """Checks the records of a batch whose CRC is right, without building record objects. Corrects a max timestamp
+        that no record has in the batch, as Kafka's brokers do.
 
-        `InvalidRecordError` where they do not decompress or are not what the header says: no retry would help.
-        `MessageTooLargeError` where they take more than `max_size` bytes: some producers then split the batch.
+        Raises `InvalidRecordError` if the records cannot be decompressed or do not match the header: the error is not
+        retriable. Raises `MessageTooLargeError` if they take more than `max_size` bytes: some producers then split the
+        batch.
         """
         records: Buffer = memoryview(batch)[HEADER_SIZE : header.size]
         try:
             if header.codec_id:
                 records = self.codecs.by_id(header.codec_id).decompress(records, max_size)
-            # The offsets that are checked are those that the log will give.
+            # The checked offsets are those that the log will assign.
             count, first_ms = header.record_count, header.base_timestamp
             largest_ms, keyless = native.validate(records, count, 0, count - 1, first_ms, False)
         except DecompressionBombError as error:
@@ -297,7 +301,7 @@ class Validator:
         return Opened(header, records, keyless)
 
     def _bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
-        """Whether the records are what the header says; False as well where it takes longer to know."""
+        """True if the records match the header; also False if the check would take too long."""
         records: Buffer = batch[HEADER_SIZE:]
         try:
             if codec_id:
@@ -309,14 +313,14 @@ class Validator:
             return False
 
     def stored_codec(self, header: BatchHeader) -> int:
-        """The id of the codec in which the topic stores the batch."""
+        """Returns the id of the codec with which the topic stores the batch."""
         name = self.config.compression_type
         if name == "producer" or header.is_control:
             return header.codec_id
         return self.codecs.by_name("none" if name == "uncompressed" else name).codec_id
 
     def check_keys(self, opened: Opened) -> None:
-        """Compacted topics keep the last record of each key: one without a key is refused."""
+        """Raises `InvalidRecordError` for records without a key: compacted topics keep the last record of each key."""
         if opened.keyless:
             header = opened.header
             keys = native.lists(opened.records, header.record_count, 0, header.record_count - 1, 0, True)[2]
