@@ -39,7 +39,9 @@ def signature(hook: Callable[..., Any]) -> str:
 
 def made_by(hook: Callable[..., Any]) -> tuple[type, ...]:
     """The interfaces that the hook's providers may make, or the class that it returns itself."""
-    (offered,) = get_args(get_type_hints(hook, localns=vars(plugin))["return"])
+    (offered,) = get_args(
+        get_type_hints(hook, localns={name: getattr(plugin, name) for name in plugin.__all__})["return"]
+    )
     made = get_args(offered)[-1] if get_origin(offered) is Provider else offered
     return get_args(made) if isinstance(made, UnionType) else (made,)
 
