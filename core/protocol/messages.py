@@ -2,7 +2,8 @@
 
 A `Schema` is one API's request or response at one version. It is imported on first use, decodes with one error
 (`ProtocolError`) and builds messages from keyword arguments, leaving out the fields that the version lacks, so that a
-handler is written once for all versions.
+handler is written once for all versions. `Entity` is a message, or a struct in one, of any API and version: what is
+built has that type. What was read is `Any`, since its fields differ from version to version.
 """
 
 from __future__ import annotations
@@ -25,12 +26,13 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 from kio.static.constants import EntityType
+from kio.static.protocol import Entity
 
 from ..errors import ProtocolError
 from .apis import ApiKey
 from .bounds_check import check_bounds
 
-__all__ = ["Buffer", "ErrorCode", "Schema", "data", "request", "response"]
+__all__ = ["Buffer", "Entity", "ErrorCode", "Schema", "data", "request", "response"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -69,7 +71,7 @@ class Schema:
             raise ProtocolError(f"{len(view) - offset - size} bytes left over after {self.name}")
         return message
 
-    def encode(self, message: Any) -> bytes:
+    def encode(self, message: Entity) -> bytes:
         buffer = io.BytesIO()
         try:
             self._write(buffer, message)
@@ -77,11 +79,11 @@ class Schema:
             raise ProtocolError(f"cannot write {self.name}: {error}") from error
         return buffer.getvalue()
 
-    def build(self, **values: Any) -> Any:
+    def build(self, **values: object) -> Entity:
         """The root message; names that this version lacks are left out."""
         return _construct(self.root, values)
 
-    def part(self, type_name: str, **values: Any) -> Any:
+    def part(self, type_name: str, **values: object) -> Entity:
         """A nested struct of the message by its class name in Kafka's definition, e.g. `PartitionData`."""
         return _construct(getattr(self.module, type_name), values)
 
@@ -91,10 +93,11 @@ def _fields(cls: Hashable) -> tuple[Field[Any], ...]:
     return fields(cast("type[Any]", cls))
 
 
-def _construct(cls: type[Any], values: dict[str, Any]) -> Any:
-    return cls(
+def _construct(cls: type[Any], values: dict[str, object]) -> Entity:
+    message: Entity = cls(
         **{f.name: values[f.name] for f in _fields(cast(Hashable, cls)) if f.name in values or f.default is MISSING}
     )
+    return message
 
 
 @cache

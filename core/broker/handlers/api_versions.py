@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from ...errors import ErrorCode
 from ...protocol.apis import ADVERTISED
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 
@@ -14,7 +14,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """KIP-511's form of a client's software name and version."""
 
 
-def api_versions(_: Services, request: Request) -> Any:
+def api_versions(_: Services, request: Request) -> Entity:
     error = ErrorCode.none
     if request.message is None:
         error = ErrorCode.unsupported_version

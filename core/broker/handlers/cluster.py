@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ...errors import ErrorCode
 from ...interfaces.authorizer import ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 from .metadata import nodes
@@ -13,7 +12,7 @@ from .metadata import nodes
 _BROKERS, _CONTROLLERS = 1, 2
 
 
-def describe_cluster(services: Services, request: Request) -> Any:
+def describe_cluster(services: Services, request: Request) -> Entity:
     image = services.image
     if request.version >= 1 and request.message.endpoint_type != _BROKERS:
         controllers = request.message.endpoint_type == _CONTROLLERS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from ...errors import ErrorCode, KlammError
 from ...interfaces.authorizer import AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..network.context import Request
 from ..partitions import LedPartition
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 _NO_OFFSET = -1
 
 
-async def delete_records(services: Services, request: Request) -> Any:
+async def delete_records(services: Services, request: Request) -> Entity:
     topics = []
     for topic in request.message.topics:
         parts = []

@@ -8,7 +8,7 @@ one batch is returned however small the limits are. Nothing polls: a parked fetc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic_ns
@@ -20,6 +20,7 @@ from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey
 from ...protocol.fetch import Fetched, write_fetch_response
+from ...protocol.messages import Buffer
 from ...records.header import iter_headers
 from ..network.context import FIRST_ALLOWANCE, ConnectionContext, Request
 from ..partitions import LedPartition, ParkedFetch
@@ -54,7 +55,7 @@ class _Poll:
         self.answers.clear()
 
 
-def fetch(services: Services, request: Request) -> Any:
+def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any, Any, list[Buffer]]:
     message = request.message
     if request.version >= 7 and message.session_epoch not in _WHOLE_REQUEST_EPOCHS:
         return _respond(services, request, _Poll([]), ErrorCode.fetch_session_id_not_found)
@@ -83,7 +84,9 @@ def fetch(services: Services, request: Request) -> Any:
     return _wait(services, request, wanted, poll, wait_s)
 
 
-async def _wait(services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, wait_s: float) -> Any:
+async def _wait(
+    services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, wait_s: float
+) -> list[Buffer]:
     """Park, look again when woken, and answer at the end of the wait with what there is."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + wait_s
@@ -220,7 +223,7 @@ def _hide_undeclared(answer: Fetched, undeclared: frozenset[int]) -> None:
             return
 
 
-def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> Any:
+def _respond(services: Services, request: Request, poll: _Poll, error: ErrorCode = ErrorCode.none) -> list[Buffer]:
     _count(services, poll.answers, error)
     return write_fetch_response(
         poll.answers,

@@ -16,6 +16,7 @@ from ...groups.coordinator.requests import (
     SyncResult,
 )
 from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 from .metadata import nodes
@@ -31,7 +32,7 @@ def _refusal(services: Services, request: Request, operation: AclOperation, grou
     return services.access.refusal(request, operation, ResourceType.GROUP, group_id)
 
 
-def find_coordinator(services: Services, request: Request) -> Any:
+def find_coordinator(services: Services, request: Request) -> Entity:
     message = request.message
     keys = message.coordinator_keys if request.version >= 4 else (message.key,)
     of_groups = request.version == 0 or message.key_type == _GROUP_KEY
@@ -60,7 +61,7 @@ def _coordinator(services: Services, request: Request, key: str, of_groups: bool
     return {**row, "error_code": ErrorCode.coordinator_not_available, "error_message": message}
 
 
-async def join_group(services: Services, request: Request) -> Any:
+async def join_group(services: Services, request: Request) -> Entity:
     m = request.message
     connection = request.connection
     refused = _refusal(services, request, AclOperation.READ, m.group_id)
@@ -83,7 +84,7 @@ async def join_group(services: Services, request: Request) -> Any:
     return _joined(request, result)
 
 
-def _joined(request: Request, result: JoinResult) -> Any:
+def _joined(request: Request, result: JoinResult) -> Entity:
     members = tuple(
         request.part(
             "JoinGroupResponseMember",
@@ -105,7 +106,7 @@ def _joined(request: Request, result: JoinResult) -> Any:
     )
 
 
-async def sync_group(services: Services, request: Request) -> Any:
+async def sync_group(services: Services, request: Request) -> Entity:
     m = request.message
     refused = _refusal(services, request, AclOperation.READ, m.group_id)
     if refused is not None:
@@ -124,7 +125,7 @@ async def sync_group(services: Services, request: Request) -> Any:
     return _synced(request, result)
 
 
-def _synced(request: Request, result: SyncResult) -> Any:
+def _synced(request: Request, result: SyncResult) -> Entity:
     return request.respond(
         error_code=result.error,
         assignment=result.assignment,
@@ -133,7 +134,7 @@ def _synced(request: Request, result: SyncResult) -> Any:
     )
 
 
-def heartbeat(services: Services, request: Request) -> Any:
+def heartbeat(services: Services, request: Request) -> Entity:
     m = request.message
     instance_id = m.group_instance_id if request.version >= 3 else None
     code = _refusal(services, request, AclOperation.READ, m.group_id) or services.groups.not_mine(m.group_id)
@@ -142,7 +143,7 @@ def heartbeat(services: Services, request: Request) -> Any:
     return request.respond(error_code=code)
 
 
-def leave_group(services: Services, request: Request) -> Any:
+def leave_group(services: Services, request: Request) -> Entity:
     """One member up to version 2, several from 3 on."""
     m = request.message
     several = request.version >= 3
@@ -164,7 +165,7 @@ def leave_group(services: Services, request: Request) -> Any:
     return request.respond(error_code=ErrorCode.none if several else codes[0], members=members)
 
 
-async def list_groups(services: Services, request: Request) -> Any:
+async def list_groups(services: Services, request: Request) -> Entity:
     states = request.message.states_filter if request.version >= 4 else ()
     try:
         with_offsets = await services.groups.with_offsets()
@@ -180,7 +181,7 @@ async def list_groups(services: Services, request: Request) -> Any:
     return request.respond(error_code=ErrorCode.none, groups=groups)
 
 
-async def describe_groups(services: Services, request: Request) -> Any:
+async def describe_groups(services: Services, request: Request) -> Entity:
     try:
         with_offsets = frozenset(await services.groups.with_offsets())
     except KlammError:
@@ -198,7 +199,7 @@ async def describe_groups(services: Services, request: Request) -> Any:
     return request.respond(groups=tuple(groups))
 
 
-def _described(services: Services, request: Request, group: DescribedGroup, error: ErrorCode) -> Any:
+def _described(services: Services, request: Request, group: DescribedGroup, error: ErrorCode) -> Entity:
     asked = request.version >= 3 and request.message.include_authorized_operations
     members = tuple(
         request.part(
@@ -226,7 +227,7 @@ def _described(services: Services, request: Request, group: DescribedGroup, erro
     )
 
 
-async def delete_groups(services: Services, request: Request) -> Any:
+async def delete_groups(services: Services, request: Request) -> Entity:
     results = []
     for group_id in dict.fromkeys(request.message.groups_names):
         refused = _refusal(services, request, AclOperation.DELETE, group_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ...errors import ErrorCode
 from ...interfaces.authorizer import AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..partitions import LedPartition
 from ..services import Services
@@ -17,7 +18,7 @@ from ..services import Services
 _UNKNOWN = (-1, -1)
 
 
-def offset_for_leader_epoch(services: Services, request: Request) -> Any:
+def offset_for_leader_epoch(services: Services, request: Request) -> Entity:
     topics = []
     for topic in request.message.topics:
         refused = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.TOPIC, topic.topic)
@@ -26,7 +27,7 @@ def offset_for_leader_epoch(services: Services, request: Request) -> Any:
     return request.respond(topics=tuple(topics))
 
 
-def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Any:
+def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Entity:
     led = refused or services.led(topic, asked.partition, asked.current_leader_epoch)
     code = ErrorCode.none if isinstance(led, LedPartition) else led
     epoch, end = led.log.end_offset_for_epoch(asked.leader_epoch) if isinstance(led, LedPartition) else _UNKNOWN

@@ -7,6 +7,7 @@ from typing import Any
 from ...errors import BrokerError, ErrorCode, KlammError
 from ...interfaces.authorizer import AclOperation, ResourceType
 from ...log.partition_log import ReadIsolation
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..partitions import LedPartition
 from ..services import Services
@@ -18,7 +19,7 @@ _READ_COMMITTED = 1
 _NOT_FOUND = (-1, -1, -1)
 
 
-async def list_offsets(services: Services, request: Request) -> Any:
+async def list_offsets(services: Services, request: Request) -> Entity:
     """A search by time may open batches, so it runs on a worker thread."""
     topics = []
     for topic in request.message.topics:
@@ -28,7 +29,7 @@ async def list_offsets(services: Services, request: Request) -> Any:
     return request.respond(topics=tuple(topics))
 
 
-async def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Any:
+async def _partition(services: Services, request: Request, topic: str, asked: Any, refused: ErrorCode | None) -> Entity:
     code, found = ErrorCode.none, _NOT_FOUND
     epoch = asked.current_leader_epoch if request.version >= 4 else -1
     led = refused or services.led(topic, asked.partition_index, epoch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from typing import Any
 from uuid import UUID
 
@@ -12,6 +12,7 @@ from ...cluster.image import TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
 from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
 
 
-def metadata(services: Services, request: Request) -> Any:
+def metadata(services: Services, request: Request) -> Entity | Coroutine[Any, Any, Entity]:
     """Version 0 asks for all topics with an empty list, later ones with null."""
     topics = request.message.topics
     if topics is None or (request.version == 0 and not topics):
@@ -46,7 +47,7 @@ def _visible(services: Services, request: Request, name: str) -> bool:
     return services.access.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
 
 
-async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Any:
+async def _create_and_answer(services: Services, request: Request, names: list[str], unknown: list[str]) -> Entity:
     created = await asyncio.gather(*(_create(services, request, name) for name in unknown))
     await services.leadership.refresh()
     return _answer(services, request, names, dict(zip(unknown, created, strict=True)))
@@ -74,11 +75,11 @@ async def _create(services: Services, request: Request, name: str) -> ErrorCode:
 
 def _answer(
     services: Services, request: Request, names: Iterable[str], errors: dict[str, ErrorCode] | None = None
-) -> Any:
+) -> Entity:
     return _respond(services, request, [_topic(services, request, name, (errors or {}).get(name)) for name in names])
 
 
-def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> Any:
+def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> Entity:
     """Topics by their ids (KIP-516); one that is not there is UNKNOWN_TOPIC_ID, without a name."""
     rows = []
     for topic_id in dict.fromkeys(ids):
@@ -90,7 +91,7 @@ def _answer_ids(services: Services, request: Request, ids: Iterable[UUID]) -> An
     return _respond(services, request, rows)
 
 
-def _unknown_id(request: Request, topic_id: UUID) -> Any:
+def _unknown_id(request: Request, topic_id: UUID) -> Entity:
     return request.part(
         "MetadataResponseTopic",
         error_code=ErrorCode.unknown_topic_id,
@@ -101,7 +102,7 @@ def _unknown_id(request: Request, topic_id: UUID) -> Any:
     )
 
 
-def _respond(services: Services, request: Request, topics: Iterable[Any]) -> Any:
+def _respond(services: Services, request: Request, topics: Iterable[Entity]) -> Entity:
     image = services.image
     brokers = tuple(
         request.part("MetadataResponseBroker", node_id=node, host=host, port=port, rack=rack)
@@ -131,7 +132,7 @@ def nodes(services: Services, request: Request) -> list[tuple[int, str, int, str
     return found
 
 
-def _topic(services: Services, request: Request, name: str, error: ErrorCode | None) -> Any:
+def _topic(services: Services, request: Request, name: str, error: ErrorCode | None) -> Entity:
     topic = services.image.topics.get(name)
     if not _visible(services, request, name):
         topic, error = None, ErrorCode.topic_authorization_failed
@@ -155,7 +156,7 @@ def _topic(services: Services, request: Request, name: str, error: ErrorCode | N
     )
 
 
-def _partitions(services: Services, request: Request, topic: TopicImage) -> tuple[Any, ...]:
+def _partitions(services: Services, request: Request, topic: TopicImage) -> tuple[Entity, ...]:
     alive = services.image.brokers
     rows = []
     for index, partition in sorted(topic.partitions.items()):

@@ -10,6 +10,7 @@ from ...cluster.image import TopicImage
 from ...errors import ErrorCode, KlammError
 from ...interfaces.authorizer import AclOperation, ResourceType
 from ...interfaces.offsets import CommittedOffset
+from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..coordinator.group_service import OffsetCommitter
 from ..network.context import Request
@@ -19,7 +20,7 @@ BY_TOPIC_ID = 10
 """From this version on, OffsetCommit names topics by id (KIP-848)."""
 
 
-async def offset_commit(services: Services, request: Request) -> Any:
+async def offset_commit(services: Services, request: Request) -> Entity:
     """All partitions that pass are stored together, each for the topic id that the request names, or in versions that
     carry names for the one that this broker knows; the others carry their own error."""
     m = request.message
@@ -79,7 +80,7 @@ def _problem(
     return ErrorCode.none
 
 
-def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, ErrorCode]]) -> tuple[Any, ...]:
+def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, ErrorCode]]) -> tuple[Entity, ...]:
     kind = "topic_id" if request.version >= BY_TOPIC_ID else "name"
     return tuple(
         request.part(
@@ -94,7 +95,7 @@ def _committed(request: Request, codes: Mapping[str | UUID | None, Mapping[int, 
     )
 
 
-async def offset_fetch(services: Services, request: Request) -> Any:
+async def offset_fetch(services: Services, request: Request) -> Entity:
     """One group up to version 7, several from 8 on; null topics (version 2 up) ask for all that is stored."""
     m = request.message
     if request.version < 8:
@@ -117,7 +118,7 @@ async def offset_fetch(services: Services, request: Request) -> Any:
 
 
 async def _fetch(
-    services: Services, request: Request, group_id: str, topics: Iterable[Any] | None
+    services: Services, request: Request, group_id: str, topics: Iterable[Entity] | None
 ) -> tuple[list[TopicPartition], ErrorCode, dict[TopicPartition, CommittedOffset]]:
     """(partitions to answer, error of the group, what is stored)."""
     error = services.access.refusal(request, AclOperation.DESCRIBE, ResourceType.GROUP, group_id)
@@ -148,10 +149,10 @@ def _fetched(
     names: Iterable[TopicPartition],
     found: Mapping[TopicPartition, CommittedOffset],
     code: ErrorCode,
-) -> tuple[Any, ...]:
+) -> tuple[Entity, ...]:
     """The topics of one group; -1 where nothing is stored."""
     suffix = "s" if request.version >= 8 else ""
-    topics: dict[str, list[Any]] = {}
+    topics: dict[str, list[Entity]] = {}
     for name in names:
         hidden = _hidden(services, request, name.topic)
         stored = CommittedOffset(-1) if hidden else found.get(name, CommittedOffset(-1))
@@ -168,7 +169,7 @@ def _fetched(
     return tuple(request.part(kind, name=topic, partitions=tuple(parts)) for topic, parts in topics.items())
 
 
-async def offset_delete(services: Services, request: Request) -> Any:
+async def offset_delete(services: Services, request: Request) -> Entity:
     """Of topics that no member of the group reads now; the others get GROUP_SUBSCRIBED_TO_TOPIC."""
     m = request.message
     if not m.group_id:

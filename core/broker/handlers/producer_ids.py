@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from ...errors import CoordinationError, ErrorCode, KlammError
 from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 
 log = logging.getLogger(__name__)
 
 
-async def init_producer_id(services: Services, request: Request) -> Any:
+async def init_producer_id(services: Services, request: Request) -> Entity:
     """A producer that names its old id (KIP-360, version 3 up) gets a new one too, which is as safe as a new epoch."""
     message = request.message
     named = request.version >= 3 and (message.producer_id, message.producer_epoch)

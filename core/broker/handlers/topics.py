@@ -19,6 +19,7 @@ from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
 from ...faults import fault_point
 from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services
 
@@ -54,7 +55,7 @@ def _twice(code: ErrorCode, name: str) -> BrokerError:
     return BrokerError(code, f"topic {name!r} is named more than once in the request")
 
 
-async def create_topics(services: Services, request: Request) -> Any:
+async def create_topics(services: Services, request: Request) -> Entity:
     message = request.message
     counts = Counter(topic.name for topic in message.topics)
     results = []
@@ -128,15 +129,15 @@ async def _create(services: Services, plan: _Plan, validate_only: bool) -> UUID 
     return topic_id
 
 
-def _refused(request: Request, name: str, error: KlammError) -> Any:
+def _refused(request: Request, name: str, error: KlammError) -> Entity:
     code, text = wire_error(error)
     return request.part(
         "CreatableTopicResult", name=name, error_code=code, error_message=text, configs=(), topic_id=None
     )
 
 
-def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID | None) -> Any:
-    configs: tuple[Any, ...] = ()
+def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID | None) -> Entity:
+    configs: tuple[Entity, ...] = ()
     if request.version >= 5:
         configs = tuple(
             request.part(
@@ -161,7 +162,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
     )
 
 
-async def delete_topics(services: Services, request: Request) -> Any:
+async def delete_topics(services: Services, request: Request) -> Entity:
     results = []
     deleted = False
     asked = _asked(services, request)
@@ -226,7 +227,7 @@ def _asked_for(services: Services, name: str | None, topic_id: UUID | None) -> _
     return _Asked(known.name, topic_id)
 
 
-async def create_partitions(services: Services, request: Request) -> Any:
+async def create_partitions(services: Services, request: Request) -> Entity:
     counts = Counter(topic.name for topic in request.message.topics)
     results = []
     for name in counts:

@@ -110,7 +110,7 @@ class BrokerMetrics:
         self.topics.pop(topic, None)
 
 
-def errors_in(message: Any) -> Iterator[ErrorCode]:
+def errors_in(message: object) -> Iterator[ErrorCode]:
     """Every error code of a response, at any depth."""
     own = getattr(message, "error_code", ErrorCode.none)
     if own is not ErrorCode.none:

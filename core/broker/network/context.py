@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from ...protocol.apis import ApiKey
-from ...protocol.messages import Schema
+from ...protocol.messages import Entity, Schema
 from ...protocol.produce.request import FastProduceRequest
 from ...protocol.software import declared_codecs
 
@@ -104,12 +104,12 @@ class Request:
     def client_address(self) -> str:
         return self.connection.peer
 
-    def respond(self, **values: Any) -> Any:
+    def respond(self, **values: object) -> Entity:
         """The response message; fields that its version lacks are left out."""
         assert self.reply is not None
         return self.reply.build(throttle_time=timedelta(milliseconds=self.throttle_ms), **values)
 
-    def part(self, type_name: str, **values: Any) -> Any:
+    def part(self, type_name: str, **values: object) -> Entity:
         """A nested struct of the response, by its class name in Kafka's definition."""
         assert self.reply is not None
         return self.reply.part(type_name, **values)

@@ -24,10 +24,13 @@ from ..services import Services
 from .connection import Reply
 from .context import ConnectionContext, Request
 
-Handler = Callable[[Services, Request], Any]
-"""Takes a decoded request; returns the response message, its encoded pieces (a list), None for no response, or a
-coroutine of one of these where it has to wait. Errors that belong to the protocol go into the response; a
-`ProtocolError` closes the connection. A handler that returns pieces counts the errors in them itself."""
+Outcome = messages.Entity | list[messages.Buffer] | None
+"""What a handler has made of a request: the response message, its encoded pieces, or None for no response."""
+
+Handler = Callable[[Services, Request], Outcome | Coroutine[Any, Any, Outcome]]
+"""Takes a decoded request; returns its outcome, or a coroutine of it where it has to wait. Errors that belong to the
+protocol go into the response; a `ProtocolError` closes the connection. A handler that returns pieces counts the errors
+in them itself."""
 
 FastProduce = Callable[[Services, ConnectionContext, FastProduceRequest], "bytes | Reply | Coroutine[Any, Any, Reply]"]
 """As `Handler`, of a Produce request that the fast path has read; `bytes` are a whole response frame."""
@@ -79,11 +82,12 @@ class Dispatcher:
             return self._confirmed_first(connection, frame)
         fast = read_fast_produce_request(frame)
         if fast is not None:
-            outcome = self._produce_fast(self._services, connection, fast)
-            if type(outcome) is bytes:  # a whole frame; the rest of this branch is `_counted`
+            produced = self._produce_fast(self._services, connection, fast)
+            if isinstance(produced, bytes):  # a whole frame; the rest of this branch is `_counted`
                 ended = monotonic_ns()
                 self._produce_times.add(ended - begun)
-                return [outcome] if ended <= self._lease.deadline_ns else self._held_back([outcome])
+                return [produced] if ended <= self._lease.deadline_ns else self._held_back([produced])
+            outcome: Outcome | Coroutine[Any, Any, Outcome] = produced
             request = Request.of_fast_path(fast, connection)
         else:
             request = read_request(connection, frame)
@@ -92,7 +96,7 @@ class Dispatcher:
             return self._later(request, outcome, begun)
         return self._counted(request, self._framed(request, outcome), begun)
 
-    async def _later(self, request: Request, outcome: Coroutine[Any, Any, Any], begun: int) -> Reply:
+    async def _later(self, request: Request, outcome: Coroutine[Any, Any, Outcome], begun: int) -> Reply:
         reply = self._counted(request, self._framed(request, await outcome), begun)
         return await reply if asyncio.iscoroutine(reply) else reply
 
@@ -105,11 +109,12 @@ class Dispatcher:
             return self._held_back(reply)
         return reply
 
-    def _framed(self, request: Request, outcome: Any) -> Reply:
+    def _framed(self, request: Request, outcome: Outcome) -> Reply:
         if outcome is None:
             return None
-        body = outcome
-        if not isinstance(outcome, list):
+        if isinstance(outcome, list):
+            body = outcome
+        else:
             assert request.reply is not None
             body = [request.reply.encode(outcome)]
             for error in errors_in(outcome):

@@ -15,6 +15,7 @@ from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem
 from ....errors import BrokerError, ErrorCode, KlammError
 from ....interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ....protocol.messages import Entity
 from ...network.context import Request
 from ...services import Services
 from ..topics import check_topic_config, wire_error
@@ -40,7 +41,7 @@ class Resource(IntEnum):
     BROKER_LOGGER = 8
 
 
-def describe_configs(services: Services, request: Request) -> Any:
+def describe_configs(services: Services, request: Request) -> Entity:
     results = []
     for resource in request.message.resources:
         code, text, entries = ErrorCode.none, None, list[ConfigDescription]()
@@ -91,7 +92,7 @@ def _topic(services: Services, name: str) -> TopicImage:
     return topic
 
 
-def _config(request: Request, entry: ConfigDescription) -> Any:
+def _config(request: Request, entry: ConfigDescription) -> Entity:
     synonyms = tuple(
         request.part("DescribeConfigsSynonym", name=s.name, value=s.value, source=int(s.source)) for s in entry.synonyms
     )
@@ -108,15 +109,15 @@ def _config(request: Request, entry: ConfigDescription) -> Any:
     )
 
 
-async def incremental_alter_configs(services: Services, request: Request) -> Any:
+async def incremental_alter_configs(services: Services, request: Request) -> Entity:
     return await _alter_each(services, request, incremental)
 
 
-async def alter_configs(services: Services, request: Request) -> Any:
+async def alter_configs(services: Services, request: Request) -> Entity:
     return await _alter_each(services, request, legacy)
 
 
-async def _alter_each(services: Services, request: Request, read: Callable[[Any], Alteration]) -> Any:
+async def _alter_each(services: Services, request: Request, read: Callable[[Any], Alteration]) -> Entity:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in request.message.resources)
     responses = []
     for resource in request.message.resources:
