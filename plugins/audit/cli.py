@@ -245,9 +245,9 @@ def _wait_complete(config: Path, gate: Gate, expect: tuple[TierKey, ...], timeou
         typer.echo(wait_complete(ask, gate, timeout_s))
 
 
-def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, wait_s: float) -> Answer:
+def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, timeout_s: float) -> Answer:
     runner = AuditQueryRunner(client, config)
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + timeout_s
     while True:
         answer = runner.ask(query)
         check_topics(client, query, answer)

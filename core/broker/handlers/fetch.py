@@ -78,18 +78,18 @@ def fetch(services: Services, request: Request) -> list[Buffer] | Coroutine[Any,
         for p in topic.partitions
     ]
     poll = _look_at_once(services, request, wanted)
-    wait_s = message.max_wait.total_seconds()
-    if poll is not None and (poll.failed or poll.size >= message.min_bytes or wait_s <= 0):
+    max_wait_s = message.max_wait.total_seconds()
+    if poll is not None and (poll.failed or poll.size >= message.min_bytes or max_wait_s <= 0):
         return _respond(services, request, poll)
-    return _wait(services, request, wanted, poll, wait_s)
+    return _wait(services, request, wanted, poll, max_wait_s)
 
 
 async def _wait(
-    services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, wait_s: float
+    services: Services, request: Request, wanted: list[_Wanted], poll: _Poll | None, max_wait_s: float
 ) -> list[Buffer]:
     """Park, look again when woken, and answer at the end of the wait with what there is."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + wait_s
+    deadline = loop.time() + max_wait_s
     poll = poll or await _look_on_disk(services, request, wanted)
     connection = request.connection
     while not (poll.failed or poll.size >= request.message.min_bytes or services.partitions.closing):

@@ -19,11 +19,11 @@ STEP_S = 0.5
 WIDTH = 200
 
 
-def ask_audit(workspace: Workspace, wait_s: float) -> Answer:
-    """The report when everything is complete, or else after `wait_s`."""
+def ask_audit(workspace: Workspace, timeout_s: float) -> Answer:
+    """The report when everything is complete, or else after `timeout_s`."""
     settings = load_settings(workspace.config)
     servers = settings.producer.bootstrap_servers
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + timeout_s
     with ClusterClient(servers, codecs=settings.codec_table(), client_id="klamm-demo") as client:
         runner = AuditQueryRunner(client, audit_config(settings))
         while not (answer := runner.ask(AuditQuery())).complete and time.monotonic() < deadline:
