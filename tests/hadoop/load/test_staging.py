@@ -78,7 +78,7 @@ def test_a_load_that_is_published_is_so_even_if_what_is_left_cannot_be_removed(
     with Staging(publisher, layout, "a") as staging:
         publisher.write(f"{staging.path}/_offsets.json", manifest("a"))
         staging.publish(1)
-    assert "what is left of job a is for a later sweep: safe mode" in caplog.text
+    assert "a later sweep removes the rest of job a: safe mode" in caplog.text
     assert sweep(later(2 * HOUR), layout, HOUR) == []
     assert files(tmp_path) == ["t/load=000001/_job.json", "t/load=000001/_offsets.json"]
 

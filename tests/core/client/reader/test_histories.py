@@ -12,6 +12,7 @@ from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.client.errors import LogTruncatedError
 from klamm.core.client.reader.range_reader import OffsetRange, RangeReader
 from klamm.core.client.reader.topic_table import UNWATCHED_S, TopicTable
+from klamm.core.cluster.clock_floors import leader_epoch_floor
 from klamm.core.records.codecs import CodecTable
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
@@ -84,7 +85,9 @@ def test_a_table_and_a_range_over_a_log_from_an_older_backup(tmp_path: Path) -> 
             client, OffsetRange(partition, 0, 13), fail_on_data_loss=True, poll_timeout_s=TIMEOUT_S
         ).batches()
         assert [len(next(reader).columns.offsets) for _ in range(2)] == [7, 5]
+        lost = client.metadata(["t"]).topics["t"].partitions[0].leader_epoch
         broker.stop()
+        eventually(lambda: leader_epoch_floor(time.time()) > lost, "the clock has gone on since")
         shutil.rmtree(broker.folder / "data")
         shutil.copytree(tmp_path / "backup", broker.folder / "data")
         broker.start()
