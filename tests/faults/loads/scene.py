@@ -169,7 +169,7 @@ class Driver:
             _kill(started)
 
     def close(self) -> None:
-        """Ends the driver in order if it listens: libfaketime removes its shared memory then."""
+        """Ends the driver in order if it listens."""
         started = self.spark_processes()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):

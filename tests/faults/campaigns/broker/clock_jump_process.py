@@ -1,4 +1,4 @@
-"""The wall clock of a real broker jumps by a day, ahead and back, by libfaketime; its monotonic clock goes on."""
+"""The wall clock of a real broker jumps by a day, ahead and back; its monotonic clock goes on."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import random
 import time
 from collections.abc import Iterator
 from itertools import count
-from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 
-from faketime import TOOLS, faketime_environment, set_clock
 from harness import Result, Run
 from klammtest.broker import RunningBroker, running_broker
 from produced import append_values, values_in
+from skewed_clock import TOOLS, SkewedClock
 
 TOPIC = "jumping"
 DAY_MS = 86_400_000
+DAY_S = 86_400
 CHECK_MS = 300
 CHECKS = 5
-JUMPS = ("+1d", "-1d", "+0")
+JUMPS = (DAY_S, -DAY_S, 0)
 TOPICS = {
     TOPIC: {
         "partitions": 1,
@@ -44,23 +44,21 @@ class ClockJumpProcess:
     def run(self, run: Run) -> Result:
         rounds = 2 if run.quick else 60
         total = Result(wanted=rounds)
-        clock = run.folder / "clock"
-        clock.write_text("+0\n")
+        clock = SkewedClock(run.folder)
         values = count()
         acknowledged: list[int] = []
         broker_keys = {"log.retention.check.interval.ms": CHECK_MS}
         with running_broker(
-            run.folder / "broker", topics=TOPICS, broker=broker_keys, environment=faketime_environment(clock)
+            run.folder / "broker", topics=TOPICS, broker=broker_keys, environment=clock.environment
         ) as broker:
             for i, chance in run.injections(2, rounds):
                 _round(i, chance, broker, clock, values, acknowledged, total, plant=run.plant)
-            broker.stop()  # in order, so that libfaketime removes its shared memory
         total.acknowledged = len(acknowledged)
         return total
 
 
 def _round(
-    i: int, chance: random.Random, broker: RunningBroker, clock: Path, values: Iterator[int],
+    i: int, chance: random.Random, broker: RunningBroker, clock: SkewedClock, values: Iterator[int],
     acknowledged: list[int], total: Result, *, plant: bool,
 ) -> None:  # fmt: skip
     def sent(number: int) -> None:
@@ -69,8 +67,7 @@ def _round(
             acknowledged.extend(batch)
 
     sent(chance.randint(5, 15))
-    now = clock.read_text().strip()
-    set_clock(clock, "+10d" if plant else chance.choice([jump for jump in JUMPS if jump != now]))
+    clock.set(10 * DAY_S if plant else chance.choice([jump for jump in JUMPS if jump != clock.ahead_s]))
     total.injected += 1
     sent(chance.randint(5, 15))
     time.sleep(CHECKS * CHECK_MS / 1_000)  # time for a retention check, which cannot be observed
@@ -80,7 +77,7 @@ def _round(
     stored = set(values_in(broker.bootstrap, TOPIC))
     for value in acknowledged:
         if value not in stored:
-            total.lose(i, f"{value} was acknowledged and is not there, the clock being at {clock.read_text().strip()}")
+            total.lose(i, f"{value} was acknowledged and is not there, the clock being {clock.ahead_s} s ahead")
     _look_up(i, broker.bootstrap, total)
     if "Traceback" in broker.log():
         total.wrong(i, "a traceback in the broker's log")

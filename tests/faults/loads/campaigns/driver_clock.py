@@ -1,15 +1,17 @@
-"""The wall clock of a driver and of its Spark is a day ahead or a day behind, by libfaketime."""
+"""The wall clock of a driver and of its Spark is a day ahead or a day behind."""
 
 from __future__ import annotations
 
 import random
 import time
+from functools import partial
 
-from faketime import TOOLS, faketime_environment, set_clock
 from harness import Result, Run
 from loads.scene import USER, Scene, campaign
+from skewed_clock import TOOLS, SkewedClock
 
-JUMPS = ("+1d", "-1d")
+DAY_S = 86_400
+JUMPS = (DAY_S, -DAY_S)
 
 
 class DriverClock:
@@ -26,13 +28,12 @@ class DriverClock:
     tools = TOOLS
 
     def run(self, run: Run) -> Result:
-        set_clock(run.folder / "clock", "+0")
-        environment = faketime_environment(run.folder / "clock")
-        return campaign(run, skew_one, plant="own-clock", environment=environment)
+        clock = SkewedClock(run.folder)
+        return campaign(run, partial(skew_one, clock), plant="own-clock", environment=clock.environment)
 
 
-def skew_one(at: int, chance: random.Random, scene: Scene) -> None:
-    set_clock(scene.folder / "clock", JUMPS[at % len(JUMPS)])
+def skew_one(clock: SkewedClock, at: int, chance: random.Random, scene: Scene) -> None:
+    clock.set(JUMPS[at % len(JUMPS)])
     staging, lake = scene.layout.staging_root, scene.client(USER)
     live, dead = f"live{at}", f"dead{at}"
     for name in (live, dead):
