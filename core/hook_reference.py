@@ -1,6 +1,6 @@
 """The reference of hooks in `docs/plugins.md`, made from the specifications and the interfaces.
 
-`python -m klamm.core.hook_reference docs/plugins.md` writes it anew; a test compares.
+`python -m klamm.core.hook_reference docs/plugins.md` rewrites it; a test compares.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 A store that raises refuses the commit or the fetch; the group goes on from its last stored offset.
 
 A store may also be a `GroupStore`: it keeps who the members of classic groups are, so that they outlive their broker's
-restart without a rebalance. Where it is none, members join anew.
+restart without a rebalance. Where it is none, members rejoin.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writing a stored batch anew with some of its records: offsets, sequences, codec and epoch stay (log compaction).
+"""Rewrites a stored batch with some of its records: offsets, sequences, codec and epoch stay (log compaction).
 
 The delete horizon is KIP-534's: attribute bit 6 says that the base timestamp is the time from which the batch's
 tombstones may go. Record timestamps are deltas to it, as to any base timestamp, so readers need not know.

@@ -23,7 +23,7 @@ class FollowerState:
 
     def fetched(self, fetch: ReplicaFetch, leader_end_offset: int, now_ms: float) -> None:
         """The follower is caught up if it asks for the leader's end, and was so at its last Fetch if it now asks for
-        the end of then."""
+        the end at that time."""
         if fetch.fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
         elif fetch.fetch_offset >= self._leader_end_at_last_fetch >= 0:

@@ -62,7 +62,7 @@ class GroupMetadataManager:
         try:
             return await retrying(self._workers.offsets, self._store.load_groups)
         except KlammError as error:
-            log.error("the stored groups cannot be read; their members will join anew: %s", error)
+            log.error("the stored groups cannot be read; their members will rejoin: %s", error)
             return {}
 
     async def _save(self, store: GroupStore, group: str, state: StoredGroup) -> ErrorCode:

@@ -86,8 +86,8 @@ DEFINITIONS = (
     MetricSpec("server_socket_server_metrics_connection_rejected", _C, ("limit",),
                "Connections closed at once, by the limit that they were over."),
     MetricSpec("server_socket_server_metrics_connection_accept_throttled", _C, (),
-               "Times that new connections were left waiting, for max.connection.creation.rate or for want of a file "
-               "descriptor."),
+               "Times that new connections had to wait, because of max.connection.creation.rate or because no file "
+               "descriptor was free."),
     MetricSpec("server_socket_server_metrics_connection_held_up", _C, ("limit",),
                "Times that a connection had to wait, by the limit over all of them that was reached "
                "(queued.max.requests, queued.max.request.bytes, queued.max.response.bytes)."),

@@ -86,7 +86,7 @@ class Commits:
         self._commit(lambda: self._positions.named(offsets))
 
     def commit_all(self) -> None:
-        """As `commit`, of all that the application was handed, which is thereby done with."""
+        """As `commit`, of all records returned to the application, which are thereby marked as processed."""
 
         def choose() -> dict[TopicPartition, CommittedOffset]:
             self._positions.confirm_all()

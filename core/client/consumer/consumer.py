@@ -197,8 +197,8 @@ class Consumer:
     # Reading
 
     def poll(self, timeout_s: float = POLL_S, max_records: int | None = None) -> list[ConsumerRecord]:
-        """Up to `max_records` (`max.poll.records`) records, in order within each partition; [] when none came within
-        `timeout_s`. Asking for more says that what was handed out before is done with.
+        """Returns up to `max_records` (`max.poll.records`) records, in order within each partition; [] if none came
+        within `timeout_s`. Calling `poll` marks the records it returned before as processed.
 
         `UnreadableBatchError` (a `CorruptRecordError`) or `UnreadableRecordError` (a `SchemaError`) name topic,
         partition and offset; the position stays before the record, and `seek(partition, error.next_offset)` passes it
@@ -273,7 +273,7 @@ class Consumer:
     # Positions
 
     def position(self, partition: TopicPartition, timeout_s: float = 30.0) -> int:
-        """The offset of the next record to be handed out; waits until it is known."""
+        """The offset of the next record to be returned; waits until it is known."""
         with self._positions.lock:
             state = self._positions.state(partition)
             self._positions.lock.wait_for(lambda: state.position is not None or state.gone, timeout_s)
@@ -328,8 +328,9 @@ class Consumer:
         return self._member.committed(wanted)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Store offsets, and wait until they are; None: of everything that was handed out, which is thereby done with.
-        `LostOwnershipError` when a partition is another member's by now: nothing was stored."""
+        """Stores offsets and waits until they are stored; None: those after all returned records, which are thereby
+        marked as processed. Raises `LostOwnershipError` if a partition now belongs to another member: nothing was
+        stored."""
         if offsets is not None:
             self._commits.commit(dict(offsets))
             return
@@ -338,19 +339,19 @@ class Consumer:
         self._commits.commit_all()
 
     def tell_cuts(self) -> None:
-        """From now on, to be called before anything is read: where a log is found to be cut below the position, nothing
-        of the partition is handed out or committed by `commit()` until the application says that it knows."""
+        """Enables `cuts`; call it before the first read. If a log is found to be cut below the position, no record of
+        the partition is returned or committed by `commit()` until the application calls `cut_known`."""
         self._positions.tells_cuts = True
 
     def cuts(self) -> list[LogCut]:
-        """Those that wait for `cut_known`."""
+        """The cuts that wait for `cut_known`."""
         return self._positions.cuts()
 
     def cut_known(self, cut: LogCut) -> None:
         self._positions.cut_known(cut)
 
     def metrics(self) -> dict[str, int]:
-        """Counts since the consumer was made; `lag` is what its partitions hold and it has not been handed."""
+        """Counts since the consumer was made; `lag`: records up to the high watermark that were not yet returned."""
         with self._positions.lock:
             states = list(self._positions.states.values())
             lag = sum(max(0, s.high_watermark - s.position) for s in states if s.position is not None)
@@ -364,7 +365,7 @@ class Consumer:
     # The end
 
     def close(self) -> None:
-        """Commit what was handed out (with `enable.auto.commit`), leave the group, stop. Closing twice is no error."""
+        """Commits the returned records (with `enable.auto.commit`), leaves the group and stops. May be called twice."""
         self._close(done=True)
 
     def _close(self, *, done: bool) -> None:

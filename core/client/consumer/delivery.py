@@ -158,7 +158,7 @@ class Delivery:
         self._moves: list[_Move] = []
 
     def come_back(self) -> None:
-        """The application is done with what it was handed."""
+        """The application has processed the records returned to it."""
         self._positions.come_back(self)
 
     def take(

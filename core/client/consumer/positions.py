@@ -1,11 +1,11 @@
-"""Where a consumer is in each of its partitions, and what it has fetched and not yet handed out.
+"""A consumer's positions in its partitions, and the records fetched but not yet returned.
 
 For each partition, in this order of offsets:
 
     committed ≤ confirmed ≤ position ≤ fetch_from
 
-`fetch_from` is the next offset to ask a broker for; `position` the next to hand out; `confirmed` the position when the
-application last came back for more (what it was handed before, it is done with). Automatic commits store `confirmed`.
+`fetch_from` is the next offset to fetch; `position` the next to return; `confirmed` the position at the application's
+last call for records, which marks the earlier ones as processed. Automatic commits store `confirmed`.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ class Positions:
         return any(held & partitions for held in self._busy.values())
 
     def confirm_all(self) -> None:
-        """The application is done with all that it was handed."""
+        """The application has processed all records returned to it."""
         with self.lock:
             for state in self.states.values():
                 state.confirm()

@@ -5,7 +5,7 @@ Rules:
   back-off, both within the request's time-out; then the last error is raised. A caller whose request must not be sent
   twice says `retry=False`.
 - "Any broker" is one that is known, in turn; when none of them answers, the bootstrap servers are asked (KIP-899).
-- A leader or coordinator that turns out to be another one is asked for anew before the next try.
+- A leader or coordinator that has changed is looked up again before the next attempt.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class Caller:
         timeout_s: float | None = None,
     ) -> dict[TopicPartition, Done]:
         """Do `work` at the leaders: `attempt(node, its share, seconds left)` gives a result or an error code for each
-        partition; retriable codes are tried again at the leader of then, others raise `BrokerError`."""
+        partition; retriable codes are retried against the current leader, others raise `BrokerError`."""
         retries = self._retries(timeout_s)
         left = dict(work)
         done: dict[TopicPartition, Done] = {}
@@ -366,7 +366,7 @@ class Caller:
     def call_controller(
         self, api: ApiKey, build: Build, codes: Callable[[Any], Iterable[ErrorCode]], timeout_s: float | None = None
     ) -> Any:
-        """The controller's answer; asked for anew while one of `codes(message)` is NOT_CONTROLLER. All other codes are
+        """The controller's response; retried while one of `codes(message)` is NOT_CONTROLLER. All other codes are
         the caller's to judge."""
         retries = self._retries(timeout_s)
         while True:
