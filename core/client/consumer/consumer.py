@@ -205,7 +205,7 @@ class Consumer:
         over. `NoOffsetError` where `auto.offset.reset` is none."""
         self._check_polling()
         self._delivery.come_back()
-        return self._take(self._delivery, max_records or self._options.max_poll_records, timeout_s)
+        return self._take(self._delivery, _limit("max_records", max_records, self._options.max_poll_records), timeout_s)
 
     def poll_arrow(self, timeout_s: float = POLL_S, max_records: int | None = None) -> pa.Table:
         """As `poll`, as a table of one topic's records; of no rows when none came. Columns key, value, topic,
@@ -218,7 +218,7 @@ class Consumer:
         self._delivery.come_back()
         converter = ArrowConverter(self._values, self._converter)
         read = ArrowReader(self._decoding, self._delivery.read_one).read
-        limit = max_records or MAX_ROWS
+        limit = _limit("max_records", max_records, MAX_ROWS)
         with self._polled(self._delivery):
             return self._delivery.take(limit, timeout_s, converter.convert, converter.table, one_topic=True, read=read)
 
@@ -231,8 +231,9 @@ class Consumer:
         self._check_polling()
         self._delivery.come_back()
         read = BatchReader(self._decoding).read
+        limit = _limit("max_batches", max_batches, MAX_BATCHES)
         with self._polled(self._delivery):
-            return self._delivery.take(max_batches or MAX_BATCHES, timeout_s, convert_batch, joined, read=read)
+            return self._delivery.take(limit, timeout_s, convert_batch, joined, read=read)
 
     def _take(self, delivery: Delivery, limit: int, timeout_s: float | None) -> list[ConsumerRecord]:
         with self._polled(delivery):
@@ -404,3 +405,12 @@ class Consumer:
 
 def _wall_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _limit(name: str, asked: int | None, default: int) -> int:
+    """`asked`, or the default for None; `ConfigError` below 1, of which nothing could come."""
+    if asked is None:
+        return default
+    if asked < 1:
+        raise ConfigError(f"{name} is {asked!r}; it is 1 or more, or None for {default}")
+    return asked

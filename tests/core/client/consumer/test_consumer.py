@@ -425,3 +425,13 @@ def test_the_consumer_tier_tiles_over_a_crash_and_counts_each_record_once(
     assert sum(w.records for w in windows) == 50
     assert sum(w.size for w in windows) == 500
     assert {(e.tier, e.owner) for e in ranges.values()} == {("consumer", config["consumer"]["group.id"])}
+
+
+def test_a_poll_of_no_records_is_a_mistake(config: dict[str, Any], topic: str) -> None:
+    with klamm.Consumer(config, topics=[topic]) as consumer:
+        with pytest.raises(ConfigError, match="max_records is 0; it is 1 or more, or None for 500"):
+            consumer.poll(max_records=0)
+        with pytest.raises(ConfigError, match="max_records is -1; it is 1 or more, or None for 131072"):
+            consumer.poll_arrow(max_records=-1)
+        with pytest.raises(ConfigError, match="max_batches is 0; it is 1 or more, or None for 500"):
+            consumer.poll_batches(max_batches=0)
