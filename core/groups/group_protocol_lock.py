@@ -46,12 +46,14 @@ class GroupProtocol(Enum):
 
 
 class _RootNode(BaseModel):
-    """The data of `/consumers/<group>`. Trees written before the key was renamed have `door`."""
+    """The data of `/consumers/<group>`. Earlier releases read and write `door` only, so both keys are written: brokers
+    and consumers of two releases use one group during an upgrade."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
     protocol: Literal["registry", "classic"] = Field(validation_alias=AliasChoices("protocol", "door"))
+    door: Literal["registry", "classic"] | None = None
 
 
 class Acquired(NamedTuple):
@@ -106,9 +108,8 @@ def _acquire_once(
             f"group {group!r} has members that use the {current.value} protocol; members that use {protocol.value} "
             "must wait until those have left, or use another group id",
         )
-    operations: list[Operation] = [
-        Set(root, _RootNode(protocol=protocol.value).model_dump_json().encode(), stat.version)
-    ]
+    node = _RootNode(protocol=protocol.value, door=protocol.value)
+    operations: list[Operation] = [Set(root, node.model_dump_json().encode(), stat.version)]
     holder = create.path.rpartition("/")[2]
     if holder in holders:
         found = coordination.exists(create.path)
