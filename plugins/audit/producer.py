@@ -230,10 +230,11 @@ class KlammProducerAudit:
     def _become_quiet(self) -> None:
         """Topics without new counts and with nothing in flight. They are marked first and counted then: a batch that
         begins meanwhile is either counted here or refused."""
-        topics = [topic for topic in list(self._topics.values()) if topic.resume_s is None]
-        for topic in topics:
-            topic.resumed_by = None
-            topic.quiet = True
+        with self._counting:  # `_stored` ends the previous quiet state, or nothing: not the one that begins here
+            topics = [topic for topic in self._topics.values() if topic.resume_s is None]
+            for topic in topics:
+                topic.resumed_by = None
+                topic.quiet = True
         self._count()
         for topic in topics:
             if topic.counts or topic.in_flight:
@@ -284,9 +285,10 @@ class KlammProducerAudit:
 
     def _stored(self, event: AuditEvent, done: Future[None]) -> None:
         """Called on the thread that found the event stored: the sender, which then calls `begin` again."""
-        topic = self._topics[event.topic]
-        if topic.resumed_by is event and done.exception() is None:
-            topic.quiet, topic.resume_s = False, None
+        with self._counting:
+            topic = self._topics[event.topic]
+            if topic.resumed_by is event and done.exception() is None:
+                topic.quiet, topic.resume_s = False, None
 
     def _event(self, name: str, topic: _Topic, counts: Counts, final: bool) -> AuditEvent:
         windows = (

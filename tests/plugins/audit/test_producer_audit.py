@@ -150,6 +150,31 @@ def test_records_without_a_timestamp_are_counted() -> None:
     assert topic.events[-1].windows == (EventWindow(-1, 1, 7, 0, 0),)
 
 
+def test_an_event_stored_late_does_not_end_the_quiet_state_that_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer becomes quiet while the event that ended the previous quiet state is found stored."""
+    monkeypatch.setattr(KlammProducerAudit, "_run", lambda self: None)
+    topic = AuditTopic()
+    counts = auditor(topic)
+    counts.attempted("flights", 0, 1)
+    counts.acknowledged("flights", 0, 1)
+    counts.flush()
+    late = topic.events[-1]
+    counts._topics["flights"].resumed_by = late
+    becoming_quiet = threading.Thread(target=lambda: counts._send(final=False, heartbeat=True))
+
+    class Stored(Future[None]):
+        def exception(self, timeout: float | None = None) -> BaseException | None:
+            becoming_quiet.start()
+            becoming_quiet.join(0.5)
+            return None
+
+    counts._stored(late, Stored())
+    becoming_quiet.join()
+    assert topic.events[-1].quiet
+    assert not counts.begin("flights")
+    counts.close()
+
+
 def test_a_producer_that_was_killed_shows() -> None:
     """kill -9: what was published stands, no last event comes."""
     topic = AuditTopic()
