@@ -137,6 +137,16 @@ def _refused(request: Request, name: str, error: KlammError) -> Entity:
 
 
 def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID | None) -> Entity:
+    made: dict[str, object] = {
+        "name": plan.name,
+        "topic_id": topic_id,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+    }
+    if request.version >= 5:  # KIP-525: from here on an answer describes the topic
+        refused = services.access.refusal(request, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, plan.name)
+        if refused is not None:  # partitions and replication factor are left at -1, as Kafka's controller leaves them
+            return request.part("CreatableTopicResult", **made, topic_config_error_code=int(refused), configs=())
     configs: tuple[Entity, ...] = ()
     if request.version >= 5:
         configs = tuple(
@@ -152,10 +162,7 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
         )
     return request.part(
         "CreatableTopicResult",
-        name=plan.name,
-        topic_id=topic_id,
-        error_code=ErrorCode.none,
-        error_message=None,
+        **made,
         num_partitions=plan.partitions,
         replication_factor=plan.replication_factor,
         configs=configs,
@@ -163,11 +170,15 @@ def _created(services: Services, request: Request, plan: _Plan, topic_id: UUID |
 
 
 async def delete_topics(services: Services, request: Request) -> Entity:
+    """A topic that is asked for by its id is named in the answer only to a client that may DESCRIBE it."""
     results = []
     deleted = False
     asked = _asked(services, request)
-    counts = Counter(topic.name for topic in asked if topic.problem is None)
-    for topic in dict.fromkeys(asked):
+    counts: Counter[str | None] = Counter()
+    for topic in asked:
+        if topic.problem is None:
+            counts[topic.name] += topic.times
+    for topic in asked:
         code, text, topic_id = ErrorCode.none, None, topic.topic_id
         try:
             if not services.config.delete_topic_enable:
@@ -175,19 +186,23 @@ async def delete_topics(services: Services, request: Request) -> Entity:
             if topic.problem is not None:
                 raise topic.problem
             assert topic.name is not None
-            if counts[topic.name] > 1:
-                raise _twice(ErrorCode.invalid_request, topic.name)
+            if topic.times > 1:
+                raise _repeated(topic.name, topic_id)
             services.access.check(request, AclOperation.DELETE, ResourceType.TOPIC, topic.name)
+            if counts[topic.name] > 1:  # by its name and by its id: said only to a client that may delete it
+                raise _twice(ErrorCode.invalid_request, topic.name)
             topic_id = await services.workers.coordination(services.cluster.delete_topic, topic.name, topic_id)
             deleted = True
             log.info("deleted topic %s", topic.name)
             fault_point("topics.deleted")
         except KlammError as error:
             code, text = wire_error(error)
+        if topic.hidden and topic.times == 1 and code not in (ErrorCode.none, ErrorCode.topic_deletion_disabled):
+            text = f"the topic with the id {topic_id}: {code.name}"  # the error's own message may say the name
         results.append(
             request.part(
                 "DeletableTopicResult",
-                name=topic.name,
+                name=None if topic.hidden else topic.name,
                 topic_id=topic_id,
                 error_code=code,
                 error_message=text,
@@ -201,30 +216,49 @@ async def delete_topics(services: Services, request: Request) -> Entity:
 
 @dataclass(frozen=True)
 class _Asked:
-    """A topic that a DeleteTopics request names. `topic_id` where it is named by that; `problem`: why it cannot be."""
+    """A topic that a DeleteTopics request names.
+
+    `topic_id` where it is named by that; `problem`: why it cannot be deleted; `times`: how often the request names it
+    so; `hidden`: it is named by its id, and the answer does not say its name.
+    """
 
     name: str | None
     topic_id: UUID | None = None
     problem: BrokerError | None = None
+    times: int = 1
+    hidden: bool = False
 
 
 def _asked(services: Services, request: Request) -> list[_Asked]:
-    """By name up to version 5; by name or by id (KIP-516) from version 6 on."""
+    """By name up to version 5; by name or by id (KIP-516) from version 6 on. Each is there once."""
+    times: Counter[tuple[str | None, UUID | None]]
     if request.version < 6:
-        return [_Asked(name) for name in request.message.topic_names]
-    return [_asked_for(services, topic.name, topic.topic_id) for topic in request.message.topics]
+        times = Counter((name, None) for name in request.message.topic_names)
+    else:
+        times = Counter((topic.name, topic.topic_id) for topic in request.message.topics)
+    return [_asked_for(services, request, name, topic_id, count) for (name, topic_id), count in times.items()]
 
 
-def _asked_for(services: Services, name: str | None, topic_id: UUID | None) -> _Asked:
+def _asked_for(services: Services, request: Request, name: str | None, topic_id: UUID | None, times: int) -> _Asked:
     if (name is None) == (topic_id is None):
         problem = BrokerError(ErrorCode.invalid_request, "a topic is named either by its name or by its id")
         return _Asked(name, topic_id, problem)
     if topic_id is None:
-        return _Asked(name)
+        return _Asked(name, times=times)
     known = services.image.topic_by_id(topic_id)
     if known is None:
-        return _Asked(None, topic_id, BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}"))
-    return _Asked(known.name, topic_id)
+        unknown = BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+        return _Asked(None, topic_id, _repeated(None, topic_id) if times > 1 else unknown)
+    visible = times == 1 and services.access.allows(request, AclOperation.DESCRIBE, ResourceType.TOPIC, known.name)
+    return _Asked(known.name, topic_id, times=times, hidden=not visible)
+
+
+def _repeated(name: str | None, topic_id: UUID | None) -> BrokerError:
+    """The same name, or the same id, more than once: found before the access check, so it says only what was asked."""
+    if topic_id is not None:
+        return BrokerError(ErrorCode.invalid_request, "Duplicate topic id.")
+    assert name is not None
+    return _twice(ErrorCode.invalid_request, name)
 
 
 async def create_partitions(services: Services, request: Request) -> Entity:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -26,19 +29,26 @@ SOON = timedelta(seconds=20)
 
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("broker")
+    with guarded(tmp_path_factory.mktemp("broker")) as running:
+        with client(running, "ADMIN") as admin:
+            for topic in (SECRET, OPEN):
+                assert create_topic(admin, topic, 2).error_code is NONE
+                assert produce(admin, topic, batch(b"first")).error_code is NONE
+        yield running
+
+
+@contextmanager
+def guarded(folder: Path, **more: object) -> Iterator[Broker]:
+    """A broker with the access control of `klammtest.plugins.guarded`; `more` are further keys of it."""
     keys = {
         "listeners": ",".join(f"{name}://127.0.0.1:0" for name in LISTENERS),
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in LISTENERS),
         "authenticator": "by-listener",
         "authorizer": {"plugin": "keeps-secrets"},
+        **more,
     }
     tree = {"plugin": "embedded", "path": str(folder / "tree.db")}
     with broker_thread(folder, tree, keys, plugins={"modules": ["klammtest.plugins.guarded"]}) as running:
-        with client(running, "ADMIN") as admin:
-            for topic in (SECRET, OPEN):
-                assert create_topic(admin, topic, 2).error_code is NONE
-                assert produce(admin, topic, batch(b"first")).error_code is NONE
         yield running
 
 
@@ -124,6 +134,71 @@ def test_topics_are_changed_by_those_who_may(guest: WireClient) -> None:
     doomed = tuple(part(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=n, topic_id=None) for n in (SECRET, "two"))
     answer = guest.call(ApiKey.DELETE_TOPICS, 6, topics=doomed, timeout=SOON)
     assert [row.error_code for row in answer.responses] == [NO_TOPIC, NONE]
+
+
+def test_a_created_topic_is_described_to_those_who_may(guest: WireClient, admin: WireClient) -> None:
+    answer = create_topic(guest, "blind-created", 2)
+    assert (answer.error_code, answer.topic_config_error_code) == (NONE, NO_TOPIC.value)
+    assert (answer.num_partitions, answer.replication_factor, answer.configs) == (-1, -1, ())
+    assert answer.topic_id.int != 0
+    answer = create_topic(admin, "blind-described", 2)
+    assert (answer.error_code, answer.topic_config_error_code) == (NONE, NONE.value)
+    assert (answer.num_partitions, answer.replication_factor, bool(answer.configs)) == (2, 1, True)
+    topic = {"num_partitions": 1, "replication_factor": 1, "assignments": (), "configs": ()}
+    asked = (part(ApiKey.CREATE_TOPICS, 4, "CreatableTopic", name="blind-old", **topic),)
+    (row,) = guest.call(ApiKey.CREATE_TOPICS, 4, topics=asked, timeout=SOON, validate_only=False).topics
+    assert row.error_code is NONE
+
+
+def by_id(wire: WireClient, *asked: UUID | str) -> list[tuple[str | None, UUID | None, ErrorCode, str | None]]:
+    """What DeleteTopics answers for topics given by id or by name."""
+    named = [(a, None) if isinstance(a, str) else (None, a) for a in asked]
+    topics = tuple(part(ApiKey.DELETE_TOPICS, 6, "DeleteTopicState", name=n, topic_id=i) for n, i in named)
+    answer = wire.call(ApiKey.DELETE_TOPICS, 6, topics=topics, timeout=SOON)
+    return [(row.name, row.topic_id, row.error_code, row.error_message) for row in answer.responses]
+
+
+def test_a_refused_deletion_by_id_names_only_what_the_client_may_describe(guest: WireClient, admin: WireClient) -> None:
+    hidden = create_topic(admin, "secret-by-id").topic_id
+    kept = create_topic(admin, "kept-by-id").topic_id
+    (first, second) = by_id(guest, hidden, kept)
+    assert first[:3] == (None, hidden, NO_TOPIC)
+    assert "secret" not in (first[3] or "")
+    assert second[:3] == ("kept-by-id", kept, NO_TOPIC)
+    (named,) = by_id(guest, "secret-by-id")
+    assert (named[0], named[2]) == ("secret-by-id", NO_TOPIC), "the client gave the name"
+
+
+def test_an_id_that_is_asked_for_twice_is_answered_without_a_name(guest: WireClient, admin: WireClient) -> None:
+    hidden, nowhere = create_topic(admin, "secret-twice").topic_id, UUID(int=7)
+    for wire in (guest, admin):
+        for asked in (hidden, nowhere):
+            assert by_id(wire, asked, asked) == [(None, asked, ErrorCode.invalid_request, "Duplicate topic id.")]
+    rows = by_id(guest, hidden, "secret-twice")
+    assert [row[:3:2] for row in rows] == [(None, NO_TOPIC), ("secret-twice", NO_TOPIC)]
+    assert "secret" not in (rows[0][3] or "")
+    for many in ((hidden, "secret-twice"), (hidden, hidden, "secret-twice"), (hidden, "secret-twice", "secret-twice")):
+        assert [row[2] for row in by_id(admin, *many)] == [ErrorCode.invalid_request] * 2
+
+
+def test_a_topic_that_may_be_deleted_and_not_described_stays_without_a_name(
+    guest: WireClient, admin: WireClient
+) -> None:
+    blind = create_topic(admin, "blind-by-id").topic_id
+    (row, _) = by_id(guest, blind, "blind-by-id")
+    assert row[:3] == (None, blind, ErrorCode.invalid_request)
+    assert "blind" not in (row[3] or "")
+    assert by_id(guest, blind) == [(None, blind, NONE, None)]
+
+
+def test_where_no_topic_may_be_deleted_an_id_does_not_tell_its_name(tmp_path: Path) -> None:
+    disabled = ErrorCode.topic_deletion_disabled
+    with guarded(tmp_path, **{"delete.topic.enable": False}) as running:
+        with client(running, "ADMIN") as admin:
+            hidden = create_topic(admin, "secret-stays").topic_id
+            assert by_id(admin, hidden)[0][:3] == ("secret-stays", hidden, disabled)
+        with client(running, "PLAINTEXT") as guest:
+            assert by_id(guest, hidden)[0][:3] == (None, hidden, disabled)
 
 
 def test_records_are_deleted_by_those_who_may(guest: WireClient, admin: WireClient) -> None:

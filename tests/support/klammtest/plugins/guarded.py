@@ -1,6 +1,6 @@
 """An authenticator and an authorizer for tests: who comes by the listener ADMIN is `User:admin` and may do everything;
-everybody else is `User:guest` and may do nothing with what is named `secret…`, nor change the cluster. Loaded by
-`plugins.modules`."""
+everybody else is `User:guest` and may do nothing with what is named `secret…`, nor change the cluster, nor describe
+what is named `blind…`, nor delete what is named `kept…`. Loaded by `plugins.modules`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,10 @@ class KeepsSecrets:
             raise ZeroDivisionError("a bug in the authorizer")
         if context.principal == "User:admin":
             return True
+        if name.startswith("blind") and operation in (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS):
+            return False
+        if name.startswith("kept") and operation is AclOperation.DELETE:
+            return False
         return resource_type is not ResourceType.CLUSTER and not name.startswith("secret")
 
 
