@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from ...errors import DeliveryError
 from ...interfaces.audit import Counted, ProducerAudit
 from ...interfaces.interceptor import ProducerInterceptor
-from ...records.partition import TopicPartition
 from ...records.record import Headers, ProducerRecord, RecordMetadata
 from ..cluster_client import ProducedBatch
 from .batch import ProducerBatch
@@ -43,8 +42,6 @@ class DeliveryListeners:
         self._counts = ProducerCounts()
         self._lock = threading.Lock()
         self.audit: ProducerAudit | None = None
-        self.mark_of: Callable[[TopicPartition, Counted], Headers] | None = None
-        """Of the audit: `klamm.core.interfaces.audit.Audit.mark` for this producer."""
         self.audit_topic: str | None = None
         """Its records are the audit's own: neither counted nor shown to interceptors."""
 
@@ -64,10 +61,11 @@ class DeliveryListeners:
     def intercepts(self) -> bool:
         return bool(self._interceptors)
 
-    def mark(self, partition: TopicPartition, counted: Counted) -> Headers:
-        """What the audit adds to the first record of a batch."""
+    def mark(self, mark_of: Callable[[Counted], Headers], counted: Counted) -> Headers:
+        """What the audit adds to the first record of a batch: `mark_of` is `klamm.core.interfaces.audit.Audit.mark` for
+        this producer and a partition. If it keeps its results, it keeps none of a call that raised."""
         try:
-            return () if self.mark_of is None else self.mark_of(partition, counted)
+            return mark_of(counted)
         except Exception:  # a plugin may raise anything
             self._passed_over("audit_errors", "mark", self.audit)
             return ()

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 from ...config.settings import Settings, load_settings
 from ...errors import ConfigError, DeliveryError, KlammError, SchemaError
-from ...interfaces.audit import AuditIdentity
+from ...interfaces.audit import AuditIdentity, Counted
 from ...records.codecs import UnsupportedCodecError
 from ...records.encode import MAX_RECORD_OVERHEAD
 from ...records.header import HEADER_SIZE
@@ -62,6 +62,9 @@ _AT_EXIT_S = 10.0
 
 _MOST = 2**31 - 1
 """Records, bytes or partitions."""
+
+_MOST_COUNTED: Counted = ((_LAST_MS, _MOST, _MOST),)
+"""What makes a batch's mark the largest."""
 
 _MARKS = 64
 """That are kept of each partition."""
@@ -147,9 +150,10 @@ class Producer:
         owner = f"{application}-{uuid.uuid4().hex[:12]}"
         identity = AuditIdentity("producer", owner, socket.gethostname(), application)
         topic = self._audit.topic
-        _checked_headers(topic, self._audit.mark(identity, TopicPartition(topic, 0), ((0, 1, 0),)))
+        self._mark_of = partial(self._audit.mark, identity)
+        largest = _checked_headers(topic, self._mark_of(TopicPartition(topic, _MOST), _MOST_COUNTED))
+        self._usual_mark_size = _headers_size(largest)
         self._listeners.audit_topic = self._audit.topic
-        self._listeners.mark_of = partial(self._audit.mark, identity)
         self._listeners.audit = self._audit.producer(identity, self._publish_audit)
 
     # -- sending
@@ -311,16 +315,19 @@ class Producer:
         )
 
     def _batch_audit(self, partition: TopicPartition) -> BatchAudit | None:
-        """Batches of records of one size have the same mark, so marks are kept."""
+        """Batches of records of one size have the same mark, so marks are kept; an error is not."""
         if self._audit is None or not self._audit.audits(partition.topic):
             return None
-        return BatchAudit(lru_cache(_MARKS)(partial(self._listeners.mark, partition)), self._audit.window_ms)
+        kept = lru_cache(_MARKS)(partial(self._mark_of, partition))
+        return BatchAudit(partial(self._listeners.mark, kept), self._audit.window_ms)
 
     def _mark_size(self, topic: str) -> int:
-        """The most bytes that the audit adds to a batch of the topic."""
+        """The most bytes that the audit adds to a batch of the topic. After an error: those for the audit's own topic,
+        and room for this one's name; the audit's later marks are added all the same."""
         if self._audit is None or not self._audit.audits(topic):
             return 0
-        return _headers_size(self._listeners.mark(TopicPartition(topic, _MOST), ((_LAST_MS, _MOST, _MOST),)))
+        largest = self._listeners.mark(partial(self._mark_of, TopicPartition(topic, _MOST)), _MOST_COUNTED)
+        return _headers_size(largest) or self._usual_mark_size + len(topic)
 
     def _metadata_changed(self) -> None:
         topics = self._client.cluster.view.topics

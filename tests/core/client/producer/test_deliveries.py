@@ -5,10 +5,17 @@ from __future__ import annotations
 import threading
 from unittest import mock
 
+import pytest
+
 from klamm.core.client.producer.batch import BatchAudit, ProducerBatch
 from klamm.core.client.producer.deliveries import DeliveryListeners
+from klamm.core.client.producer.producer import Producer
 from klamm.core.client.producer.record_future import BatchOutcome
+from klamm.core.config.settings import Settings
+from klamm.core.interfaces.audit import AuditIdentity, Counted
 from klamm.core.records.partition import TopicPartition
+from klamm.core.records.record import Headers
+from klammtest.clients.producing import CountingAudit
 
 
 class SlowBatch(ProducerBatch):
@@ -42,3 +49,32 @@ def test_the_audit_is_told_once_of_a_batch_that_two_threads_report() -> None:
     listeners.attempted(batch)
     closing.join()
     audit.attempted.assert_called_once_with("t", 0, 14, 7)
+
+
+class FailingAudit(CountingAudit):
+    """`mark` raises while `fails` is set."""
+
+    fails = False
+
+    def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
+        if self.fails:
+            raise RuntimeError("on purpose")
+        return super().mark(identity, partition, counted)
+
+    def close(self) -> None:
+        """Publishes nothing: there is no broker."""
+
+
+def test_an_error_of_the_audit_is_not_kept_for_later_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = FailingAudit("flights")
+    monkeypatch.setattr(Settings, "make_audit", lambda _: audit)
+    with Producer({"producer": {"bootstrap.servers": "127.0.0.1:1"}}) as producer:
+        batch_audit = producer._batch_audit(TopicPartition("flights", 0))
+        assert batch_audit is not None
+        size = producer._mark_size("flights")
+        audit.fails = True
+        assert batch_audit.mark(((0, 1, 10),)) == ()
+        assert producer._mark_size("flights") >= size, "later batches are marked, so there must be room"
+        audit.fails = False
+        assert dict(batch_audit.mark(((0, 1, 10),)))["batch"] == b"1 flights-0"
+        assert producer.metrics()["audit_errors"] == 2
