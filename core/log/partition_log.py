@@ -19,7 +19,7 @@ from uuid import UUID
 
 from ..config.section import LONG_MAX
 from ..config.sections.topic import TopicConfig
-from ..errors import CorruptRecordError, StorageError
+from ..errors import CorruptRecordError, KlammError, StorageError
 from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable
 from ..records.decode import MAX_DECOMPRESSED
@@ -44,6 +44,7 @@ from .segment.scan import NotCachedError
 from .segment.segment import Segment
 from .segment.time_search import TimestampedOffset, batches_since, first_record_since
 from .state.clock import Clock, system_clock
+from .state.producer_state import BatchEntry
 from .state.topic_id import claim_directory
 from .validation import AppendOrigin, Validator
 
@@ -310,23 +311,23 @@ class PartitionLog:
                 raise FencedLeaderEpochError(
                     f"{self.tp}: append under leader epoch {leader_epoch}, {self._epochs.latest} has begun"
                 )
+            retried: BatchEntry | None = None
             if origin is AppendOrigin.REPLICA:
                 self._check_follows(header)
-            else:
-                if header.producer_id != NO_PRODUCER_ID and (retried := self._producers.state.check(header)):
-                    append_time = append_time if append_time == NO_TIMESTAMP else retried.timestamp_ms
-                    advanced = commit and self._advance_high_watermark(self._end)
-                    return AppendResult(
-                        retried.base_offset, retried.last_offset, append_time, duplicate=True,
-                        high_watermark_advanced=advanced,
-                    )  # fmt: skip
+            elif header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)
                 header = header.rebased(self._end, leader_epoch)
-            self._store(batch, header, now_ms)
+            if not retried:
+                self._store(batch, header, now_ms)
             advanced = commit and self._advance_high_watermark(self._end)
             flush = self._end - self._flusher.recovery_point >= self.config.flush_messages
-        if flush:
+        if flush:  # a retry too: its batch may not be on disk yet
             self.flush()
+        if retried:
+            append_time = append_time if append_time == NO_TIMESTAMP else retried.timestamp_ms
+            return AppendResult(
+                retried.base_offset, retried.last_offset, append_time, duplicate=True, high_watermark_advanced=advanced
+            )
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
     def _append_checked(
@@ -685,12 +686,16 @@ class PartitionLog:
                 return
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
-            self._segments.truncate_to(offset)
-            self._end = self._segments.active.next_offset
-            self._flusher.truncate_to(self._end)
-            self._replicated = min(self._replicated, self._end)
-            self._epochs.truncate_end(self._end)
-            self._producers.reload(self._end, self._segments, self._clock())
+            try:
+                self._segments.truncate_to(offset)
+                self._end = self._segments.active.next_offset
+                self._flusher.truncate_to(self._end)
+                self._replicated = min(self._replicated, self._end)
+                self._epochs.truncate_end(self._end)
+                self._producers.reload(self._end, self._segments, self._clock())
+            except KlammError as error:  # the files are ahead of what is known of them, or behind
+                self._fail(f"a truncation to offset {offset} failed ({error})")
+                raise
 
     # -- producers -----------------------------------------------------------------------------------------------
 

@@ -209,7 +209,10 @@ class Segment:
         if max_timestamp > self.largest.timestamp_ms:
             self.largest = new_largest(LargestTimestamp, (max_timestamp, last_offset))
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
-            indexes.add(last_offset, position, self.largest)
+            try:
+                indexes.add(last_offset, position, self.largest)
+            except CorruptRecordError as error:  # the entries in a file are taken into memory before the first is added
+                self._rebuild_under_readers(error)
         indexes.bytes_since_entry += size
 
     def _undo_write(self, position: int, error: OSError) -> None:

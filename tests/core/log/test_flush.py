@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.errors import LogClosedError
+from klamm.core.log.partition_log import AppendResult
 from klammtest.logs import ManualClock, append, batch, open_log, read_all
 
 
@@ -160,3 +163,59 @@ def test_a_roll_that_fails_is_tried_again(tmp_path: Path, script: object) -> Non
         log.append(batch([b"x" * 200]))
     assert append(log, batch([b"x" * 200])) == (1, 1)
     assert log.segment_count == 2
+
+
+def test_a_retry_is_acknowledged_when_its_batch_is_on_disk(tmp_path: Path) -> None:
+    """With `flush.messages` 1, the batch comes again while the disk is still busy with it; then the flush fails."""
+    log = open_log(tmp_path, flush_messages=1)
+    busy, fails = threading.Event(), threading.Event()
+
+    def hook(name: str) -> None:
+        if name == "log.flush":
+            busy.set()
+            assert fails.wait(30)
+            raise OSError(errno.EIO, "planted")
+
+    def send() -> AppendResult:
+        return log.append(batch([b"v"], producer=(1, 0, 0)))
+
+    faults.install(hook)
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            first = pool.submit(send)
+            assert busy.wait(30)
+            retry = pool.submit(send)
+            wait([retry], 0.5)
+            early = retry.done()
+            fails.set()
+            for sent in (first, retry):
+                with pytest.raises((StorageError, LogClosedError)):
+                    sent.result(30)
+    finally:
+        faults.install(None)
+    assert not early
+    assert log.offline
+
+
+@pytest.mark.parametrize("passed", range(1, 6))
+def test_a_truncation_that_fails_takes_the_log_offline(tmp_path: Path, passed: int) -> None:
+    log = open_log(tmp_path)
+    for _ in range(4):
+        append(log, batch([b"v"]))
+    points: list[str] = []
+
+    def hook(name: str) -> None:
+        points.append(name)
+        if len(points) == passed:
+            raise OSError(errno.EIO, "planted")
+
+    faults.install(hook)
+    try:
+        log.truncate_to(2)
+    except StorageError:
+        assert log.offline is not None
+        assert "a truncation to offset 2 failed" in log.offline
+    else:
+        assert len(points) < passed
+    finally:
+        faults.install(None)

@@ -167,7 +167,7 @@ class AskedCluster(StoredTopic):
     def __init__(self, events: Sequence[AuditEvent]) -> None:
         super().__init__("__klamm_audit", codecs=CODECS)
         self.logs[0].append(*((0, *each.encode(), ()) for each in events))
-        self.asked: list[str] = []
+        self.questions: list[str] = []
 
     def metadata(self, topics: Iterable[str] | None = None) -> ClusterView:
         if topics is not None:
@@ -178,11 +178,11 @@ class AskedCluster(StoredTopic):
     def list_served_offsets(
         self, wanted: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, KlammError]]:
-        self.asked.append("logs")
+        self.questions.append("logs")
         return {p: 0 if at == EARLIEST else 100 for p, at in wanted.items() if p == FLIGHTS}, {}
 
     def fetch(self, node_id: int, offsets: Mapping[TopicPartition, int], **limits: int) -> Any:
-        self.asked.append("events")
+        self.questions.append("events")
         return super().fetch(node_id, offsets, **limits)
 
 
@@ -204,7 +204,7 @@ def test_a_report_compares_the_counts_with_the_logs(monkeypatch: pytest.MonkeyPa
         "partition 0: counted up to offset 50, and its log ends at 100",
         "partition 1: not counted yet, and no broker says where its log ends",
     ]
-    assert cluster.asked.index("events") > cluster.asked.index("logs")
+    assert cluster.questions.index("events") > cluster.questions.index("logs")
 
 
 def test_a_log_without_order_may_hold_a_record_of_any_window_that_was_counted() -> None:

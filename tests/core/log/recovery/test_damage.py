@@ -12,7 +12,7 @@ from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.recovery.loader import OpenFrom
 from klamm.core.log.recovery.resync import find_whole
 from klamm.core.records.header import iter_headers
-from klammtest.logs import START_MS, append, batch, clean_start, fill, open_log, records_of
+from klammtest.logs import START_MS, append, batch, clean_start, fill, open_log, read_all, records_of
 
 COUNT = 40
 
@@ -140,3 +140,22 @@ def test_a_batch_inside_a_record_is_not_taken_for_one(tmp_path: Path) -> None:
     assert find_whole(segment.file, positions[1] + 1, segment.size, 1) == positions[2]
     again.advance_high_watermark(3)
     assert [r.value for r in records_of(again.read(2, 100).data)] == [b"last"]
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_a_damaged_index_does_not_refuse_the_next_entry(tmp_path: Path, suffix: str) -> None:
+    """The entries of the active segment are read from its file when the first one after a start is added."""
+    log = open_log(tmp_path, index_interval_bytes=100)
+    for _ in range(20):
+        append(log, batch([b"v" * 50]))
+    log.close()
+    log = open_log(tmp_path, known=clean_start(log), index_interval_bytes=100)
+    (path,) = (tmp_path / "events-0").glob(f"*.{suffix}")
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    for _ in range(20):
+        append(log, batch([b"w" * 50]))
+    assert log.offline is None
+    assert len(read_all(log)) == 40
+    log.close()
