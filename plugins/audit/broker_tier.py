@@ -14,7 +14,8 @@ Rules:
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. The next pass follows at once if
   a log held more than the pass has read, otherwise after a pause: a log that grows constantly is counted once in
   `broker.interval.ms`, not as often as the thread can.
-- A range ends early when it has `MAX_CELLS` windows and producers, which bounds its event.
+- A range has at most `MAX_CELLS` windows and producers, which with `MAX_OWNER_BYTES` bounds its event: it ends before a
+  batch that could exceed them. A batch that exceeds them alone is not counted, and makes its range lossy.
 - After a pass that could not publish or commit, nothing more is counted: the next one starts by publishing the same
   again.
 - A batch that cannot be opened makes its range lossy, and is skipped; its CRC was checked on Produce, so the client
@@ -68,7 +69,11 @@ MAX_MARKS: Final = 1000
 """Headers whose parsed form is cached: those of a producer's batches differ only by their number of records."""
 
 MAX_CELLS: Final = 20_000
-"""Counts of one range, by window and producer: some 600 kB in its event."""
+"""Counts of one range, by window and producer: some 600 kB in its event, and 11 MB with the longest ids; the audit
+topic takes 16 MiB."""
+
+Cells = dict[tuple[int, str], tuple[int, int]]
+"""(records, their bytes) by (start of a window, source)."""
 
 Connect = Callable[[BrokerContext], AbstractContextManager[Publish]]
 """Opens a publisher of events."""
@@ -211,20 +216,19 @@ class Follower:
         if read.log_start_offset > followed.position or read.high_watermark < followed.position:
             self._jump(partition, followed, read)
             return
-        position = followed.position
+        begin = followed.position
         for at, header in iter_headers(read.data):
             if header.next_offset > read.high_watermark:
                 break
-            if header.next_offset > position:
-                self._count(partition, read.data, at, header, position)
-                position = header.next_offset
-                followed.counted = header.leader_epoch
-                if self._ranges.cells(partition) >= MAX_CELLS:
+            if header.next_offset > followed.position:
+                if not self._count(partition, read.data, at, header, followed.position):
                     break
-        if position > followed.position:
-            self.behind = self.behind or position < read.high_watermark
-            followed.position = self._uncommitted[partition] = position
-            followed.known = True
+                # With each batch: after an error in the next one, this one is not counted again.
+                followed.position = self._uncommitted[partition] = header.next_offset
+                followed.counted = header.leader_epoch
+                followed.known = True
+        if followed.position > begin:
+            self.behind = self.behind or followed.position < read.high_watermark
 
     def _begin(self, partition: TopicPartition, followed: _Followed, read: ServiceRead) -> None:
         """The first read, or the first under another leader epoch. Records that were deleted before this tier saw the
@@ -260,16 +264,29 @@ class Follower:
             followed.position = start
             self._ranges.start(partition, start, topic_id=followed.topic_id, epoch=read.leader_epoch)
 
-    def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> None:
+    def _count(self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int) -> bool:
+        """Returns False if the range has no room for the batch, and must end before it."""
         if header.is_control:
-            return
+            return True
         try:
-            windows = self._windows(partition, data, at, header, position)
+            cells = _cells(self._windows(partition, data, at, header, position))
         except KlammError as error:
             log.error("broker audit: %s: %s; its records are counted as unknown", partition, error)
             self._ranges.uncountable(partition, header.next_offset)
-            return
-        self._ranges.count_windows(partition, header.next_offset, windows)
+            return True
+        if cells is None:
+            log.error(
+                "broker audit: %s offset %d: the batch has more than %d windows and producers; its records are counted "
+                "as unknown",
+                partition, header.base_offset, MAX_CELLS,
+            )  # fmt: skip
+            self._ranges.uncountable(partition, header.next_offset)
+            return True
+        if self._ranges.cells(partition) + len(cells) > MAX_CELLS:
+            return False
+        counts = ((start, records, size, source) for (start, source), (records, size) in cells.items())
+        self._ranges.count_windows(partition, header.next_offset, counts)
+        return True
 
     def _windows(
         self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
@@ -282,10 +299,10 @@ class Follower:
             return told
         found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
         whose = self._sender(partition, header, area, found, position)
-        return [
+        return (
             (start, records, size, self._mark(headers).of_record if whose is None else whose)
             for start, records, size, headers in found
-        ]
+        )
 
     def _told(
         self, partition: TopicPartition, header: BatchHeader, data: Buffer
@@ -350,6 +367,17 @@ class Follower:
         self._logs.offsets.commit(GROUP, now)
         self._ranges.committed(self._uncommitted)
         self._uncommitted = {}
+
+
+def _cells(counts: Iterable[tuple[int, int, int, str]]) -> Cells | None:
+    """Adds up the counts of a batch; None if it has more than `MAX_CELLS`."""
+    cells: Cells = {}
+    for start, records, size, source in counts:
+        before, bytes_before = cells.get((start, source), (0, 0))
+        cells[start, source] = (before + records, bytes_before + size)
+        if len(cells) > MAX_CELLS:
+            return None
+    return cells
 
 
 def connect_to_self(topic: str) -> Connect:

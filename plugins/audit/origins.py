@@ -6,6 +6,9 @@ original headers is seldom the first of a batch of that number in that partition
 records lie in one window, `klamm.batch` also names the window and the number of bytes, because the producer has counted
 them; the broker tier then need not count.
 
+A mark whose id is longer than `MAX_OWNER_BYTES` is not valid: its records count as those of a client that does not
+audit. `klamm.Producer` does not start with such an id.
+
 Producers of earlier versions marked every record, without `klamm.batch`. Such a mark applies to its own record.
 """
 
@@ -22,6 +25,9 @@ HOST_HEADER: Final = "klamm.host"
 APPLICATION_HEADER: Final = "klamm.application"
 PRODUCER_HEADER: Final = "klamm.producer"
 BATCH_HEADER: Final = "klamm.batch"
+
+MAX_OWNER_BYTES: Final = 512
+"""Of a producer's id, in UTF-8. Events of the broker tier name it in each of its counts, so it bounds their size."""
 
 
 class OneWindow(NamedTuple):
@@ -65,6 +71,12 @@ def batch_name(partition: TopicPartition, records: int) -> str:
     return f"{records} {partition}"
 
 
+def owner_bytes(owner: str) -> int:
+    """The size of a producer's id as events encode it. A byte that is not UTF-8 was decoded to U+FFFD, which is encoded
+    in three."""
+    return len(owner.encode())
+
+
 def mark_of(headers: bytes) -> Mark:
     """Reads the mark of a record with these headers, as `native.window_counts` gives them.
 
@@ -104,7 +116,8 @@ def read_mark(headers: Headers) -> Mark:
         if name == BATCH_HEADER and batch is None:
             batch, holds = _read_batch(value or b"")
         elif name == PRODUCER_HEADER and value:
-            return Mark(value.decode(errors="replace"), batch, holds)
+            owner = value[: MAX_OWNER_BYTES + 1].decode(errors="replace")
+            return Mark(FOREIGN) if owner_bytes(owner) > MAX_OWNER_BYTES else Mark(owner, batch, holds)
         audited = audited or name == APPLICATION_HEADER
     return Mark(UNATTRIBUTED if audited else FOREIGN, batch, holds)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from klamm.plugin import (
     AuditIdentity,
     BrokerContext,
+    ConfigError,
     Counted,
     Headers,
     ProducerAudit,
@@ -20,7 +21,7 @@ from klamm.plugin import (
 
 from .broker_tier import BrokerTier, connect_to_self
 from .config import AuditConfig
-from .origins import mark
+from .origins import MAX_OWNER_BYTES, mark, owner_bytes
 from .producer import KlammProducerAudit
 from .ranges import KlammRangeAudit
 from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
@@ -51,6 +52,13 @@ class KlammAudit:
         return mark(identity, partition, counted, self.window_ms)
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit:
+        if (size := owner_bytes(identity.owner)) > MAX_OWNER_BYTES:
+            own = owner_bytes(identity.application)
+            most = own + MAX_OWNER_BYTES - size
+            raise ConfigError(
+                f"producer.client.id has {own} bytes in UTF-8; with an audit it has at most {most}, "
+                f"because the producer's id, which begins with it, has at most {MAX_OWNER_BYTES}"
+            )
         interval_s = self._config.publish_interval_ms / 1000
         return KlammProducerAudit(identity, publish, window_ms=self.window_ms, interval_s=interval_s, clock_ms=clock_ms)
 

@@ -106,8 +106,8 @@ class Producer:
         self._closing = threading.Lock()
         self._closed = False
         self._largest = options.max_request_size - HEADER_SIZE - MAX_RECORD_OVERHEAD
+        self._start_audit(settings)  # before any thread is started: it may refuse the configuration
         self._start(codec if codec.codec_id else None)
-        self._start_audit(settings)
         self._at_exit = _close_at_exit(self)
 
     def _start(self, codec: Any) -> None:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -13,14 +14,14 @@ from klamm.core.interfaces.audit import Publish
 from klamm.core.interfaces.offsets import CommittedOffset
 from klamm.core.interfaces.service import BrokerContext
 from klamm.core.records import native
-from klamm.core.records.decode import read_area
+from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
 from klamm.core.records.varint import encode_varint
 from klamm.plugins.audit import broker_tier, origins
 from klamm.plugins.audit.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.config import AuditConfig
-from klamm.plugins.audit.event import EventWindow
+from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
 from klamm.plugins.audit.range_coverage import TierKey, tier_counts
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity
 
@@ -296,6 +297,91 @@ def test_many_producers_make_several_ranges_and_lose_no_count(monkeypatch: pytes
     assert {w.source: w.records for event in topic.events for w in event.windows if w.start_ms == 0} == {
         f"p-{n}": 1 for n in range(10)
     }
+
+
+def test_a_range_ends_before_a_batch_for_which_its_event_has_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    logs, topic = MemoryLogs(), AuditTopic()
+    for n in range(3):
+        logs.append([0, WINDOW_MS, 2 * WINDOW_MS], producer=f"p-{n}")
+    tier = follower(logs, topic)
+    while tier.advance() and tier.behind:
+        pass
+    assert [(event.from_offset, event.to_offset, len(event.windows)) for event in topic.events] == [
+        (0, 3, 3), (3, 6, 3), (6, 9, 3),
+    ]  # fmt: skip
+    assert counted(topic) == ({0: 3, WINDOW_MS: 3, 2 * WINDOW_MS: 3}, [])
+
+
+@pytest.mark.parametrize("by", ["window", "producer"])
+def test_a_batch_with_too_many_counts_for_an_event_is_unknown(
+    by: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(broker_tier, "MAX_CELLS", 4)
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 3)
+    if by == "window":
+        logs.append([n * WINDOW_MS for n in range(5)])
+    else:
+        logs.append([0] * 5, each=[((origins.PRODUCER_HEADER, b"p-%d" % n),) for n in range(5)])
+    logs.append([0] * 2)
+    tier = follower(logs, topic)
+    while tier.advance() and tier.behind:
+        pass
+    assert counted(topic) == ({0: 5}, ["lossy"])
+    assert [record.getMessage() for record in caplog.records] == [
+        f"broker audit: {FLIGHTS} offset 3: the batch has more than 4 windows and producers; "
+        "its records are counted as unknown"
+    ]
+
+
+def test_the_largest_event_fits_into_the_audit_topic() -> None:
+    most, owner = 2**63 - 1, "p" * origins.MAX_OWNER_BYTES
+    windows = tuple(EventWindow(most, most, most, source=owner) for _ in range(broker_tier.MAX_CELLS))
+    config = AuditConfig()
+    largest = AuditEvent(
+        tier="broker", owner=GROUP, host="h" * 255, application="broker", topic="t" * 249, partition=0, from_offset=0,
+        to_offset=most, window_ms=WINDOW_MS, windows=windows,
+    )  # fmt: skip
+    assert sum(map(len, largest.encode())) < int(config.topic_configs()["max.message.bytes"]) - 1024
+
+
+def test_a_producers_id_that_is_too_long_is_no_mark() -> None:
+    most = origins.MAX_OWNER_BYTES
+    for value, valid in [
+        (b"p" * most, True),
+        (b"p" * (most + 1), False),
+        ("ü".encode() * (most // 2), True),
+        ("ü".encode() * (most // 2) + b"p", False),
+        (b"\xff" * (most // 3), True),
+        (b"\xff" * (most // 3 + 1), False),  # a U+FFFD has three bytes
+    ]:
+        logs, topic = MemoryLogs(), AuditTopic()
+        marked = ((origins.PRODUCER_HEADER, value), (origins.BATCH_HEADER, f"2 {FLIGHTS} {WINDOW_MS} 0 16".encode()))
+        logs.append([0, 0], "none", each=[marked])
+        follower(logs, topic).advance()
+        [window] = topic.events[0].windows
+        assert (window.source, window.records) == (value.decode(errors="replace") if valid else FOREIGN, 2)
+
+
+def test_a_batch_before_an_unexpected_error_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    logs, topic = MemoryLogs(), AuditTopic()
+    logs.append([0] * 3)
+    logs.append([0] * 2)
+
+    def failing(*args: Any, **kwargs: Any) -> RecordArea:
+        if args[2].base_offset == 3:
+            raise RuntimeError("a codec of a plugin")
+        return read_area(*args, **kwargs)
+
+    tier = follower(logs, topic)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker_tier, "read_area", failing)
+        for _ in range(2):
+            with pytest.raises(RuntimeError):
+                tier.advance()
+    tier.advance()
+    assert counted(topic) == ({0: 5}, [])
 
 
 def test_the_service_counts_until_it_is_stopped() -> None:

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from klamm.core.errors import DeliveryError
+from klamm.core.client.producer.producer import Producer
+from klamm.core.errors import ConfigError, DeliveryError
 from klamm.plugins.audit import producer
 from klamm.plugins.audit.compare import compare
 from klamm.plugins.audit.event import AuditEvent, EventWindow
@@ -173,6 +174,21 @@ def test_an_event_stored_late_does_not_end_the_quiet_state_that_begins(monkeypat
     assert topic.events[-1].quiet
     assert not counts.begin("flights")
     counts.close()
+
+
+@pytest.mark.parametrize("client_id", ["p" * 500, "ü" * 250])
+def test_a_client_id_that_makes_too_long_a_mark_is_refused(client_id: str) -> None:
+    given = {"producer": {"bootstrap.servers": "127.0.0.1:1", "client.id": client_id}, "audit": {"plugin": "klamm"}}
+    before = threading.active_count()
+    with pytest.raises(ConfigError) as caught:
+        Producer(given)
+    assert str(caught.value) == (
+        "producer.client.id has 500 bytes in UTF-8; with an audit it has at most 499, "
+        "because the producer's id, which begins with it, has at most 512"
+    )
+    assert threading.active_count() == before
+    given["producer"]["client.id"] = client_id[:-1]
+    Producer(given).close()
 
 
 def test_a_producer_that_was_killed_shows() -> None:
