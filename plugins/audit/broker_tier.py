@@ -68,6 +68,9 @@ MAX_BACKOFF_S: Final = 10.0
 MAX_MARKS: Final = 1000
 """Headers whose parsed form is cached: those of a producer's batches differ only by their number of records."""
 
+MAX_CACHED_HEADERS: Final = 2048
+"""Bytes of such headers; longer ones are parsed each time. So the cache has at most 2 MB of them."""
+
 MAX_CELLS: Final = 20_000
 """Counts of one range, by window and producer: some 600 kB in its event, and 11 MB with the longest ids; the audit
 topic takes 16 MiB."""
@@ -345,7 +348,9 @@ class Follower:
         return first.source if first.batch == batch_name(partition, header.last_offset_delta + 1) else None
 
     def _mark(self, headers: bytes) -> Mark:
-        """`mark_of`, cached for the same bytes."""
+        """`mark_of`, cached for the same bytes unless they are long."""
+        if len(headers) > MAX_CACHED_HEADERS:
+            return mark_of(headers)
         mark = self._marks.get(headers)
         if mark is None:
             if len(self._marks) >= MAX_MARKS:

@@ -364,6 +364,27 @@ def test_a_producers_id_that_is_too_long_is_no_mark() -> None:
         assert (window.source, window.records) == (value.decode(errors="replace") if valid else FOREIGN, 2)
 
 
+@pytest.mark.parametrize(("size", "kept"), [(100, True), (100_000, False)])
+def test_only_short_headers_are_kept(size: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[bytes] = []
+
+    def mark_of(headers: bytes) -> origins.Mark:
+        parsed.append(headers)
+        return origins.mark_of(headers)
+
+    monkeypatch.setattr(broker_tier, "mark_of", mark_of)
+    logs, topic = MemoryLogs(), AuditTopic()
+    marked = ((origins.PRODUCER_HEADER, b"p"), ("trace", b"t" * size))
+    logs.append([0], each=[marked])
+    tier = follower(logs, topic)
+    tier.advance()
+    parsed_before = len(parsed)
+    logs.append([0], each=[marked])
+    tier.advance()
+    assert len(parsed) == (parsed_before if kept else 2 * parsed_before)
+    assert sum(w.records for e in topic.events for w in e.windows if w.source == "p") == 2
+
+
 def test_a_batch_before_an_unexpected_error_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
     logs.append([0] * 3)
