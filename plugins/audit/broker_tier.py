@@ -8,9 +8,10 @@ Rules:
   was truncated or restored, and has other records there.
 - Records are counted by producer, which the first record of each batch names (see `origins`); those of clients that do
   not audit are counted separately. So no client's record compensates for a lost one of another.
-- A batch whose CRC is right is counted by its header if its producer's mark says that all its records lie in one
-  window. The records of other batches are iterated: a header does not show it, because the base timestamp is the first
-  record's and not the earliest.
+- An uncompressed batch whose CRC is right is counted by its header if its producer's mark says that all its records lie
+  in one window. The records of other batches are iterated: a header does not show it, because the base timestamp is the
+  first record's and not the earliest. Those of compressed batches too: by default the broker does not read them on
+  Produce (`verify.payload`), so that there the header may state records that the batch does not have.
 - One pass reads at most `CHUNK` bytes of each partition, then publishes, then commits. The next pass follows at once if
   a log held more than the pass has read, otherwise after a pause: a log that grows constantly is counted once in
   `broker.interval.ms`, not as often as the thread can.
@@ -294,11 +295,11 @@ class Follower:
     def _windows(
         self, partition: TopicPartition, data: bytes, at: int, header: BatchHeader, position: int
     ) -> Iterable[tuple[int, int, int, str]]:
-        """Of the batch at `at`, from `position` on. The records of a batch that its producer has counted are not
-        iterated."""
+        """Of the batch at `at`, from `position` on. The records of an uncompressed batch that its producer has counted
+        are not iterated."""
         area = read_area(data, at, header, self._logs.codecs, partition=partition)
         whole = position <= header.base_offset and header.record_count == header.last_offset_delta + 1
-        if whole and (told := self._told(partition, header, area.data)) is not None:
+        if whole and not header.codec_id and (told := self._told(partition, header, area.data)) is not None:
             return told
         found = native.window_counts(*area, position, header.next_offset, self._ranges.window_ms)
         whose = self._sender(partition, header, area, found, position)

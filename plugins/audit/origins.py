@@ -4,7 +4,7 @@ A batch is one client's, so only its first record is marked: with host, applicat
 `klamm.batch`, which names the batch by its number of records, topic and partition. A record that is forwarded with its
 original headers is seldom the first of a batch of that number in that partition, so its mark is void there. If all
 records lie in one window, `klamm.batch` also names the window and the number of bytes, because the producer has counted
-them; the broker tier then need not count.
+them; the broker tier then need not count an uncompressed batch.
 
 A mark whose id is longer than `MAX_OWNER_BYTES` is not valid: its records count as those of a client that does not
 audit. `klamm.Producer` does not start with such an id.

@@ -23,7 +23,7 @@ from klamm.plugins.audit.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.config import AuditConfig
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
 from klamm.plugins.audit.range_coverage import TierKey, tier_counts
-from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity
+from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity, mark_of
 
 BROKER = TierKey("broker", GROUP)
 
@@ -198,15 +198,29 @@ def test_a_batch_is_its_producers_by_the_mark_of_its_first_record(codec: str) ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("codec", CODECS.names())
-def test_a_batch_that_its_producer_has_counted_is_not_counted_again(
-    codec: str, monkeypatch: pytest.MonkeyPatch
+def test_an_uncompressed_batch_that_its_producer_has_counted_is_not_counted_again(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     logs, topic = MemoryLogs(), AuditTopic()
-    logs.append([WINDOW_MS + 3, WINDOW_MS, 2 * WINDOW_MS - 1], codec, producer="p")
+    logs.append([WINDOW_MS + 3, WINDOW_MS, 2 * WINDOW_MS - 1], "none", producer="p")
     monkeypatch.setattr(native, "window_counts", None)
     follower(logs, topic).advance()
     assert topic.events[0].windows == (EventWindow(WINDOW_MS, 3, 24, source="p"),)
+
+
+COMPRESSED = [name for name in CODECS.names() if CODECS.by_name(name).codec_id]
+
+
+@pytest.mark.parametrize("codec", COMPRESSED)
+def test_a_compressed_batch_with_fewer_records_than_it_says_is_unknown(codec: str) -> None:
+    """Its header and its mark agree, and its CRC is right; by default the broker does not read it on Produce."""
+    logs, topic = MemoryLogs(), AuditTopic()
+    records = bytearray(HEADER_SIZE) + encode_record(0, 0, b"key", b"value", encode_headers(mark_of("p", [0] * 5)))
+    logs.batches[FLIGHTS].append(bytearray(assemble(records, CODECS.by_name(codec), (0, 0), (-1, -1, -1), 5)))
+    logs.ends[FLIGHTS] += 5
+    follower(logs, topic).advance()
+    [told] = topic.events
+    assert (told.lossy, told.windows) == (True, ())
 
 
 def walked(logs: MemoryLogs) -> list[tuple[int, str, int, int]]:
@@ -368,11 +382,11 @@ def test_a_producers_id_that_is_too_long_is_no_mark() -> None:
 def test_only_short_headers_are_kept(size: int, kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[bytes] = []
 
-    def mark_of(headers: bytes) -> origins.Mark:
+    def parse(headers: bytes) -> origins.Mark:
         parsed.append(headers)
         return origins.mark_of(headers)
 
-    monkeypatch.setattr(broker_tier, "mark_of", mark_of)
+    monkeypatch.setattr(broker_tier, "mark_of", parse)
     logs, topic = MemoryLogs(), AuditTopic()
     marked = ((origins.PRODUCER_HEADER, b"p"), ("trace", b"t" * size))
     logs.append([0], each=[marked])
