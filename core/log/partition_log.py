@@ -475,9 +475,9 @@ class PartitionLog:
     def _sync(self, pending: PendingFlush) -> None:
         try:
             self._flusher.sync(pending, self._file_to_flush)
-        except StorageError as error:
+        except BaseException as error:  # any: `begin` has noted the directory as flushed
             with self._lock:
-                self._fail(f"a flush failed ({error})")
+                self._fail(f"a flush failed ({str(error) or type(error).__name__})")
             raise
 
     def _file_to_flush(self, segment: Segment) -> OpenFile | None:

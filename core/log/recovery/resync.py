@@ -56,7 +56,7 @@ def _goes_on(file: OpenFile, position: int, end: int, header: BatchHeader) -> bo
 
 
 def scan_past_damage(file: OpenFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `scan`, but but skips damaged places, to find whole batches after them."""
+    """As `scan`, but skips damaged places, to find whole batches after them."""
     at, expected = start, 0
     while at < end:
         try:
