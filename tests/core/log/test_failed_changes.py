@@ -31,7 +31,7 @@ def test_failed_truncation_leaves_no_gap(tmp_path: Path, rule: str) -> None:
         log.truncate_to(1)
     faults.install(None)
     assert log.offline is not None
-    assert "a truncation failed" in log.offline
+    assert "a truncation to offset 1 failed" in log.offline
     with pytest.raises(LogClosedError):
         append(log, batch())
     log.close(clean=False)
