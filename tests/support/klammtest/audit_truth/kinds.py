@@ -283,9 +283,12 @@ def deleted_before_the_broker_tier(run: Pipeline) -> None:
     run.send(run.windows)
     _finish(run)
     run.allowed.problems.append(Problem(Kind.LOSSY, BROKER))
+    recent = run.recent()
+    # What was not counted may lie in any window between those of the ranges before and after.
+    near = {window for _, window in run.truth.stored.values() if min(recent) <= window <= max(recent)}
     for tier in (BROKER, READERS, LAKE):
         run.allowed.must_be_unknown[tier] = gone
-        run.allowed.may_be_unknown(tier, run.recent())
+        run.allowed.may_be_unknown(tier, recent | near)
 
 
 def _gone(run: Pipeline, had: dict[int, int]) -> set[int]:

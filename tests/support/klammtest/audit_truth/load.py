@@ -90,17 +90,21 @@ class Lake:
         self._auditor = LoadAuditor(audit, SINK, lambda: connect(self._topics.bootstrap), publisher)
         files = FileFormat("parquet", ("dt",), 1 << 27)
         spec = LoadSpec(str(self._root), files, SINK, reset="earliest", window_ms=audit.window_ms)
+        self.untold = False
+        """A published load has not sent its audit event yet."""
         self.said: list[str] = []
         self._job = LoadJob(_no_spark, self._topics, publisher, spec, auditor=self._auditor, warn=self.said.append)
 
     def load(self, spoil: Spoil | None = None) -> None:
         self._topics.spoil = spoil or as_they_are
         self._job.run(self._topic)
+        self.untold = False
 
     def load_and_die(self) -> None:
         """Publishes a load and sends no audit event: the next load does."""
         with mock.patch.object(self._auditor, "send_missing", return_value=[]):
             self.load()
+        self.untold = True
 
     def rows(self) -> list[tuple[int, int, int]]:
         """Returns (partition, offset, timestamp in ms) of every row of every published file."""
