@@ -62,6 +62,7 @@ _SPARK = {
     "spark.hadoop.ipc.client.connect.max.retries": "3",
     "spark.hadoop.ipc.client.connect.retry.interval": "500",
 }
+_DAEMON = "klamm.hadoop.worker_daemon"
 _DRIVER = Path(__file__).with_name("driver.py")
 _FAULTS = Path(__file__).parents[1]
 
@@ -144,13 +145,24 @@ class Driver:
         return []
 
     def workers(self) -> list[psutil.Process]:
-        """Returns the Python workers, without the daemon that forks them."""
+        """Returns the Python workers, without the daemon that forks them. If the daemon is killed, Spark goes on with
+        its idle workers, which are no descendants of the driver any more and are not found here."""
         found = []
         for process in self.spark_processes():
             with suppress(psutil.Error):
                 parent = process.parent()
-                if parent is not None and all("daemon" in " ".join(p.cmdline()) for p in (process, parent)):
+                # A whole argument: the JVM's command line names the daemon in a setting of Spark.
+                if parent is not None and all(_DAEMON in p.cmdline() for p in (process, parent)):
                     found.append(process)
+        return found
+
+    def readers(self, port: int) -> list[psutil.Process]:
+        """Returns the Python workers that are connected to this port of a broker."""
+        found = []
+        for worker in self.workers():
+            with suppress(psutil.Error):
+                if any(c.raddr and c.raddr.port == port for c in worker.net_connections("tcp")):
+                    found.append(worker)
         return found
 
     def pause(self) -> None:

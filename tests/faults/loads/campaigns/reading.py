@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 import time
-from contextlib import suppress
-
-import psutil
 
 from harness import Result, Run
 from klammtest.waiting import eventually
-from loads.scene import DOUBLED, LOST, UP_S, Driver, Scene, campaign
+from loads.scene import DOUBLED, LOST, UP_S, Scene, campaign
 
 TRIED_AGAIN = {"spark.master": "local[2,3]"}
 """A task of Spark may be tried three times."""
@@ -22,8 +19,8 @@ NEXT_RUN = (
 class WorkerKilled:
     name = "load-worker-killed"
     injects = (
-        "SIGKILL to a Python worker of Spark that reads from a broker which has been stopped for up to 2 s; a task may "
-        "be tried three times"
+        "SIGKILL to a Python worker of Spark up to 2 s after it began to read from a stopped broker; a task may be "
+        "tried three times"
     )
     asserts = NEXT_RUN
     plants = "a data file of the newest load is there twice"
@@ -34,30 +31,22 @@ class WorkerKilled:
 
 
 def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
-    driver = scene.driver()
+    driver, port = scene.driver(), int(scene.broker.bootstrap.rpartition(":")[2])
     driver.run("load.planned")
     driver.hear("at")
     scene.broker.pause()
     try:
         driver.go()
+        # The broker is stopped: whoever reads from it goes on doing so until it is killed.
+        eventually(lambda: driver.readers(port), "a Python worker reads from the stopped broker", UP_S)
         time.sleep(chance.random() * 2)
-        killed = _kill_worker(driver, chance)
+        worker = chance.choice(driver.readers(port))
+        worker.kill()
+        worker.wait(UP_S)
     finally:
         scene.broker.resume()
-    if not killed:  # the driver itself waited for the broker; there is no worker yet
-        eventually(lambda: _kill_worker(driver, chance) or not driver.is_silent, "a worker is killed", UP_S)
-    scene.total.count("while-stopped", killed)
+    scene.total.count("workers-killed")
     scene.one_line(at, driver.outcome())
-
-
-def _kill_worker(driver: Driver, chance: random.Random) -> bool:
-    workers = driver.workers()
-    if not workers:
-        return False
-    with suppress(psutil.NoSuchProcess):
-        chance.choice(workers).kill()
-        return True
-    return False
 
 
 class BrokerKilled:
