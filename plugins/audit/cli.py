@@ -17,6 +17,8 @@ from klamm.core.cli.options import DEFAULT_CONFIG, TIMEOUT_S, ConfigFile, consol
 from klamm.core.process_log import of_command
 from klamm.plugin import ConfigError, KlammError
 
+from .comparison.range_coverage import TierKey
+from .comparison.report import as_json, print_report
 from .config import AuditConfig, expected_tier
 from .event import CONSUMER, HADOOP, TIERS
 from .gate import Gate, wait_complete
@@ -29,8 +31,6 @@ from .query import (
     settle,
     silent_tiers,
 )
-from .range_coverage import TierKey
-from .report import as_json, print_report
 from .windows import Span, parse_span
 
 WAIT_STEP_S = 0.5

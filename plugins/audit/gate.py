@@ -24,10 +24,10 @@ from typing import Final
 from klamm.errors import UnknownTopicError
 from klamm.plugin import NO_WINDOW, ConfigError, KlammError
 
-from .compare import Cell, State, TopicAudit, WindowAudit
+from .comparison.compare import Cell, State, TopicAudit, WindowAudit
+from .comparison.range_coverage import Problem, TierKey
 from .event import BROKER, PRODUCER
 from .query import Answer
-from .range_coverage import Problem, TierKey
 from .windows import iso
 
 POLL_S: Final = 0.5

@@ -13,10 +13,10 @@ from klamm.core.client.errors import unknown_topic
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.plugin import ConfigError
 
-from .compare import TopicAudit, compare, settlement_counts
+from .comparison.compare import TopicAudit, compare, settlement_counts
+from .comparison.range_coverage import LogEnd, Place, TierKey, end_counted, is_behind
 from .config import AuditConfig, expected_tier
 from .event import BROKER, CONSUMER, HADOOP, SETTLEMENT, AuditEvent, EventWindow
-from .range_coverage import LogEnd, Place, TierKey, end_counted, is_behind
 from .reader import AuditReader, read_log_ends
 from .windows import clock_ms
 

@@ -11,8 +11,8 @@ from klamm.core.client.cluster_client import EARLIEST, LATEST
 from klamm.core.client.reader.topic_table import TopicTable
 from klamm.plugin import KlammError, SchemaError, TopicPartition
 
+from .comparison.range_coverage import LogEnd, Place
 from .event import AuditEvent, decode_event
-from .range_coverage import LogEnd, Place
 
 TIMEOUT_S: Final = 30.0
 """How long a partition of the audit topic may give nothing before `read` fails."""

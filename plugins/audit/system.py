@@ -19,11 +19,11 @@ from klamm.plugin import (
     TopicPartition,
 )
 
-from .broker_tier import BrokerTier, connect_to_self
 from .config import AuditConfig
-from .origins import MAX_OWNER_BYTES, mark, owner_bytes
-from .producer import KlammProducerAudit
-from .ranges import KlammRangeAudit
+from .counting.broker_tier import BrokerTier, connect_to_self
+from .counting.origins import MAX_OWNER_BYTES, mark, owner_bytes
+from .counting.producer import KlammProducerAudit
+from .counting.ranges import KlammRangeAudit
 from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
 from .web.service import AuditPages, pages_of_broker
 from .windows import clock_ms

@@ -23,7 +23,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     ),
     "klamm.core.client.event_publisher": (
         "counts are published by a producer that is not itself audited",
-        {"audit/broker_tier.py", "audit/query.py"},
+        {"audit/counting/broker_tier.py", "audit/query.py"},
     ),
     "klamm.core.client.reader.topic_table": (
         "a table over a topic, not yet public",
@@ -40,17 +40,20 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window",
-        {"audit/broker_tier.py", "audit/windows.py"},
+        {"audit/counting/broker_tier.py", "audit/windows.py"},
     ),
-    "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/broker_tier.py"}),
+    "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/topic.py"}),
-    "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/broker_tier.py"}),
-    "klamm.core.records.first_record": ("the broker tier counts in raw batches", {"audit/broker_tier.py"}),
+    "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/broker_tier.py"}),
+    "klamm.core.records.first_record": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.header": (
         "batch headers: the broker tier counts in raw batches, the demonstration damages one",
-        {"audit/broker_tier.py", "demo/steps/plant.py"},
+        {"audit/counting/broker_tier.py", "demo/steps/plant.py"},
     ),
-    "klamm.core.records.varint": ("reads the mark that an auditing producer leaves in a batch", {"audit/origins.py"}),
+    "klamm.core.records.varint": (
+        "reads the mark that an auditing producer leaves in a batch",
+        {"audit/counting/origins.py"},
+    ),
     "klamm.core.spark_jvm": ("the demonstration starts Spark as a load does", {"demo/reading.py"}),
 }
 """Internal modules that a built-in plugin imports: why, and where. A third party would have to do without."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..compare import State, TopicAudit
-from ..range_coverage import TierKey
-from ..report import Row
+from ..comparison.compare import State, TopicAudit
+from ..comparison.range_coverage import TierKey
+from ..comparison.report import Row
 from .axis import LEFT, WIDTH, Label, below, nice, px, ticks
 
 HEIGHT: Final = 280

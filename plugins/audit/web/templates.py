@@ -22,7 +22,7 @@ MAX_ROWS: Final = 500
 
 
 def render(name: str, values: Json) -> str:
-    """A template of this package."""
+    """A template in `pages`, as text."""
     return environment().get_template(name).render(values)
 
 
@@ -37,8 +37,8 @@ def environment() -> Environment:
 
 @cache
 def file_text(name: str) -> str:
-    """A file of this package."""
-    return resources.files(__package__).joinpath(name).read_text()
+    """A file in `pages`."""
+    return resources.files(__package__).joinpath("pages", name).read_text()
 
 
 def number(value: int | None) -> str:

@@ -11,10 +11,8 @@ from typing import Any, Final
 from klamm.core.client.errors import nearest_of, unknown_topic
 from klamm.plugin import ConfigError, KlammError
 
-from ..compare import State, TopicAudit, told_now
-from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
-from ..query import Answer, AuditQuery, narrow
-from ..range_coverage import (
+from ..comparison.compare import State, TopicAudit, told_now
+from ..comparison.range_coverage import (
     PRODUCERS,
     LogEnd,
     Place,
@@ -24,7 +22,9 @@ from ..range_coverage import (
     tier_counts,
     wide,
 )
-from ..report import Row, as_json, rows
+from ..comparison.report import Row, as_json, rows
+from ..event import BROKER, HADOOP, PRODUCER, UNATTRIBUTED, AuditEvent
+from ..query import Answer, AuditQuery, narrow
 from ..windows import Span, parse_span
 from .chart import missing_records
 

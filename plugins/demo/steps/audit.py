@@ -9,8 +9,8 @@ from rich.console import Console
 
 from klamm import ClusterClient, load_settings
 
+from ...audit.comparison.report import print_report
 from ...audit.query import Answer, AuditQuery, AuditQueryRunner, audit_config
-from ...audit.report import print_report
 from ...audit.windows import Span
 from ..processes import DemoError
 from ..workspace import Workspace

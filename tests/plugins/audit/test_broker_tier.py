@@ -18,11 +18,11 @@ from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
 from klamm.core.records.varint import encode_varint
-from klamm.plugins.audit import broker_tier, origins
-from klamm.plugins.audit.broker_tier import GROUP, BrokerTier
+from klamm.plugins.audit.comparison.range_coverage import TierKey, tier_counts
 from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.counting import broker_tier, origins
+from klamm.plugins.audit.counting.broker_tier import GROUP, BrokerTier
 from klamm.plugins.audit.event import FOREIGN, AuditEvent, EventWindow
-from klamm.plugins.audit.range_coverage import TierKey, tier_counts
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, follower, identity, mark_of
 
 BROKER = TierKey("broker", GROUP)

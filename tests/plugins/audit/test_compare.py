@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from klamm.plugins.audit.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.range_coverage import Kind, TierKey
 from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.range_coverage import Kind, TierKey
 from klammtest.audits import WINDOW_MS, event, states
 
 READERS, LAKE = TierKey("consumer", "readers"), TierKey("hadoop", "lake")

@@ -17,11 +17,11 @@ from klamm import Producer
 from klamm.core.cli.main import app
 from klamm.core.client.errors import ConnectionFailedError
 from klamm.core.errors import ConfigError, KlammError
-from klamm.plugins.audit.compare import Settlement, TopicAudit, compare, settlement_counts
+from klamm.plugins.audit.comparison.compare import Settlement, TopicAudit, compare, settlement_counts
+from klamm.plugins.audit.comparison.range_coverage import LogEnd, Place, TierKey
 from klamm.plugins.audit.event import SETTLEMENT, AuditEvent, EventWindow
 from klamm.plugins.audit.gate import Gate, NotCompleteError, obstacle, wait_complete
 from klamm.plugins.audit.query import Answer
-from klamm.plugins.audit.range_coverage import LogEnd, Place, TierKey
 from klamm.plugins.audit.windows import parse_instant
 from klammtest.audits import WINDOW_MS, event
 from klammtest.brokers.inprocess import broker_thread

@@ -21,15 +21,17 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.plugins.audit import broker_tier, compare, producer, query, range_coverage
-from klamm.plugins.audit.broker_tier import GROUP, Follower
-from klamm.plugins.audit.compare import Horizon, State, TopicAudit, settlement_counts
+from klamm.plugins.audit import query
+from klamm.plugins.audit.comparison import compare, range_coverage
+from klamm.plugins.audit.comparison.compare import Horizon, State, TopicAudit, settlement_counts
+from klamm.plugins.audit.comparison.range_coverage import Kind, LogEnd, Place, Problem, TierKey
 from klamm.plugins.audit.config import AuditConfig
+from klamm.plugins.audit.counting import broker_tier, producer
+from klamm.plugins.audit.counting.broker_tier import GROUP, Follower
+from klamm.plugins.audit.counting.origins import Mark, OneWindow, mark_of, read_mark
+from klamm.plugins.audit.counting.producer import KlammProducerAudit
+from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import SETTLEMENT, UNATTRIBUTED, AuditEvent, EventSource, EventWindow
-from klamm.plugins.audit.origins import Mark, OneWindow, mark_of, read_mark
-from klamm.plugins.audit.producer import KlammProducerAudit
-from klamm.plugins.audit.range_coverage import Kind, LogEnd, Place, Problem, TierKey
-from klamm.plugins.audit.ranges import KlammRangeAudit
 from klammtest import audits
 from klammtest.audits import CODECS, FLIGHTS, WINDOW_MS, AuditTopic, MemoryLogs, event, follower, identity, states
 from klammtest.guarantees import guarantee

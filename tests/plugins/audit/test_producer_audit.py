@@ -8,11 +8,11 @@ import pytest
 
 from klamm.core.client.producer.producer import Producer
 from klamm.core.errors import ConfigError, DeliveryError
-from klamm.plugins.audit import producer
-from klamm.plugins.audit.compare import compare
+from klamm.plugins.audit.comparison.compare import compare
+from klamm.plugins.audit.comparison.range_coverage import last_of_each
+from klamm.plugins.audit.counting import producer
+from klamm.plugins.audit.counting.producer import KlammProducerAudit
 from klamm.plugins.audit.event import AuditEvent, EventWindow
-from klamm.plugins.audit.producer import KlammProducerAudit
-from klamm.plugins.audit.range_coverage import last_of_each
 from klammtest.audits import WINDOW_MS, AuditTopic, identity
 
 

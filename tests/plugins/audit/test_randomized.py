@@ -14,9 +14,9 @@ from itertools import pairwise
 
 import pytest
 
-from klamm.plugins.audit.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, compare
+from klamm.plugins.audit.comparison.range_coverage import TierKey
 from klamm.plugins.audit.event import FOREIGN, AuditEvent
-from klamm.plugins.audit.range_coverage import TierKey
 from klammtest.audits import WINDOW_MS, event
 
 BROKER, READERS, LAKE, PRODUCERS = (

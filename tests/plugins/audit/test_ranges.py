@@ -5,9 +5,9 @@ import pytest
 from klamm.core.errors import DeliveryError
 from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
+from klamm.plugins.audit.comparison.range_coverage import TierKey, last_of_each, tier_counts
+from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import AuditEvent
-from klamm.plugins.audit.range_coverage import TierKey, last_of_each, tier_counts
-from klamm.plugins.audit.ranges import KlammRangeAudit
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
 

@@ -20,13 +20,13 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import BatchHeader, rewrite_base
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers
-from klamm.plugins.audit import origins
-from klamm.plugins.audit.broker_tier import GROUP as AUDIT_GROUP
-from klamm.plugins.audit.broker_tier import Follower
-from klamm.plugins.audit.compare import State, TopicAudit
+from klamm.plugins.audit.comparison.compare import State, TopicAudit
+from klamm.plugins.audit.comparison.range_coverage import TierKey
+from klamm.plugins.audit.counting import origins
+from klamm.plugins.audit.counting.broker_tier import GROUP as AUDIT_GROUP
+from klamm.plugins.audit.counting.broker_tier import Follower
+from klamm.plugins.audit.counting.ranges import KlammRangeAudit
 from klamm.plugins.audit.event import FOREIGN, UNATTRIBUTED, AuditEvent, EventWindow, decode_event
-from klamm.plugins.audit.range_coverage import TierKey
-from klamm.plugins.audit.ranges import KlammRangeAudit
 
 FLIGHTS = TopicPartition("flights", 0)
 WINDOW_MS = 600_000

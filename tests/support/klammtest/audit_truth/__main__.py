@@ -26,10 +26,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from klamm.plugins.audit import broker_tier, query
-from klamm.plugins.audit.compare import State, TopicAudit, WindowAudit, compare
+from klamm.plugins.audit import query
+from klamm.plugins.audit.comparison.compare import State, TopicAudit, WindowAudit, compare
+from klamm.plugins.audit.counting import broker_tier
+from klamm.plugins.audit.counting.origins import Mark
 from klamm.plugins.audit.event import UNATTRIBUTED
-from klamm.plugins.audit.origins import Mark
 from klammtest.audit_truth.cluster import TruthCluster, truth_cluster
 from klammtest.audit_truth.judging import Verdict, judge
 from klammtest.audit_truth.kinds import KINDS, FaultKind, go

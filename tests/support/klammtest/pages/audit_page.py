@@ -19,10 +19,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Final
 
-from klamm.plugins.audit.compare import compare
+from klamm.plugins.audit.comparison.compare import compare
+from klamm.plugins.audit.comparison.range_coverage import LogEnd, Place
 from klamm.plugins.audit.event import AuditEvent
 from klamm.plugins.audit.query import Answer
-from klamm.plugins.audit.range_coverage import LogEnd, Place
 from klamm.plugins.audit.web.document import audit_document
 from klamm.plugins.audit.web.views import Filters
 from klamm.plugins.audit.windows import Span, parse_instant

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from klamm.core.records.varint import read_varint
 from klamm.plugin import AuditIdentity, CorruptRecordError, Counted, Headers, TopicPartition
 
-from .event import FOREIGN, UNATTRIBUTED
+from ..event import FOREIGN, UNATTRIBUTED
 
 HOST_HEADER: Final = "klamm.host"
 APPLICATION_HEADER: Final = "klamm.application"

@@ -29,7 +29,7 @@ from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW, AuditIdentity, DeliveryError, Publish
 
-from .event import AuditEvent, EventSource, EventWindow
+from ..event import AuditEvent, EventSource, EventWindow
 
 log = logging.getLogger(__name__)
 

@@ -11,10 +11,10 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from ..event import BROKER, PRODUCER
+from ..windows import Span, iso
 from .compare import Cell, State, TopicAudit, WindowAudit, lowest
-from .event import BROKER, PRODUCER
 from .range_coverage import Problem, TierKey
-from .windows import Span, iso
 
 _STYLES = {
     State.COMPLETE: "green",

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from .event import (
+from ..event import (
     BROKER,
     CONSUMER,
     FOREIGN,

@@ -24,8 +24,8 @@ from uuid import UUID
 
 from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, TopicPartition
 
-from .event import AuditEvent, EventSource, EventWindow, load_note
-from .windows import tally
+from ..event import AuditEvent, EventSource, EventWindow, load_note
+from ..windows import tally
 
 MAX_RECORDS: Final = 2_000_000
 """The most records of one auditor that wait for a commit: 48 MB."""

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from klamm.plugin import NO_WINDOW
 
-from .event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
+from ..event import BROKER, FOREIGN, PRODUCER, SETTLEMENT, TIERS, UNATTRIBUTED, AuditEvent
 from .range_coverage import (
     DEFAULT_LATENESS_MS,
     PATIENCE,

@@ -54,11 +54,11 @@ from klamm.plugin import (
     TopicPartition,
 )
 
-from .config import AuditConfig
-from .event import BROKER, FOREIGN
+from ..config import AuditConfig
+from ..event import BROKER, FOREIGN
+from ..windows import clock_ms
 from .origins import Mark, batch_name, mark_of
 from .ranges import KlammRangeAudit
-from .windows import clock_ms
 
 log = logging.getLogger(__name__)
 
