@@ -3,7 +3,7 @@
 PY := .venv/bin/python
 FAULTS := PYTHONPATH=tests/support $(PY) tests/faults/campaign.py
 .DEFAULT_GOAL := help
-.PHONY: sim audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-load audit-pictures wheel clean faults-load
+.PHONY: sim audit-truth guarantees native-twin sanitize help setup demo test lint clients faults bench bench-compare bench-load audit-pictures wheel clean faults-load
 
 help: ## what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -53,6 +53,10 @@ sanitize: setup ## the compiled module built with the sanitizers, against its tw
 bench: setup ## Klamm beside Apache Kafka and others, docs/benchmarks.md (QUICK=1 ONLY=b,c ROUNDS=n; REPORT=1 writes it anew)
 	@bench/install.sh
 	@PYTHONPATH=bench:tests/support $(PY) -m klammbench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))
+
+bench-compare: setup ## this tree's broker beside another clone's, in turns (BEFORE=../old-clone ONLY=b,c,d,f,g ROUNDS=6): exit 1 if a cell is more than 3 % worse
+	@bench/install.sh
+	@PYTHONPATH=bench:tests/support $(PY) bench/compare_commits.py $(BEFORE) $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 
 bench-load: setup ## loads and streams beside Spark's own Kafka connector (QUICK=1 ONLY=file,stream RECORDS=n ROUNDS=n; REPORT=1 writes the page)
 	@PYTHONPATH=bench $(PY) -m klammbench.load $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY)) $(if $(RECORDS),--records $(RECORDS)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(REPORT),--report $(REPORT))

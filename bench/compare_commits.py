@@ -1,0 +1,149 @@
+"""Two commits of Klamm beside each other, in turns, on the cells of `make bench`: is the newer one slower?
+
+`make bench-compare BEFORE=../old-clone` runs the broker of this tree and that of another clone, both made by their
+`bench/install.sh`, and prints a line for each metric of each cell: the medians and, of the ratios after/before within
+each round, the median and the range. Two runs of `make bench` differ by more than a few per cent on a busy machine;
+ratios within one round do not. A metric counts as worse if its median is worse by more than `--limit`; the command
+then ends with 1.
+
+Both brokers have the embedded coordination. Clients are those of this tree: shapes that measure clients are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"))
+
+from klammbench.harness import BusyError, alone, end_on_signals, machine
+from klammbench.metric import Metric
+from klammbench.paths import BROKER_COMMAND, SYSTEM_DATA, VAR
+from klammbench.shapes import SHAPES
+from klammbench.shapes.base import Cell, Shape
+from klammbench.systems.klamm import Klamm
+
+COMPARED = ("b", "c", "d", "f", "g")
+"""The shapes that measure a broker alone."""
+ROUNDS = 6
+LIMIT = 0.03
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One metric of one cell. `before` and `after` have one value per round, in the metric's unit."""
+
+    cell: str
+    metric: Metric
+    before: Sequence[float]
+    after: Sequence[float]
+
+    @property
+    def ratios(self) -> Sequence[float]:
+        """After / before, round by round."""
+        return [new / old for old, new in zip(self.before, self.after, strict=True) if old]
+
+    def worse_by(self) -> float:
+        """The share by which the median is worse, below 0 if it is better; 0 without a ratio."""
+        if not self.ratios:
+            return 0.0
+        ratio = statistics.median(self.ratios)
+        return 1 - ratio if self.metric.better == "higher" else ratio - 1
+
+    def line(self, limit: float) -> str:
+        unit, digits = self.metric.unit, self.metric.digits
+        old, new = statistics.median(self.before), statistics.median(self.after)
+        ratio = "no ratio"
+        if ratios := self.ratios:
+            ratio = f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+        verdict = "WORSE" if self.worse_by() > limit else "ok"
+        return f"{self.cell}: {unit}: {old:,.{digits}f} -> {new:,.{digits}f}, after/before {ratio} {verdict}"
+
+
+def compare(shape: Shape, systems: Sequence[Klamm], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
+    """`systems` are the one before and the one after. Their order changes from round to round."""
+    cells = shape.cells(True)
+    values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    number = 0
+    with ExitStack() as stack:
+        for system in systems:
+            system.wipe()
+            stack.callback(system.wipe)
+            if shape.MANAGED:
+                stack.callback(system.stop)
+                system.start()
+                shape.warm(system)
+        for turn in range(rounds):
+            for cell in cells:
+                got: dict[int, Mapping[str, float]] = {}
+                for place in (0, 1) if turn % 2 == 0 else (1, 0):
+                    number += 1
+                    got[place] = shape.run(cell, systems[place], number)
+                _keep(shape, cell, got, values)
+            say(f"({shape.NAME}) round {turn + 1} of {rounds} done")
+    return [
+        Comparison(name, shape.METRICS[metric], before, after) for (name, metric), (before, after) in values.items()
+    ]
+
+
+def _keep(
+    shape: Shape,
+    cell: Cell,
+    got: Mapping[int, Mapping[str, float]],
+    values: Mapping[tuple[str, str], tuple[list[float], list[float]]],
+) -> None:
+    for metric, described in shape.METRICS.items():
+        if described.better is not None and metric in got[0] and metric in got[1]:
+            for place in (0, 1):
+                values[cell.name, metric][place].append(got[place][metric])
+
+
+def main() -> int:
+    given = _arguments()
+    end_on_signals()
+    before = given.before / BROKER_COMMAND.relative_to(VAR.parents[1]) if given.before.is_dir() else given.before
+    if not before.exists():
+        print(f"compare_commits: {before} is not there: run bench/install.sh in that clone", file=sys.stderr)
+        return 2
+    wanted = given.only.split(",")
+    if unknown := [name for name in wanted if name not in COMPARED]:
+        print(f"compare_commits: no shape {', '.join(unknown)}; there are {', '.join(COMPARED)}", file=sys.stderr)
+        return 2
+    print(f"before {before}, after {BROKER_COMMAND}; {given.rounds} rounds; {machine()}", flush=True)
+    worse = 0
+    try:
+        with alone():
+            for name in wanted:
+                systems = [
+                    Klamm("klamm", SYSTEM_DATA / f"compared-{at}", zookeeper=False, command=command)
+                    for at, command in (("before", before), ("after", BROKER_COMMAND))
+                ]
+                for found in compare(SHAPES[name], systems, given.rounds, lambda line: print(line, flush=True)):
+                    print(f"({name}) {found.line(given.limit)}", flush=True)
+                    worse += found.worse_by() > given.limit
+    except BusyError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"bench-compare: {worse} metrics worse by more than {given.limit:.0%}")
+    return 1 if worse else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="compare_commits", description=__doc__.partition("\n")[0] if __doc__ else None
+    )
+    parser.add_argument("before", type=Path, help="the other clone, or its `klamm` command")
+    parser.add_argument("--only", default="b,c", help=f"letters of shapes, with commas between: {','.join(COMPARED)}")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--limit", type=float, default=LIMIT, help="the share by which a median may be worse")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
