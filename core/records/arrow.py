@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from itertools import accumulate, chain
 from typing import Final
 
@@ -52,8 +53,11 @@ class ArrowColumns:
 
     @property
     def sizes(self) -> Sequence[int]:
-        key, value = (pc.fill_null(pc.binary_length(self.batch.column(name)), 0) for name in ("key", "value"))
-        return _numbers(pc.add(key, value).cast(pa.int64()))
+        present = [column for column in map(self.batch.column, ("key", "value")) if column.null_count < len(column)]
+        lengths = [_lengths(column) for column in present]
+        if not lengths:
+            return [0] * len(self.batch)
+        return _numbers(reduce(pc.add, lengths).cast(pa.int64()))
 
     @property
     def keys(self) -> list[bytes | None]:
@@ -73,9 +77,15 @@ class ArrowColumns:
         return ArrowColumns(self.batch[first:last], self._stamps[first:last])
 
 
+def _lengths(column: pa.Array) -> pa.Array:
+    """Of null: 0."""
+    lengths = pc.binary_length(column)
+    return pc.fill_null(lengths, 0) if column.null_count else lengths
+
+
 def _numbers(column: pa.Array) -> Sequence[int]:
-    """An int64 column without nulls, as it lies in memory."""
-    raw = memoryview(column.buffers()[1]).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
+    """An int64 column without nulls, as it lies in memory: a view that cannot be written to."""
+    raw = memoryview(column.buffers()[1]).toreadonly().cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
     return raw.cast("q")
 
 

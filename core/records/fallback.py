@@ -40,9 +40,11 @@ __all__ = [
     "encode_headers",
     "encode_record",
     "encode_records",
+    "int64s",
     "lists",
     "partitions",
     "seal",
+    "sizes",
     "tally",
     "validate",
     "window_counts",
@@ -326,6 +328,24 @@ def tally(timestamps: Buffer, sizes: Buffer, window_ms: int, /) -> list[tuple[in
         else:
             found.append((start, 1, size))
     return found
+
+
+def int64s(items: list[int], /) -> bytes:
+    """A column of int64 for `tally`, of a list. `TypeError` and `OverflowError` where an item is none."""
+    if not isinstance(items, list):
+        raise TypeError("the numbers must be in a list")
+    if not all(isinstance(item, int) for item in items):
+        raise TypeError("an integer is required")
+    return array("q", items).tobytes()
+
+
+def sizes(keys: list[bytes | None], values: list[bytes | None], /) -> bytes:
+    """A column of int64 for `tally`: the bytes of each record's key and value, 0 for None."""
+    if len(keys) != len(values):
+        raise ValueError(f"{len(keys)} keys and {len(values)} values")
+    if not all(item is None or isinstance(item, bytes) for items in (keys, values) for item in items):
+        raise TypeError("keys and values must be bytes or None")
+    return array("q", [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]).tobytes()
 
 
 def _raw_headers(data: bytes) -> Iterator[bytes]:

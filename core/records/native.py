@@ -20,9 +20,11 @@ __all__ = [
     "crc32c",
     "encode_columns",
     "encode_records",
+    "int64s",
     "lists",
     "partitions",
     "seal",
+    "sizes",
     "tally",
     "validate",
     "window_counts",
@@ -66,4 +68,6 @@ seal = compiled("seal", fallback.seal)
 partitions = compiled("partitions", fallback.partitions)
 validate = compiled("validate", fallback.validate)
 tally = compiled("tally", fallback.tally)
+int64s = compiled("int64s", fallback.int64s)
+sizes = compiled("sizes", fallback.sizes)
 window_counts = compiled("window_counts", fallback.window_counts)

@@ -15,14 +15,12 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def tally(timestamps_ms: Buffer, sizes: Buffer, window_ms: int) -> dict[int, list[int]]:
-    """[count, bytes] by window start, of columns of int64."""
-    found: dict[int, list[int]] = {}
+def tally(timestamps_ms: Buffer, sizes: Buffer, window_ms: int, found: dict[int, list[int]]) -> None:
+    """Adds columns of int64 to `found`, which has [count, bytes] by window start."""
     for start, count, size in native.tally(timestamps_ms, sizes, window_ms):
         cell = found.setdefault(start, [0, 0])
         cell[0] += count
         cell[1] += size
-    return found
 
 
 class Span(StrEnum):

@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 
 from ...interfaces.audit import Audit, AuditIdentity, RangeAudit
-from ...records.decode import Columns
+from ...records import native
+from ...records.decode import Columns, RecordColumns
 from ...records.partition import TopicPartition
 from ..cluster_client import ClusterClient
 from ..event_publisher import EventPublisher
@@ -103,4 +104,12 @@ class ConsumerAudit:
 
 def _count(ranges: RangeAudit, partition: TopicPartition, columns: Columns) -> None:
     records = columns.records if isinstance(columns, BatchColumns) else columns
-    ranges.count(partition, records.offsets, records.timestamps_ms, records.sizes)
+    if isinstance(records, RecordColumns):  # without a number object for each record
+        stamps = _column(native.int64s(records.timestamps_ms))
+        ranges.count(partition, records.offsets, stamps, _column(native.sizes(records.keys, records.values)))
+    else:
+        ranges.count(partition, records.offsets, records.timestamps_ms, records.sizes)
+
+
+def _column(data: bytes) -> memoryview[int]:
+    return memoryview(data).cast("q")

@@ -1,5 +1,5 @@
 /* How many records there are by window of their timestamps, without an object for each: in a batch, apart by their
- * headers (what the audit's broker tier counts), and in columns (what its consumer tier does). */
+ * headers (what the audit's broker tier counts), and in columns (what its consumer tier does). And such columns of lists. */
 #include "native.h"
 
 #include <stdlib.h>
@@ -160,4 +160,73 @@ PyObject *native_tally(PyObject *module, PyObject *args) {
     PyBuffer_Release(&stamps);
     PyBuffer_Release(&sizes);
     return list;
+}
+
+/* A bytes object for `count` numbers of 8 bytes; *at is where they go. */
+static PyObject *room_for(Py_ssize_t count, uint8_t **at) {
+    if (count > PY_SSIZE_T_MAX / 8)
+        return PyErr_NoMemory();
+    PyObject *column = PyBytes_FromStringAndSize(NULL, 8 * count);
+    if (column != NULL)
+        *at = (uint8_t *)PyBytes_AsString(column);
+    return column;
+}
+
+PyObject *native_int64s(PyObject *module, PyObject *items) {
+    (void)module;
+    if (!PyList_Check(items)) {
+        PyErr_SetString(PyExc_TypeError, "the numbers must be in a list");
+        return NULL;
+    }
+    Py_ssize_t count = PyList_Size(items);
+    uint8_t *at = NULL;
+    PyObject *column = room_for(count, &at);
+    for (Py_ssize_t i = 0; column != NULL && i < count; i++) {
+        /* Converting calls no code of Python's for an int; anything else could change the list. */
+        PyObject *item = PyList_GetItem(items, i);
+        int64_t number = -1;
+        if (item == NULL || !PyLong_Check(item))
+            PyErr_SetString(PyExc_TypeError, "an integer is required");
+        else
+            number = PyLong_AsLongLong(item);
+        if (number == -1 && PyErr_Occurred())
+            Py_CLEAR(column);
+        else
+            memcpy(at + 8 * i, &number, 8);
+    }
+    return column;
+}
+
+/* The length of bytes, 0 for None; -1 with an error. */
+static int64_t length_of(PyObject *item) {
+    if (item == Py_None)
+        return 0;
+    if (item != NULL && PyBytes_Check(item))
+        return (int64_t)PyBytes_Size(item);
+    PyErr_SetString(PyExc_TypeError, "keys and values must be bytes or None");
+    return -1;
+}
+
+PyObject *native_sizes(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *keys, *values;
+    if (!PyArg_ParseTuple(args, "O!O!", &PyList_Type, &keys, &PyList_Type, &values))
+        return NULL;
+    Py_ssize_t count = PyList_Size(keys);
+    if (PyList_Size(values) != count) {
+        PyErr_Format(PyExc_ValueError, "%zd keys and %zd values", count, PyList_Size(values));
+        return NULL;
+    }
+    uint8_t *at = NULL;
+    PyObject *column = room_for(count, &at);
+    for (Py_ssize_t i = 0; column != NULL && i < count; i++) {
+        int64_t key = length_of(PyList_GetItem(keys, i));
+        int64_t value = key < 0 ? -1 : length_of(PyList_GetItem(values, i));
+        int64_t size = key + value;
+        if (value < 0)
+            Py_CLEAR(column);
+        else
+            memcpy(at + 8 * i, &size, 8);
+    }
+    return column;
 }

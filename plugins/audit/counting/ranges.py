@@ -22,6 +22,7 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 from uuid import UUID
 
+from klamm.core.records import native
 from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, TopicPartition
 
 from ..event import AuditEvent, EventSource, EventWindow, load_note
@@ -29,64 +30,107 @@ from ..windows import tally
 
 MAX_RECORDS: Final = 2_000_000
 """The most records of one auditor that wait for a commit: 48 MB."""
-
-
-class _Records:
-    """Records in the order of their offsets."""
-
-    def __init__(self) -> None:
-        self.offsets = array("q")
-        self.timestamps = array("q")
-        self.sizes = array("q")
-
-    def __len__(self) -> int:
-        return len(self.offsets)
-
-    def extend(self, rows: _Rows) -> None:
-        _extend(self.offsets, rows.offsets)
-        _extend(self.timestamps, rows.timestamps)
-        _extend(self.sizes, rows.sizes)
-
-    def fill(self, rows: _Rows) -> None:
-        """Adds those of the records that are not in it yet."""
-        there = set(self.offsets)
-        new = [row for row in zip(*rows, strict=True) if row[0] not in there]
-        if new:
-            mine = zip(self.offsets, self.timestamps, self.sizes, strict=True)
-            columns = zip(*sorted([*mine, *new]), strict=True)
-            self.offsets, self.timestamps, self.sizes = (array("q", column) for column in columns)
-
-    def drop(self, below: int) -> None:
-        end = bisect_left(self.offsets, below)
-        del self.offsets[:end], self.timestamps[:end], self.sizes[:end]
-
-    def windows(self, below: int, window_ms: int) -> tuple[EventWindow, ...]:
-        end = bisect_left(self.offsets, below)
-        with memoryview(self.timestamps)[:end] as stamps, memoryview(self.sizes)[:end] as sizes:
-            found = tally(stamps, sizes, window_ms)
-        return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
-
-
-def _extend(column: array[int], more: Sequence[int]) -> None:
-    """Adds the records of Arrow's columns at once, without an object for each; a list without reallocating for each
-    item."""
-    if isinstance(more, memoryview):
-        column.frombytes(more.cast("B"))
-    elif isinstance(more, list):
-        column.fromlist(more)
-    else:
-        column.extend(more)
+PIECE_RECORDS: Final = 4096
+"""Fewer are copied and joined to the piece before."""
 
 
 class _Rows(NamedTuple):
-    """Records to be counted, column by column."""
+    """Records column by column, in the order of their offsets: sequences of one length. The buffers of `timestamps` and
+    `sizes` are int64."""
 
     offsets: Sequence[int]
-    timestamps: Sequence[int]
-    sizes: Sequence[int]
+    timestamps: array[int] | memoryview[int]
+    sizes: array[int] | memoryview[int]
+
+    @classmethod
+    def of(cls, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> _Rows:
+        """Without a copy where a column is a buffer that cannot change, as Arrow's are."""
+        dense = offsets[-1] - offsets[0] == len(offsets) - 1
+        numbers = range(offsets[0], offsets[-1] + 1) if dense else _packed(offsets)
+        return cls(numbers, _packed(timestamps), _packed(sizes))
 
     def part(self, first: int, last: int) -> _Rows:
-        return _Rows(*(column[first:last] for column in self))
+        return _Rows(self.offsets[first:last], self.timestamps[first:last], self.sizes[first:last])
+
+    def below(self, offset: int) -> int:
+        """How many of the rows have smaller offsets."""
+        return bisect_left(self.offsets, offset)
+
+
+def _packed(column: Sequence[int]) -> memoryview[int]:
+    if isinstance(column, memoryview) and column.readonly and column.format == "q":
+        return column
+    return memoryview(native.int64s(list(column))).cast("q")
+
+
+class _Records:
+    """Records in the order of their offsets, in pieces. A large piece is the columns that were counted, not a copy of
+    them: copying 24 bytes a record, into arrays that grow, was most of what the audit cost a consumer of Arrow tables.
+    Small ones are joined, so that a piece for each record is never kept."""
+
+    def __init__(self) -> None:
+        self._pieces: list[_Rows] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def extend(self, rows: _Rows) -> None:
+        count = len(rows.offsets)
+        self._count += count
+        if count < PIECE_RECORDS:
+            last = self._pieces[-1] if self._pieces else None
+            if last is None or not isinstance(last.timestamps, array) or len(last.timestamps) >= PIECE_RECORDS:
+                last = _Rows(range(rows.offsets[0], rows.offsets[0]), array("q"), array("q"))
+                self._pieces.append(last)
+            self._pieces[-1] = _joined(last, rows)
+        else:
+            self._pieces.append(rows)
+
+    def fill(self, rows: _Rows) -> None:
+        """Adds those of the records that are not in it yet."""
+        held = [row for piece in self._pieces for row in zip(*piece, strict=True)]
+        there = {row[0] for row in held}
+        new = [row for row in zip(*rows, strict=True) if row[0] not in there]
+        if new:
+            offsets, timestamps, sizes = (array("q", column) for column in zip(*sorted([*held, *new]), strict=True))
+            self._pieces = [_Rows(offsets, timestamps, sizes)]
+            self._count = len(offsets)
+
+    def drop(self, below: int) -> None:
+        gone = 0
+        for piece in self._pieces:
+            count = piece.below(below)
+            self._count -= count
+            if count < len(piece.offsets):
+                self._pieces[gone] = piece.part(count, len(piece.offsets)) if count else piece
+                break
+            gone += 1
+        del self._pieces[:gone]
+
+    def windows(self, below: int, window_ms: int) -> tuple[EventWindow, ...]:
+        found: dict[int, list[int]] = {}
+        for piece in self._pieces:
+            count = piece.below(below)
+            with memoryview(piece.timestamps)[:count] as stamps, memoryview(piece.sizes)[:count] as sizes:
+                tally(stamps, sizes, window_ms, found)
+            if count < len(piece.offsets):
+                break
+        return tuple(EventWindow(start, count, size) for start, (count, size) in sorted(found.items()))
+
+
+def _joined(last: _Rows, more: _Rows) -> _Rows:
+    """`last`, whose arrays grow by `more`."""
+    offsets = last.offsets
+    if isinstance(offsets, range) and isinstance(more.offsets, range) and more.offsets.start == offsets.stop:
+        offsets = range(offsets.start, more.offsets.stop)
+    else:
+        offsets = offsets if isinstance(offsets, array) else array("q", offsets)
+        offsets.extend(more.offsets)
+    for column, added in ((last.timestamps, more.timestamps), (last.sizes, more.sizes)):
+        assert isinstance(column, array)
+        column.frombytes(memoryview(added).cast("B"))
+    return last._replace(offsets=offsets)
 
 
 class _Windows:
@@ -131,8 +175,6 @@ class _Partition:
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
-        if not offsets:
-            return
         old, again = bisect_left(offsets, self.begin), bisect_left(offsets, self.counted)
         if old and self.replay is not None:
             self.replayed.extend(rows.part(0, old))
@@ -171,6 +213,8 @@ class KlammRangeAudit:
         self._store_timeout_s = store_timeout_s
         self._max_records = max_records
         self._partitions: dict[TopicPartition, _Partition] = {}
+        self._kept_at_most = 0
+        """Of the records that are kept; counted anew only when it reaches the bound."""
 
     def start(
         self, partition: TopicPartition, committed: int, *, topic_id: UUID | None = None, epoch: int = -1
@@ -190,11 +234,17 @@ class KlammRangeAudit:
         sizes: Sequence[int],
     ) -> None:
         state = self._partitions.get(partition)
-        if state is None:
+        if state is None or not offsets:
             return
-        state.add(_Rows(offsets, timestamps_ms, sizes))
-        if sum(len(p.records) + len(p.replayed) for p in self._partitions.values()) > self._max_records:
-            self._give_up(state)
+        state.add(_Rows.of(offsets, timestamps_ms, sizes))
+        self._kept_at_most += len(offsets)
+        if self._kept_at_most > self._max_records:
+            if self._kept() > self._max_records:
+                self._give_up(state)
+            self._kept_at_most = self._kept()
+
+    def _kept(self) -> int:
+        return sum(len(p.records) + len(p.replayed) for p in self._partitions.values())
 
     @property
     def window_ms(self) -> int:

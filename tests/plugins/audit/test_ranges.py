@@ -1,12 +1,14 @@
 from __future__ import annotations
 
+from array import array
+
 import pytest
 
 from klamm.core.errors import DeliveryError
 from klamm.core.interfaces.audit import RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.comparison.range_coverage import TierKey, last_of_each, tier_counts
-from klamm.plugins.audit.counting.ranges import KlammRangeAudit
+from klamm.plugins.audit.counting.ranges import PIECE_RECORDS, KlammRangeAudit, _Records, _Rows
 from klamm.plugins.audit.event import AuditEvent
 from klammtest.audits import FLIGHTS, WINDOW_MS, AuditTopic, identity
 
@@ -223,6 +225,60 @@ def test_too_many_records_without_a_commit_are_unknown_and_not_forgotten() -> No
     commit(counts, 121)
     assert [event.lossy for event in topic.events] == [True, True, False]
     assert "lossy" in problems(topic.events)
+
+
+@pytest.mark.parametrize(
+    "sizes", [(1, 1), (PIECE_RECORDS, 3), (3, PIECE_RECORDS), (PIECE_RECORDS + 1, 2 * PIECE_RECORDS)]
+)
+@pytest.mark.parametrize("as_buffers", [False, True])
+def test_pieces_of_any_size_count_as_records_one_by_one(sizes: tuple[int, int], as_buffers: bool) -> None:
+    """A commit anywhere, also within a piece, counts what is below it; a gap in the offsets counts nothing."""
+    topic = AuditTopic()
+    counts = auditor(topic)
+    counts.start(FLIGHTS, 0)
+    offsets = [*range(sizes[0]), *range(sizes[0] + 5, sizes[0] + 5 + sizes[1]), sizes[0] + sizes[1] + 7]
+    stamps, weights = [n * 7_000 for n in offsets], [n % 11 for n in offsets]
+    for begin, end in ((0, sizes[0]), (sizes[0], len(offsets) - 1), (len(offsets) - 1, len(offsets))):
+        columns = [numbers[begin:end] for numbers in (offsets, stamps, weights)]
+        if as_buffers:
+            counts.count(FLIGHTS, *(memoryview(array("q", column)).toreadonly() for column in columns))
+        else:
+            counts.count(FLIGHTS, *columns)
+    begin = 0
+    for to in (1, sizes[0] - 1 or 1, sizes[0], sizes[0] + 6, sizes[0] + sizes[1], offsets[-1] + 1):
+        if to <= begin:
+            continue
+        commit(counts, to)
+        expected: dict[int, list[int]] = {}
+        for offset, stamp, weight in zip(offsets, stamps, weights, strict=True):
+            if begin <= offset < to:
+                cell = expected.setdefault(stamp - stamp % WINDOW_MS, [0, 0])
+                cell[0] += 1
+                cell[1] += weight
+        got = {w.start_ms: [w.records, w.bytes] for w in topic.events[-1].windows}
+        assert got == expected, (begin, to)
+        begin = to
+
+
+def test_columns_that_may_still_change_are_copied() -> None:
+    topic = AuditTopic()
+    counts = auditor(topic)
+    counts.start(FLIGHTS, 0)
+    stamps = array("q", [0] * PIECE_RECORDS)
+    counts.count(FLIGHTS, range(PIECE_RECORDS), memoryview(stamps), [1] * PIECE_RECORDS)
+    stamps[0] = 5 * WINDOW_MS
+    commit(counts, PIECE_RECORDS)
+    assert [window.start_ms for window in topic.events[-1].windows] == [0]
+
+
+def test_many_small_polls_are_kept_as_few_pieces() -> None:
+    kept = _Records()
+    for offset in range(0, 3 * PIECE_RECORDS, 2):  # every second offset: a compacted log
+        kept.extend(_Rows.of([offset], [0], [1]))
+    assert len(kept) == 3 * PIECE_RECORDS // 2
+    assert len(kept._pieces) <= 2
+    kept.drop(PIECE_RECORDS)
+    assert len(kept) == PIECE_RECORDS
 
 
 def test_a_range_that_cannot_be_read_is_unknown() -> None:

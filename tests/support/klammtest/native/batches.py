@@ -191,6 +191,7 @@ class Twins:
         stamps, sizes = (array("q", (rng.choice(many) for _ in range(7))) for many in (EDGES[:-1], range(2**40)))
         cut = rng.choice((56, 56, 48, 0, 3))
         self.same("tally", stamps.tobytes()[:cut], sizes.tobytes()[: rng.choice((cut, 8))], within[2])
+        self.same("int64s", [*stamps, *rng.choice(([], [-(2**63)], [True]))])
 
     def _chain(self, rng: random.Random, data: bytes) -> None:
         second = bytearray(data)

@@ -107,6 +107,8 @@ def noise(native: Any, rng: random.Random) -> None:
         ("validate", (area, *said)),
         ("window_counts", (area, *said, number(0), number(2**40), number(1, 600_000))),
         ("tally", (exact(rng.randbytes(8 * rng.randrange(5))), exact(rng.randbytes(8 * rng.randrange(5))), number(1))),
+        ("int64s", ([number(2**62) for _ in range(rng.randrange(5))],)),
+        ("sizes", ([None, some_bytes(rng)][: rng.randrange(3)], [some_bytes(rng), None])),
         ("columns", ([(area, rng.randrange(-1, 3), number(len(area)), *said)], number(0), number(2**40))),
         ("chain", (exact(data), rng.randrange(3), number(len(data)), number(0), True, rng.random() < 0.5)),
         ("encode_columns", exact((rng.choice((None, column)), column, None, 7, b"12345", b"\0", *rows))),
