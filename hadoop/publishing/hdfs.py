@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -43,6 +43,9 @@ _CLIENT: Final = "org.apache.hadoop.hdfs.DistributedFileSystem"
 _DEFAULTS: Final = ("hdfs-default.xml", "core-default.xml")
 _NO_NAME_LEFT: Final = "NSQuotaExceededException"
 _GONE: Final = frozenset({"FileNotFoundException", "ParentNotDirectoryException", "PathIsNotDirectoryException"})
+_LOST: Final = frozenset({"EOFException", "SocketException", "ClosedChannelException"})
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +141,9 @@ class HdfsPublisher:
 
     def write(self, path: str, data: bytes) -> None:
         folder, _, name = path.rpartition("/")
-        half = f"{folder}/.{name}.{uuid.uuid4().hex}"
-        with _translating(f"cannot write {path}"):
-            hdfs = self._at(path)
+
+        def write(hdfs: _Hdfs) -> None:
+            half = f"{folder}/.{name}.{uuid.uuid4().hex}"  # of each attempt
             out = hdfs.files.create(hdfs.path(half), True)
             try:
                 if data:
@@ -150,6 +153,8 @@ class HdfsPublisher:
                 out.close()
             hdfs.rename(half, path, "OVERWRITE")
 
+        self._repeatable(f"cannot write {path}", path, write)
+
     def tidy(self, path: str, older_than_s: float) -> None:
         for name in self._names(path):
             if HALF.match(name):
@@ -158,60 +163,47 @@ class HdfsPublisher:
                     self.remove(f"{path}/{name}")
 
     def read(self, path: str) -> bytes | None:
-        with _translating(f"cannot read {path}"):
-            hdfs = self._at(path)
-            try:
-                source = hdfs.files.open(hdfs.path(path))
-            except Py4JJavaError as error:
-                if _class_of(error) in _GONE:
-                    return None
-                raise
+        def read(hdfs: _Hdfs) -> bytes:
+            source = hdfs.files.open(hdfs.path(path))
             try:
                 return bytes(hdfs.read_all(source))
             finally:
                 source.close()
 
+        return self._if_there(f"cannot read {path}", path, read)
+
     def names(self, path: str) -> list[str]:
         return sorted(name for name in self._names(path) if not HALF.match(name))
 
     def files(self, path: str) -> list[tuple[str, int]]:
-        with _translating(f"cannot list {path}"):
-            hdfs = self._at(path)
+        def below(hdfs: _Hdfs) -> list[tuple[str, int]]:
             root = str(hdfs.path(path).toUri().getPath()).rstrip("/") + "/"
-            try:
-                found = [(str(s.getPath().toUri().getPath()), int(s.getLen())) for s in _below(hdfs, path)]
-            except Py4JJavaError as error:
-                if _class_of(error) in _GONE:
-                    return []
-                raise
-        named = [(name.removeprefix(root), size) for name, size in found]
+            found = [(str(s.getPath().toUri().getPath()), int(s.getLen())) for s in _below(hdfs, path)]
+            return [(name.removeprefix(root), size) for name, size in found]
+
+        named = self._if_there(f"cannot list {path}", path, below) or []
         return sorted((name, size) for name, size in named if not HALF.match(name.rpartition("/")[2]))
 
     def is_file(self, path: str) -> bool:
-        with _translating(f"cannot read {path}"):
-            hdfs = self._at(path)
-            try:
-                return bool(hdfs.files.getFileStatus(hdfs.path(path)).isFile())
-            except Py4JJavaError as error:
-                if _class_of(error) in _GONE:
-                    return False
-                raise
+        return bool(
+            self._if_there(
+                f"cannot read {path}", path, lambda hdfs: bool(hdfs.files.getFileStatus(hdfs.path(path)).isFile())
+            )
+        )
 
     def make(self, path: str) -> None:
-        with _translating(f"cannot make the directory {path}"):
-            hdfs = self._at(path)
-            hdfs.files.mkdirs(hdfs.path(path))
+        self._repeatable(
+            f"cannot make the directory {path}", path, lambda hdfs: bool(hdfs.files.mkdirs(hdfs.path(path)))
+        )
 
     def age_s(self, path: str) -> float | None:
-        with _translating(f"cannot read {path}"):
-            hdfs = self._at(path)
-            try:
-                written_ms = hdfs.files.getFileStatus(hdfs.path(path)).getModificationTime()
-            except Py4JJavaError as error:
-                if _class_of(error) in _GONE:
-                    return None
-                raise
-            return float(_now_ms(hdfs, path) - written_ms) / 1000
+        what = f"cannot read {path}"
+        written_ms = self._if_there(
+            what, path, lambda hdfs: int(hdfs.files.getFileStatus(hdfs.path(path)).getModificationTime())
+        )
+        if written_ms is None:
+            return None
+        return float(self._repeatable(what, path, lambda hdfs: _now_ms(hdfs, path)) - written_ms) / 1000
 
     def move(self, source: str, target: str) -> bool:
         with _translating(f"cannot rename {source} to {target}"):
@@ -224,22 +216,18 @@ class HdfsPublisher:
         return True
 
     def remove(self, path: str) -> None:
-        with _translating(f"cannot remove {path}"):
-            hdfs = self._at(path)
-            hdfs.files.delete(hdfs.path(path), True)
+        self._repeatable(f"cannot remove {path}", path, lambda hdfs: bool(hdfs.files.delete(hdfs.path(path), True)))
 
     def sync(self, path: str) -> None:
         """`LakeError` when a file stays open, or a block short of replicas, for longer than the time-out."""
         deadline = self._clock() + self._replication_timeout_s
-        with _translating(f"cannot sync {path}"):
-            hdfs = self._at(path)
-            while (short := _not_durable(hdfs, path)) is not None:
-                if self._clock() > deadline:
-                    raise LakeError(
-                        f"{path}: {short} for {self._replication_timeout_s:g} s; nothing is published (are there as "
-                        "many live DataNodes as dfs.replication asks for?)"
-                    )
-                self._sleep(_POLL_S)
+        while short := self._repeatable(f"cannot sync {path}", path, lambda hdfs: _not_durable(hdfs, path)):
+            if self._clock() > deadline:
+                raise LakeError(
+                    f"cannot sync {path}: {short} for {self._replication_timeout_s:g} s; nothing is published (are "
+                    "there as many live DataNodes as dfs.replication asks for?)"
+                )
+            self._sleep(_POLL_S)
 
     def folder(self, path: str) -> Path | None:
         del path
@@ -251,18 +239,38 @@ class HdfsPublisher:
             hdfs.files.copyFromLocalFile(False, False, hdfs.local(source), hdfs.path(path))
 
     def spark_settings(self, path: str) -> Mapping[str, str]:
-        with _translating(f"cannot open {path}"):
-            return self._at(path).settings
+        return self._repeatable(f"cannot open {path}", path, lambda hdfs: hdfs.settings)
 
     def _names(self, path: str) -> list[str]:
-        with _translating(f"cannot list {path}"):
-            hdfs = self._at(path)
+        def names(hdfs: _Hdfs) -> list[str]:
+            return [str(status.getPath().getName()) for status in hdfs.files.listStatus(hdfs.path(path))]
+
+        return self._if_there(f"cannot list {path}", path, names) or []
+
+    def _if_there(self, what: str, path: str, do: Callable[[_Hdfs], T]) -> T | None:
+        """As `_repeatable`; None where there is no such path."""
+
+        def found(hdfs: _Hdfs) -> T | None:
             try:
-                return [str(status.getPath().getName()) for status in hdfs.files.listStatus(hdfs.path(path))]
+                return do(hdfs)
             except Py4JJavaError as error:
                 if _class_of(error) in _GONE:
-                    return []
+                    return None
                 raise
+
+        return self._repeatable(what, path, found)
+
+    def _repeatable(self, what: str, path: str, do: Callable[[_Hdfs], T]) -> T:
+        """An operation that may be carried out twice. It is repeated once if the connection is lost: Hadoop's client
+        keeps an idle connection for some seconds and does not notice that a NameNode was restarted meanwhile; without
+        high availability it does not retry."""
+        with _translating(what):
+            try:
+                return do(self._at(path))
+            except Py4JJavaError as error:
+                if not _lost_connection(error):
+                    raise
+            return do(self._at(path))
 
     def _at(self, path: str) -> _Hdfs:
         parts = urlsplit(path)
@@ -340,6 +348,11 @@ def _translating(what: str) -> Iterator[None]:
         raise LakeError(f"{what}: {_class_of(error)}: {said[0]}") from error
     except (Py4JError, OSError) as error:
         raise LakeError(f"{what}: Spark's JVM does not answer: {error}") from error
+
+
+def _lost_connection(error: Py4JJavaError) -> bool:
+    said = str(error.java_exception.getMessage() or "")
+    return _class_of(error) in _LOST or any(text in said for text in ("Connection reset by peer", "Broken pipe"))
 
 
 def _class_of(error: Py4JJavaError) -> str:

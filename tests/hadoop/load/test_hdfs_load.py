@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NoReturn
 
@@ -35,7 +36,9 @@ from klammtest.hadoop.load_jobs import (
     filled,
     job,
 )
+from klammtest.ports import free_port
 from klammtest.proxies.lost_answers import AnswerLostProxy
+from klammtest.proxies.tcp import TcpProxy
 
 
 def load(spark: SparkSession, topics: MemoryTopics, root: str, **changes: Any) -> LoadResult | None:
@@ -160,6 +163,33 @@ def test_a_rename_whose_answer_is_lost_is_read_back(
     found = last_manifest(publisher, layout)
     assert found is not None
     assert (found.load, found.job_id) == (2, "a")
+
+
+def test_an_idle_connection_that_the_name_node_closed_is_opened_again(hdfs_server: HdfsServer, hdfs_root: str) -> None:
+    """As after a restart of the NameNode between two runs of one driver: Hadoop's client keeps an idle connection for
+    10 s, and its next call ends with an EOFException."""
+    name_node = hdfs_server.ports.name_node
+    port, publisher = free_port(), new_publisher()
+    root = hdfs_root.replace(f":{name_node}/", f":{port}/")
+    operations: list[Callable[[], object]] = [
+        lambda: publisher.read(f"{root}/file"),
+        lambda: publisher.names(root),
+        lambda: publisher.files(root),
+        lambda: publisher.is_file(f"{root}/file"),
+        lambda: publisher.age_s(f"{root}/file"),
+        lambda: publisher.make(f"{root}/folder"),
+        lambda: publisher.write(f"{root}/file", b"again"),
+        lambda: publisher.sync(root),
+        lambda: publisher.remove(f"{root}/folder"),
+    ]
+    with TcpProxy(port, name_node):
+        publisher.write(f"{root}/file", b"once")
+    for operation in operations:
+        with TcpProxy(port, name_node):  # its end closes the connection
+            operation()
+    assert new_publisher().read(f"{hdfs_root}/file") == b"again"
+    with pytest.raises(LakeError, match="cannot list"):  # no proxy listens now
+        publisher.names(root)
 
 
 def test_a_quota_that_is_exceeded_is_one_line_and_publishes_nothing(spark: SparkSession, hdfs_root: str) -> None:
