@@ -1,8 +1,7 @@
 """Runs one shape: all systems in each round, cell by cell, in an order that rotates.
 
-A failed measurement is recorded, its system is started anew, and the run goes on; a cell that failed twice on a system
-is not tried there again. A round that would probably end after the time that the shape has is not begun, but for the
-first.
+A failed measurement is recorded, its system is restarted, and the run continues. A cell that failed twice on a system
+is not measured there again. Except for the first, a round is not begun if it would probably exceed the shape's time.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ class _Rounds:
                 system.start()
                 self._shape.warm(system)
         except Exception as error:
-            self._say(f"{self._shape.NAME}  {system.name} did not start anew: {_one_line(error)}")
+            self._say(f"{self._shape.NAME}  {system.name} did not restart: {_one_line(error)}")
 
 
 def _real(name: str) -> str:

@@ -93,7 +93,7 @@ def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP…")],
     topic: Annotated[
         list[str] | None,
-        typer.Option("--topic", help="Only the offsets of this topic, as --delete-offsets does; may be repeated."),
+        typer.Option("--topic", help="Delete only the group's offsets of this topic; may be repeated."),
     ] = None,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,

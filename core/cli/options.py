@@ -44,7 +44,11 @@ ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help
 Bootstrap = Annotated[
     str | None,
     typer.Option(
-        "--bootstrap", "--bootstrap-server", "-b", metavar="HOST:PORT", help="A broker; by default the file's."
+        "--bootstrap",
+        "--bootstrap-server",
+        "-b",
+        metavar="HOST:PORT",
+        help="A broker's address; taken from the file if not given.",
     ),
 ]
 DEFAULT_CONFIG = Path("klamm.yaml")

@@ -54,7 +54,8 @@ def create(
     topic: Annotated[str | None, typer.Argument(metavar="TOPIC")] = None,
     partitions: Partitions = None,
     replication_factor: Annotated[
-        int | None, typer.Option("--replication-factor", "-r", min=1, help="Only 1 until partitions are replicated.")
+        int | None,
+        typer.Option("--replication-factor", "-r", min=1, help="The number of replicas; only 1 is possible yet."),
     ] = None,
     settings_of: Pairs = None,
     all_from_config: Annotated[
@@ -122,7 +123,8 @@ def alter(
     topic: Name,
     changes: Pairs = None,
     unset: Annotated[
-        list[str] | None, typer.Option("--unset", metavar="KEY", help="Reset to the default; may be repeated.")
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="A topic config to reset to its default; may be repeated."),
     ] = None,
     partitions: Partitions = None,
     config: ConfigFile = DEFAULT_CONFIG,
@@ -161,10 +163,11 @@ def delete_records(
     topic: Name,
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", min=0, help="Only this partition; may be repeated. All when not given."),
+        typer.Option("--partition", min=0, help="Only this partition; may be repeated. All if not given."),
     ] = None,
     before: Annotated[
-        int, typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset to keep; -1: the end.")
+        int,
+        typer.Option("--before", metavar="OFFSET", min=-1, help="The first offset to keep; -1 deletes all records."),
     ] = -1,
     config: ConfigFile = DEFAULT_CONFIG,
     bootstrap: Bootstrap = None,

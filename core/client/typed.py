@@ -71,7 +71,7 @@ class TypedValues:
         return _raw(topic) if serde is None else serde.serializer(topic)
 
     def deserializer(self, topic: str) -> Deserializer | None:
-        """None: values are handed out as the bytes they are."""
+        """None: values are returned as bytes."""
         serde = self.serde(topic)
         return None if serde is None else serde.deserializer(topic)
 

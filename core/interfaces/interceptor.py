@@ -26,8 +26,8 @@ class ProducerInterceptor(Protocol):
 
 class ConsumerInterceptor(Protocol):
     def on_consume(self, records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-        """Before they are handed out; offsets advance over what is dropped. Records are shown again when they did not
-        reach the application: another interceptor or a signal interrupted it, or a rebalance took them away."""
+        """Called before records are returned; offsets advance over dropped records. Records are passed in again if they
+        did not reach the application: another interceptor or a signal interrupted, or a rebalance revoked them."""
         ...
 
     def on_commit(self, offsets: Mapping[TopicPartition, int]) -> None: ...

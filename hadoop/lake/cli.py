@@ -48,21 +48,26 @@ _NUMBERS: Final = ("load", "loads", "generation", "rows", "files", "bytes", "par
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="List a lake's loads, prove that it is whole, merge its small files, and remove what nobody needs.",
+    help="List a lake's loads, verify them, merge small files, and remove replaced generations.",
 )
 
 LakeArgument = Annotated[
-    str | None, typer.Argument(metavar="SINK|PATH", help="A sink of the file, or the lake's path or URI.")
+    str | None, typer.Argument(metavar="SINK|PATH", help="A sink in the YAML file, or the lake's path or URI.")
 ]
 LakeOption = Annotated[
-    str | None, typer.Option("--lake", "-l", metavar="SINK|PATH", help="A sink of the file, or the lake's path or URI.")
+    str | None,
+    typer.Option("--lake", "-l", metavar="SINK|PATH", help="A sink in the YAML file, or the lake's path or URI."),
 ]
 WebHdfs = Annotated[
-    str | None, typer.Option("--webhdfs", metavar="URL", help="Where the NameNode answers WebHDFS; else webhdfs.url.")
+    str | None,
+    typer.Option("--webhdfs", metavar="URL", help="The NameNode's WebHDFS address; webhdfs.url if not given."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 All = Annotated[
-    bool, typer.Option("--all", "-a", help="All partitions, windows and files; else the first and last of many.")
+    bool,
+    typer.Option(
+        "--all", "-a", help="Print all partitions, windows and files, not only the first and last of a long list."
+    ),
 ]
 
 
@@ -88,7 +93,7 @@ class Lake:
 def list_topics(
     lake: LakeArgument = None, config: ConfigFile = DEFAULT_CONFIG, webhdfs: WebHdfs = None, as_json: Json = False
 ) -> None:
-    """The lake's topics: loads, rows, files, bytes, offsets, and when the newest load was made."""
+    """List the lake's topics: loads, rows, files, bytes, offsets, and when the newest load was made."""
     opened = open_lake(config, lake, webhdfs)
     rows = [_topic_row(opened, topic) for topic in _topics(opened.files, opened.root)]
     _print(rows, as_json, ("topic", "loads", "rows", "files", "bytes", "offsets", "created", "generation"))
@@ -97,9 +102,9 @@ def list_topics(
 @app.command("show")
 def show(
     topic: Annotated[str, typer.Argument(metavar="TOPIC")],
-    load: Annotated[int | None, typer.Option("--load", metavar="N", min=1, help="One load in detail.")] = None,
+    load: Annotated[int | None, typer.Option("--load", metavar="N", min=1, help="Show this load in detail.")] = None,
     generation: Annotated[
-        int | None, typer.Option("--generation", metavar="N", min=1, help="One generation in detail.")
+        int | None, typer.Option("--generation", metavar="N", min=1, help="Show this generation in detail.")
     ] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
@@ -107,8 +112,10 @@ def show(
     as_json: Json = False,
     all_: All = False,
 ) -> None:
-    """A topic's loads and generations; with --load, that one's offsets, windows and files; with --generation, its loads
-    and files."""
+    """Show a topic's loads and generations.
+
+    With --load: the offsets, windows and files of that load. With --generation: the loads and files of that generation.
+    """
     opened = open_lake(config, lake, webhdfs)
     layout = _layout(opened.files, opened.root, topic)
     if load is not None:
@@ -127,7 +134,7 @@ def show(
 
 @app.command("verify")
 def verify(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic; all if not given.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     webhdfs: WebHdfs = None,
@@ -150,15 +157,20 @@ def verify(
 
 @app.command("compact")
 def compact(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic; all if not given.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     target_file_size: Annotated[
-        str | None, typer.Option("--target-file-size", metavar="SIZE", help="As in 512m; else target.file.size.")
+        str | None,
+        typer.Option(
+            "--target-file-size",
+            metavar="SIZE",
+            help="The size of the merged files, such as 512m; target.file.size if not given.",
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Merge a topic's loads into larger files: a generation beside them, published in one rename.
+    """Merge a topic's loads into larger files: a new generation, published in one rename.
 
     The loads stay as they are. Needs Spark, and Java 17. A topic that fails does not keep the others from being
     compacted; the exit status is 1 then.
@@ -185,17 +197,21 @@ def compact(
 
 @app.command("gc")
 def collect_garbage(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this one.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only this topic; all if not given.")] = None,
     lake: LakeOption = None,
     config: ConfigFile = DEFAULT_CONFIG,
     older_than: Annotated[
         str,
-        typer.Option(metavar="AGE", help="A generation goes when the one that replaces it is older: 30m, 12h, 7d."),
+        typer.Option(
+            metavar="AGE", help="Remove a generation if the one that replaces it is older than this: 30m, 12h, 7d."
+        ),
     ] = "7d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", "-n", help="Print what would be removed, and remove nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove generations that newer ones replace, and what dead jobs left. Loads are never removed.
+    """Remove replaced generations, and files left by jobs that died. Loads are never removed.
 
     On hdfs: it needs Java 17.
     """

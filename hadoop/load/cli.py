@@ -30,19 +30,23 @@ EMPTY = 99
 """The exit status of a run with nothing new, with `--fail-if-empty`: Airflow's BashOperator treats it as "skipped"
 (`skip_on_exit_code`)."""
 
-SinkName = Annotated[str | None, typer.Argument(metavar="SINK", help="The sink's name, if there are several.")]
-Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic (may be repeated).")]
-Json = Annotated[bool, typer.Option("--json", help="Say what was loaded as one JSON object.")]
-FailIfEmpty = Annotated[bool, typer.Option("--fail-if-empty", help="Exit status 99 when no topic has anything new.")]
+SinkName = Annotated[
+    str | None, typer.Argument(metavar="SINK", help="The sink's name; needed if the file has several sinks.")
+]
+Topics = Annotated[list[str] | None, typer.Option("--topic", "-t", help="Only this topic; may be repeated.")]
+Json = Annotated[bool, typer.Option("--json", help="Print what was loaded as one JSON object.")]
+FailIfEmpty = Annotated[bool, typer.Option("--fail-if-empty", help="Exit with status 99 if no topic has new records.")]
 
 
 Every = Annotated[
     str | None,
-    typer.Option("--every", metavar="INTERVAL", help="Go on: a run at each 90s, 10m, 1h …, until SIGTERM."),
+    typer.Option("--every", metavar="INTERVAL", help="Run again at this interval (90s, 10m, 1h) until SIGTERM."),
 ]
 MaxFailures = Annotated[
     int | None,
-    typer.Option("--max-failures", min=1, help="With --every: end after so many failed runs in a row; 10 by default."),
+    typer.Option(
+        "--max-failures", min=1, help="With --every: exit after this many failed runs in a row; 10 if not given."
+    ),
 ]
 
 
@@ -55,11 +59,11 @@ def load(
     every: Every = None,
     max_failures: MaxFailures = None,
 ) -> None:
-    """Load what is new in the sink's topics into its lake: data and offsets in one rename per topic.
+    """Load the new records of the sink's topics into its lake; one rename per topic publishes data and offsets.
 
-    Exit status 0: all topics are loaded, or have nothing new. 1: a topic failed; the others are loaded. 2: the command
-    or the file is wrong. 99: nothing is new, with --fail-if-empty. With --every 0 after SIGTERM, which ends it after
-    the present run, and 1 after too many failed runs in a row.
+    Exit status 0: each topic is loaded or has no new records. 1: a topic failed; the others are loaded. 2: the command
+    or the YAML file is wrong. 99: with --fail-if-empty, no topic has new records. With --every, SIGTERM ends the
+    command after the current run with status 0; too many failed runs in a row end it with status 1.
     """
     every_s = None if every is None else interval_s("--every", every)
     if every_s is not None and fail_if_empty:

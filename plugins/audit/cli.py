@@ -48,41 +48,47 @@ def audit_command(
         list[str] | None,
         typer.Option(
             "--tier",
-            help="Only this tier: producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK",
+            help="Only this tier: producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK; may be repeated.",
         ),
     ] = None,
-    by: Annotated[Span | None, typer.Option("--by", help="How windows are grouped: by window when not given.")] = None,
+    by: Annotated[
+        Span | None, typer.Option("--by", help="Group the windows by this span; window if not given.")
+    ] = None,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
     expect: Annotated[
-        list[str] | None, typer.Option("--expect", help="A tier that must have counted: consumer/GROUP, hadoop/SINK.")
+        list[str] | None,
+        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
     ] = None,
     wait: Annotated[float, typer.Option(help="Repeat for up to this many seconds until everything is complete.")] = 0.0,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     html: Annotated[
         Path | None,
-        typer.Option("--html", metavar="FILE", help="Also write a page that needs no server and no network."),
+        typer.Option(
+            "--html", metavar="FILE", help="Also write the report as an HTML file that needs no server and no network."
+        ),
     ] = None,
     wait_for: Annotated[
         str,
         typer.Option(
             "--wait-complete",
             metavar="TOPIC",
-            help="Wait until this topic is complete before --until, at every tier or at those of --tier.",
+            help="Wait until this topic is complete before --until, at all tiers or at those of --tier.",
         ),
     ] = "",
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="R", help="With --wait-complete: a ratio below 1 that each window must have at least."),
+        typer.Option(metavar="R", help="With --wait-complete: the ratio, below 1, that each window must reach."),
     ] = None,
     timeout: Annotated[
-        str, typer.Option(metavar="D", help="With --wait-complete: longest wait: 90s, 10m or 1h; default 1h.")
+        str,
+        typer.Option(metavar="D", help="With --wait-complete: the longest wait (90s, 10m, 1h); 1h if not given."),
     ] = "",
 ) -> None:
     """Compare what producers, broker, consumers and loads have counted.
 
-    Exit status 1 when a record is missing, doubled or its count is unknown; with --wait-complete when it still is after
-    the timeout.
+    The exit status is 1 if a record is missing or duplicated, or a count is unknown; with --wait-complete, if that is
+    still so after the timeout.
     """
     if context.invoked_subcommand is not None:
         return
@@ -128,16 +134,19 @@ def audit_command(
 
 @app.command("settle")
 def settle_command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Whose counts.")],
-    who: Annotated[str, typer.Option("--who", help="Who settles it.")],
-    why: Annotated[str, typer.Option("--why", help="Why these counts are taken as complete.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic whose counts are settled.")],
+    who: Annotated[str, typer.Option("--who", help="The person who settles them.")],
+    why: Annotated[str, typer.Option("--why", help="The reason for taking these counts as complete.")],
     config: ConfigFile = DEFAULT_CONFIG,
     tier: Annotated[list[str] | None, typer.Option("--tier", help="Only this tier; may be repeated.")] = None,
     since: Annotated[str, typer.Option(help="Only windows from this date or time (ISO 8601, UTC).")] = "",
     until: Annotated[str, typer.Option(help="Only windows before this date or time.")] = "",
-    expect: Annotated[list[str] | None, typer.Option("--expect", help="As for klamm audit.")] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
+    ] = None,
 ) -> None:
-    """Settle counts that are unknown and stay so: an event in the audit topic records who did it, and why.
+    """Settle counts that stay unknown. An event in the audit topic records who settled them, and why.
 
     A missing or duplicated count is proved; it cannot be settled. A settled count that changes is unknown again.
     """
@@ -161,14 +170,19 @@ def serve_command(
     host: Annotated[str, typer.Option("--host", help="The address to listen on; there is no authentication.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="The port; 0 takes a free one.")] = 8095,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="The port to listen on; 0: any free port.")
+    ] = 8095,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this topic; may be repeated.")] = None,
-    expect: Annotated[list[str] | None, typer.Option("--expect", help="As for klamm audit.")] = None,
+    expect: Annotated[
+        list[str] | None,
+        typer.Option("--expect", help="A tier that must have counted: consumer/GROUP or hadoop/SINK; may be repeated."),
+    ] = None,
     max_events: Annotated[
-        int, typer.Option("--max-events", min=1, help="How many events of the audit topic may be kept in memory.")
+        int, typer.Option("--max-events", min=1, help="The maximum number of audit events kept in memory.")
     ] = 1_000_000,
 ) -> None:
-    """Show the audit as web pages, and as JSON below /api; until Ctrl-C or SIGTERM."""
+    """Serve the audit as web pages, and as JSON below /api, until Ctrl-C or SIGTERM."""
     from .web.service import AuditPages
     from .web.source import ClusterSource
 
@@ -258,7 +272,7 @@ def _ask_until(client: ClusterClient, config: AuditConfig, query: AuditQuery, ti
 
 def _known(text: str) -> str:
     if text.partition("/")[0] not in TIERS:
-        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK"
+        known = "producer, broker, consumer, consumer/GROUP, hadoop or hadoop/SINK; may be repeated."
         raise ConfigError(f"--tier: expected {known}, got {text!r}")
     return text
 

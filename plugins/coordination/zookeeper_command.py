@@ -13,7 +13,7 @@ from .zookeeper_server import ZooKeeperServer
 
 
 def zookeeper(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on, on 127.0.0.1.")] = 2181,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="The port to listen on, at 127.0.0.1.")] = 2181,
     data_dir: Annotated[Path, typer.Option(help="The directory of its data and log.")] = Path("zookeeper-data"),
 ) -> None:
     """Run a real ZooKeeper server for development, until Ctrl-C or SIGTERM."""

@@ -16,7 +16,7 @@ def klamm_commands() -> Iterable[Command]:
         Command(
             "demo",
             "klamm.plugins.demo.command:demo",
-            "The whole pipeline on 336,776 real flights.",
+            "Run the whole pipeline on 336,776 real flights.",
             "klamm[spark,demo]",
         )
     ]

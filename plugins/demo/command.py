@@ -20,15 +20,13 @@ from .workspace import Workspace
 
 
 def demo(
-    dir_: Annotated[Path, typer.Option("--dir", help="Where each run makes a directory of its own.")] = Path(
+    dir_: Annotated[Path, typer.Option("--dir", help="The directory in which each run makes its own.")] = Path(
         "var/demo"
     ),
-    plant: Annotated[Plant, typer.Option("--plant", help="An anomaly that the demo must find.")] = Plant.NONE,
-    lake: Annotated[
-        LakeFileSystem, typer.Option("--lake", help="The file system that the loads end in.")
-    ] = LakeFileSystem.HDFS,
+    plant: Annotated[Plant, typer.Option("--plant", help="Plant this anomaly, which the demo must find.")] = Plant.NONE,
+    lake: Annotated[LakeFileSystem, typer.Option("--lake", help="The file system of the lake.")] = LakeFileSystem.HDFS,
     flights: Annotated[
-        int, typer.Option("--flights", min=0, help="Only so many flights of each month; 0: all of the year.")
+        int, typer.Option("--flights", min=0, help="The number of flights taken from each month; 0: all.")
     ] = 0,
 ) -> None:
     """Produce, consume, load and audit every flight that left New York in 2013.

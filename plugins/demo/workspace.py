@@ -114,7 +114,7 @@ class Workspace:
         return self.root / f"acknowledged-{producer}.txt"
 
     def seen(self, member: int) -> Path:
-        """The positions that a member of the group was handed."""
+        """The file of the positions that a group member received."""
         return self.root / f"seen-{member}.bin"
 
     def taken(self, member: int) -> Path:

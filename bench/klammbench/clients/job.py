@@ -1,4 +1,4 @@
-"""What a client program is asked for, and what it says."""
+"""The job of a client program, and its result."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Stopwatch:
         self._calls_s, self._began = 0.0, time.monotonic()
 
     def called(self) -> None:
-        """The last record was handed over."""
+        """Call it after the last `send`."""
         self._calls_s = time.perf_counter() - self._begin
 
     def took(self, records: int) -> Took:

@@ -30,8 +30,8 @@ _TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Partition 0 of `topic`, from its beginning for at most `seconds` and `max_bytes`; `again`: where it ends, from
-    the beginning anew."""
+    """Reads partition 0 of `topic` from its beginning, for at most `seconds` and `max_bytes`. `again`: at the end,
+    continue from the beginning."""
 
     bootstrap: str
     topic: str

@@ -1,8 +1,8 @@
-"""Committing a consumer's offsets, and what its member of the group tells it.
+"""Commits a consumer's offsets, and handles the events of its group member.
 
-Around every commit: the audit's events for what is committed are stored, then the offsets, then interceptors are told.
-One commit at a time, from the choice of its offsets until they are stored: a commit never stores what is older than the
-one before, unless the application says so.
+Around every commit: the audit's events for the committed records are stored, then the offsets, then interceptors are
+called. One commit runs at a time, from the choice of its offsets until they are stored: a commit never stores an older
+offset than the one before, unless the application asks for it.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Commits:
         self._commit(lambda: self._positions.named(offsets))
 
     def commit_all(self) -> None:
-        """As `commit`, of all records returned to the application, which are thereby marked as processed."""
+        """As `commit`, for all records returned to the application; marks them as processed."""
 
         def choose() -> dict[TopicPartition, CommittedOffset]:
             self._positions.confirm_all()

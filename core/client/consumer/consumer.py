@@ -329,8 +329,8 @@ class Consumer:
         return self._member.committed(wanted)
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Stores offsets and waits until they are stored; None: those after all returned records, which are thereby
-        marked as processed. Raises `LostOwnershipError` if a partition now belongs to another member: nothing was
+        """Stores offsets and waits until they are stored. None stores the offsets after all returned records, which
+        marks them as processed. Raises `LostOwnershipError` if a partition now belongs to another member: nothing was
         stored."""
         if offsets is not None:
             self._commits.commit(dict(offsets))

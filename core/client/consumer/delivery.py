@@ -1,10 +1,10 @@
-"""From buffered batches to what the application is handed: one `Delivery` for `poll`, or one for each stream.
+"""Turns buffered batches into what the application gets: one `Delivery` for `poll`, or one for each stream.
 
 A partition belongs to one delivery, whose thread alone decodes it, outside of the lock.
 
 A take has two steps. The first reads, converts and builds the result, and moves no position. The second moves, under
 the lock, the positions of the partitions that the result holds, if they were neither moved nor taken away meanwhile.
-Whatever is raised in the first step, the next take begins with the same records. A revocation waits for a take that is
+If the first step raises, the next take begins with the same records. A revocation waits for a take that is
 between its steps.
 """
 
@@ -80,7 +80,7 @@ the records from `position` on. `UnreadableBatchError` names the one that cannot
 
 class _Place(NamedTuple):
     """A place in a partition's buffers: the first `chunks` of them are read, and of the next one what lies before the
-    byte `at`; of that, `ready` is decoded and not handed out. `epoch`: the leader epoch of the record before
+    byte `at`; of that, `ready` is decoded and not yet returned. `epoch`: the leader epoch of the record before
     `position`."""
 
     position: int
@@ -141,7 +141,7 @@ class _Move:
 
 
 class Delivery:
-    """`mine` says which partitions it hands out; `counted` is told of each run of records that is handed out."""
+    """`mine` selects the partitions it delivers; `counted` is called with each run of records that is delivered."""
 
     def __init__(
         self,
@@ -250,7 +250,7 @@ class Delivery:
                 break
 
     def _cursor(self, state: TopicPartitionState) -> _Cursor | None:
-        """None when nothing of the partition may be handed out now."""
+        """None if no record of the partition may be returned now."""
         with self._positions.lock:
             if not state.deliverable or state.position is None:
                 return None
@@ -329,8 +329,8 @@ class Delivery:
             self._positions.hold(batch, {t.cursor.state.partition for t in batch.runs})
 
     def _settle(self, batch: _Batch[T], handed: list[_Taken[T]]) -> bool:
-        """Moves the positions of what is handed out; False, and nothing moved, when partitions of it were taken away
-        or moved."""
+        """Moves the positions past the returned records. Moves nothing and returns False if any of their partitions was
+        revoked or moved."""
         with self._positions.lock:
             if self._positions.closed:
                 raise ClientClosedError("the consumer is closed")

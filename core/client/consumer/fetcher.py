@@ -47,8 +47,8 @@ Positioned = Callable[[TopicPartition, int], None]
 
 @dataclass(frozen=True)
 class FetchHooks:
-    """`committed`: the group's stored offsets. `positioned`: called before the first record of a partition is handed
-    out, with where it begins."""
+    """`committed`: the group's stored offsets. `positioned`: called with the start
+    position of a partition, before its first record is returned."""
 
     committed: Committed
     positioned: Positioned
@@ -84,7 +84,7 @@ class Fetcher:
             except ClientClosedError:
                 return
             except KlammError as error:
-                # Brokers or the coordination are away: what is buffered is still handed out.
+                # Brokers or the coordination are away: buffered records are still returned.
                 _log.warning("consumer: %s", error)
                 self._pause(RETRY_S)
             self._positions.wait_for(self._has_work, IDLE_S)
@@ -270,7 +270,7 @@ class Fetcher:
             if not one.current:
                 return
             if topic is None or one.partition.partition not in topic.partitions:
-                state.node = None  # it is asked for until it is there, and the application is told
+                state.node = None  # retried until the topic exists; the application gets the error
                 return
             leader_epoch = _leader_epoch(topic, one.partition)
             if leader_epoch != state.leader_epoch:
@@ -380,7 +380,7 @@ class NodeFetcher(threading.Thread):
             for partition, answer in answers.items()
             if partition in wanted
         ]
-        with self._positions.changing():  # once for all of them: whoever waits is woken once
+        with self._positions.changing():  # once for all of them, so that waiting threads are woken once
             for one in taken:
                 self._take(*one)
 

@@ -25,7 +25,7 @@ from ...records.decode import Columns
 from ...records.partition import TopicPartition
 
 MAX_CHUNKS = 2
-"""Answers buffered for one partition: one being handed out, one in reserve."""
+"""Fetch responses buffered for one partition: one being delivered, one in reserve."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class FetchedBatches:
 
 @dataclass(slots=True)
 class ReadyRecords:
-    """The records of a batch, or of several, those before `index` handed out or not wanted; `end` is the offset after
+    """The records of one batch or several; those before `index` are returned or not wanted; `end` is the offset after
     them, `epoch` the leader epoch of the last batch. `log_append_time`: their timestamps are the broker's."""
 
     columns: Columns
@@ -61,8 +61,8 @@ class TopicPartitionState:
     of the record before it (KIP-320) or a later one, -1 when unknown. `furthest`: the last position, with its epoch,
     that was left for one that lies before it. `check`: both are to be compared with the cluster before the
     next fetch. `leader_epoch`: the partition's at the last comparison; `watched_at`: when a fetch was answered last;
-    `suspect`: the broker has refused the position since. `cut`: of a consumer whose application asks for cuts, one that
-    it does not know of yet; until it does, nothing is handed out or committed."""
+    `suspect`: the broker has refused the position since. `cut`: a cut that the application has asked to
+    be notified of and has not seen yet; until it has, no record is returned and no offset committed."""
 
     partition: TopicPartition
     stream: int = 0
@@ -148,8 +148,8 @@ class TopicPartitionState:
 
 
 class Positions:
-    """All partitions of a consumer; thread-safe: everything is done while `lock` (a condition) is held, and whoever
-    changes something that others wait for notifies."""
+    """All partitions of a consumer; thread-safe: state is read and changed under `lock` (a condition), and code that
+    changes something that others wait for notifies them."""
 
     def __init__(self) -> None:
         self.lock = threading.Condition()
@@ -292,7 +292,7 @@ class Positions:
         topic_id = self._topic_ids.get(partition)
         former = self._former_ids.get(partition)
         if state is not None and former is not None and (state.position is None or offset > state.position):
-            topic_id = former  # no record before it was handed out since the topic was created again
+            topic_id = former  # no record before it was returned since the topic was created again
         return CommittedOffset(offset, self._epoch_before(partition, offset), topic_id=topic_id)
 
     def _epoch_before(self, partition: TopicPartition, offset: int) -> int:

@@ -7,8 +7,8 @@ Rules:
 - Topic ids are asked for before the group is joined, and before each flush again. While they are the same, every record
   in between is of that topic. When a topic was deleted and created again, what was not flushed may be of either: it is
   dropped with the sink, and the task starts again, which delivers the new topic's records again.
-- Where a log lost its end (a restored backup), what was written of it is flushed and the sink is told, before anything
-  is handed out or committed that came after.
+- If a log lost its end (a restored backup), the records written from it are flushed and the sink is notified, before
+  later records are returned or committed.
 - What cannot be read (`on.bad.record`) ends the run, or the position is moved past it, which the next commit stores;
   set aside, if asked for, before that. A batch whose CRC does not match always ends it: another copy may be good.
 - Partitions that the group takes away are flushed and committed before they are let go, if that takes no longer than
@@ -143,7 +143,7 @@ class SinkRunner:
         return not written and bad is None and not cut
 
     def _tell_cuts(self, client: ClusterClient, consumer: Consumer) -> bool:
-        """After what was polled is written: it was read before the cuts that are told now, if any."""
+        """Notifies the sink of cuts. Call it after the polled records are written: they were read before the cuts."""
         cuts = consumer.cuts()
         if not cuts:
             return False

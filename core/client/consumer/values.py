@@ -1,4 +1,4 @@
-"""From the bytes of records to what the application is handed: deserialized values, interceptors."""
+"""Converts record bytes to what the application gets: deserialized values, after the interceptors."""
 
 from __future__ import annotations
 

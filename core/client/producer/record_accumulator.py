@@ -220,7 +220,7 @@ class RecordAccumulator:
                 self._flushes -= 1
 
     def close(self) -> None:
-        """No more records; those who wait for room are told so."""
+        """Accepts no more records; threads that wait for room get an error."""
         with self.lock:
             self._closed = True
             self._room.notify_all()

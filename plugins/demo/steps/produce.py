@@ -1,4 +1,4 @@
-"""Step 2: two producer processes, which send a month of flights whenever they are told to."""
+"""Step 2: two producer processes, each of which sends a month of flights per command."""
 
 from __future__ import annotations
 
