@@ -1,4 +1,4 @@
-"""What every program that measures needs: one at a time, an end by signals, and what is said about the run."""
+"""What every benchmark program needs: a lock, an orderly end on signals, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class BusyError(RuntimeError):
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """`BusyError` when it is not."""
+    """Holds the lock of this checkout. Raises `BusyError` if another benchmark holds it."""
     VAR.mkdir(parents=True, exist_ok=True)
     with (VAR / "lock").open("w") as lock:
         try:
@@ -38,13 +38,13 @@ def alone() -> Iterator[None]:
 
 
 def end_on_signals() -> None:
-    """As an exception, so that what was started is ended."""
+    """Turns signals into an exception, so that started processes are ended."""
     for number in _SIGNALS:  # a background shell has the first one ignored
         signal.signal(number, _end)
 
 
 def ignore_signals() -> None:
-    """While things are being ended: a second signal would leave processes behind."""
+    """Ignores signals while processes are being ended: a second signal would leave some running."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
@@ -55,7 +55,7 @@ def about(*, quick: bool) -> dict[str, object]:
 
 
 def machine() -> str:
-    """Cores, processor, memory, kernel, Python, Java and the client libraries in a line."""
+    """Returns one line: cores, processor, memory, kernel, Python, Java and the client libraries."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.split(":", 1)[1].strip() for line in lines if "model name" in line), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -32,11 +32,11 @@ class Store:
             file.write(json.dumps(row) + "\n")
 
     def finish(self, shape: str, seconds: float) -> None:
-        """A shape whose run was cut off has no such row."""
+        """Writes the last row; a shape whose run was interrupted has none."""
         self.add(shape, {"finished_in_s": round(seconds, 1)})
 
     def load(self, shape: str) -> ShapeResults | None:
-        """None where it has not been run."""
+        """Returns None if the shape has not been run."""
         try:
             lines = self._path(shape).read_text().splitlines()
         except FileNotFoundError:

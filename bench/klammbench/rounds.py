@@ -40,7 +40,7 @@ class Runner:
     def run(
         self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any], seconds: float = math.inf
     ) -> None:
-        """All of it, or as many rounds as `seconds` have room for; what failed is in the results."""
+        """Runs all rounds, or as many as fit into `seconds`; the results hold the failures."""
         begin = self._clock()
         cells = shape.cells(quick)
         measured = [name for name in shape.SYSTEMS if not (quick and name == SLOWER)]
@@ -57,7 +57,7 @@ class Runner:
         self._store.finish(shape.NAME, self._clock() - begin)
 
     def _start(self, shape: Shape, systems: Mapping[str, System]) -> dict[str, str]:
-        """Why by name, of those that cannot be measured."""
+        """Starts the systems. Returns, by name, why a system cannot be measured."""
         broken: dict[str, str] = {}
         for name, system in systems.items():
             begin = self._clock()
@@ -139,7 +139,7 @@ class _Rounds:
         return "  ".join(f"{value:,.{units[m].digits}f} {units[m].unit}" for m, value in row["metrics"].items())
 
     def _revive(self, system: System) -> None:
-        """A fresh start, since a failure may have left anything behind."""
+        """Restarts a system after a failure, which may have left it in any state."""
         try:
             system.stop()
             system.wipe()

@@ -1,4 +1,4 @@
-"""aiokafka: asyncio. Consumed with `getmany`, its quicker way."""
+"""aiokafka: asyncio. It consumes with `getmany`, its faster method."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """confluent-kafka: librdkafka, in C.
 
-No callback for each record, which is its quickest way; the caller checks the topic's end."""
+It produces without a callback for each record, which is fastest; the caller checks the topic's end."""
 
 from __future__ import annotations
 

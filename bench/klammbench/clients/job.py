@@ -82,8 +82,8 @@ class Stopwatch:
 
 
 def count_received(receive: Callable[[], int], records: int) -> Took:
-    """Calls `receive`, which says how many came, until there are `records`. What came first starts the clock, and does
-    not count: joining, connecting and the first fetch lie before it."""
+    """Calls `receive`, which returns a number of records, until `records` were received. The first result starts the
+    clock and is not counted: joining, connecting and the first fetch lie before it."""
     first = 0
     deadline = time.monotonic() + TIMEOUT_S
     while not first and time.monotonic() < deadline:
@@ -98,8 +98,8 @@ def count_received(receive: Callable[[], int], records: int) -> Took:
 
 
 def run_client(client: str, what: str, job: Job, then: Callable[[], None] | None = None) -> Took:
-    """In a new process; `RuntimeError` with the end of what it said when it fails. `then` is called as soon as it says
-    what it took, before the process has ended."""
+    """Runs the client in a new process. Raises `RuntimeError` with the end of its output if it fails. `then` is called
+    as soon as the process prints its result, before it ends."""
     command = [str(PYTHON), "-m", "klammbench.clients", client, what, json.dumps(asdict(job))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench"), "PYTHONWARNINGS": "ignore"}
     with (

@@ -21,7 +21,7 @@ def producer_config(job: Job) -> dict[str, object]:
 
 
 def audit_config(job: Job) -> dict[str, object]:
-    """With it, what the first event of a process would import is imported before anything is measured."""
+    """Imports what the first audit event of a process would import, so that no import is measured."""
     if not job.audit:
         return {}
     import fastavro  # noqa: F401

@@ -1,1 +1,1 @@
-"""What loads the systems; each in processes of its own."""
+"""The load generators; each runs in its own processes."""

@@ -1,4 +1,4 @@
-"""Whether a broker of Kafka's protocol has what clients sent to it."""
+"""Waits until a broker of Kafka's protocol has stored the records that clients sent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TIMEOUT_S = 30.0
 
 
 class Arrival:
-    """Connected from the start, so that a look is one request. A context manager."""
+    """A context manager. It is connected from the start, so that each check is one request."""
 
     def __init__(self, system: System, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -30,8 +30,8 @@ class Arrival:
         self._client.close()
 
     def wait(self, records: int) -> float:
-        """CLOCK_MONOTONIC in seconds when the partitions' ends together were `records`; `RuntimeError` when they never
-        are."""
+        """Returns the CLOCK_MONOTONIC time, in seconds, at which the partitions' end offsets added up to `records`.
+        Raises `RuntimeError` if they never do."""
         deadline = time.monotonic() + _TIMEOUT_S
         while (there := self._look()) != records:
             if there > records or time.monotonic() > deadline:

@@ -50,7 +50,7 @@ class Outcome:
 
 
 def run(task: Task) -> Outcome:
-    """In a process of its own; `RuntimeError` with the end of what it said."""
+    """Runs the task in its own process. Raises `RuntimeError` with the end of its output if it fails."""
     command = [str(PYTHON), "-m", "klammbench.drivers.confluent", json.dumps(asdict(task))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S + 10, check=False)
     if done.returncode:

@@ -1,4 +1,4 @@
-"""The raw driver from Python: makes the Produce frames, compiles raw.c, runs it, gives its figures.
+"""The raw driver from Python: makes the Produce frames, compiles and runs raw.c, and returns its figures.
 
 The frames are made with Klamm's own encoder and are the same bytes for every broker.
 """
@@ -42,7 +42,7 @@ class Batch:
 
     @classmethod
     def of_size(cls, batch_bytes: int, message_bytes: int = 100, codec: str = "none") -> Batch:
-        """As many messages as fill a batch of that size before compression, as `batch.size` counts."""
+        """Makes a batch of as many messages as fill that size before compression, as `batch.size` counts it."""
         return cls(max(1, (batch_bytes - 61) // (message_bytes + _overhead(message_bytes))), message_bytes, codec)
 
 
@@ -86,8 +86,8 @@ def drive(
     acks: int = 1,
     before: Callable[[], None] = lambda: None,
 ) -> Outcome:
-    """One run over all partitions, or those named, in turn, one as often as it is named. `before` is called when all is
-    made that is sent. `RuntimeError` with the driver's own line when it fails."""
+    """Runs the driver once over all partitions in turn, or over the given ones (one given twice is used twice).
+    `before` is called when all frames are made. Raises `RuntimeError` with the driver's own line if it fails."""
     frames = write_frames(topic, partitions, batch, acks)
     try:
         numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
@@ -104,7 +104,7 @@ def drive(
 
 
 def write_frames(topic: str, partitions: int | Sequence[int], batch: Batch, acks: int) -> Path:
-    """A file of one Produce frame a partition, or for each of those named."""
+    """Writes a file with one Produce frame for each partition, or for each of the given ones."""
     BUILT.mkdir(parents=True, exist_ok=True)
     path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of that name
     records = encoded(batch)
@@ -126,7 +126,7 @@ def produce_frame(topic: str, partition: int, records: bytes, acks: int, correla
 
 @lru_cache(maxsize=4)
 def encoded(batch: Batch) -> bytes:
-    """The record batch; its values are words, so that codecs have something to do."""
+    """Returns the record batch. Its values are words, so that codecs can compress them."""
     codec = load_settings({}).codec_table().by_name(batch.codec) if batch.codec != "none" else None
     values = some_values(batch.message_bytes, min(batch.messages, 2000))
     return encode_batch(
@@ -135,7 +135,7 @@ def encoded(batch: Batch) -> bytes:
 
 
 def some_values(size: int, count: int, seed: int = 7) -> Sequence[bytes]:
-    """Different texts of that size, the same in every run; zstd nearly halves them."""
+    """Returns different texts of that size, the same in every run; zstd nearly halves them."""
     chance = random.Random(seed)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(2000)]
     out = []
@@ -149,7 +149,7 @@ def some_values(size: int, count: int, seed: int = 7) -> Sequence[bytes]:
 
 @lru_cache(maxsize=1)
 def compiled() -> Path:
-    """raw.c as a program, kept in var/ by the hash of its text; `RuntimeError` without a compiler."""
+    """Compiles raw.c, once for each hash of its text, into var/. Raises `RuntimeError` without a compiler."""
     built = BUILT / f"raw-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
     if not built.exists():
         gcc = shutil.which("gcc") or shutil.which("cc")

@@ -1,4 +1,4 @@
-"""A raw reader: fetches one partition over one socket, and looks at answers only as far as the next offset needs.
+"""A raw reader: fetches one partition over one socket, and parses responses only to find the next offset.
 
     python -m klammbench.drivers.reader READING
 
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def start(reading: Reading) -> subprocess.Popen[str]:
-    """A process that is connected, and reads from `go` on; `outcome` waits for it."""
+    """Starts a process that connects at once and begins to read at `go`; `outcome` waits for it."""
     command = [str(PYTHON), "-m", "klammbench.drivers.reader", json.dumps(asdict(reading))]
     pipe = subprocess.PIPE
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
@@ -65,7 +65,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def outcome(process: subprocess.Popen[str], timeout_s: float) -> Outcome:
-    """`RuntimeError` with what it said last when it failed; the process has ended in any case."""
+    """Raises `RuntimeError` with the process's last output if it failed; the process has ended in any case."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -118,7 +118,7 @@ def _request(topic: str, offset: int) -> bytes:
 
 
 def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
-    """One whole frame, without its length."""
+    """Returns one whole frame, without its length."""
     view, filled, size = memoryview(buffer), 0, 4
     while filled < size:
         count = sock.recv_into(view[filled:size] if filled >= 4 else view[filled:4])

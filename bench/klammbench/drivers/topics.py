@@ -1,4 +1,4 @@
-"""Topics made and removed in the same way on every broker of Kafka's protocol."""
+"""Creates and deletes topics in the same way on every broker of Kafka's protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _AT_ONCE = 1000
 
 @contextmanager
 def topic_on(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Iterator[str]:
-    """A topic with leaders for all partitions, deleted at the end with its files."""
+    """Creates a topic whose partitions all have leaders; deletes it and its files at the end."""
     # Deleted at once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
     make_topic(system, name, partitions, {"file.delete.delay.ms": "0", **(config or {})})
     try:
@@ -35,7 +35,7 @@ def topic_on(system: System, name: str, partitions: int, config: Mapping[str, st
 
 
 def make_topic(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> None:
-    """With leaders for all partitions. It stays, for a shape that wipes its systems itself."""
+    """Creates a topic whose partitions all have leaders. It is not deleted: the shape wipes its systems itself."""
     admin = _admin(system)
     settings = {"retention.ms": "-1", **(config or {})}
     first = min(partitions, _AT_ONCE)
@@ -52,8 +52,8 @@ def _admin(system: System) -> AdminClient:
 
 
 def _await_leaders(system: System, name: str, partitions: int) -> None:
-    """Until each partition's leader answers for it; Kafka's metadata name it a little earlier. With a new client each
-    time: one that has seen the topic with fewer partitions goes by that for minutes."""
+    """Waits until each partition's leader answers for it; Kafka's metadata name the leader a little earlier. Each try
+    has a new client: one that saw the topic with fewer partitions keeps that view for minutes."""
     deadline = time.monotonic() + _CREATION_S
     wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
     while True:
@@ -70,7 +70,7 @@ def _await_leaders(system: System, name: str, partitions: int) -> None:
 
 
 def _await_removal(system: System) -> None:
-    """Until the files are gone, or for a few seconds: a broker that takes longer is measured all the same."""
+    """Waits until the files are gone, at most a few seconds: a slower broker is measured all the same."""
     deadline = time.monotonic() + _SETTLE_S
     while disk_bytes(system.data_dir) > _LEFT_BYTES and time.monotonic() < deadline:
         time.sleep(0.05)

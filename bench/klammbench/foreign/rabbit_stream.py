@@ -94,7 +94,7 @@ class StreamConnection:
         return int(confirmed)
 
     def _call(self, key: int, payload: bytes) -> bytes:
-        """The answer behind its code; what is delivered or announced before it is passed over."""
+        """Returns the response after its code; skips deliveries and announcements that come before it."""
         self._sock.sendall(command(key, struct.pack(">I", 1) + payload))
         (size,) = struct.unpack(">I", read_exactly(self._sock, 4))
         if size > CHUNK:

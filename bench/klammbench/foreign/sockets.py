@@ -10,7 +10,7 @@ CHUNK = 1 << 20
 
 
 class DriverError(Exception):
-    """The other side said something else than the protocol's next step."""
+    """The other side sent something other than the protocol's next step."""
 
 
 def connect(port: int) -> socket.socket:

@@ -1,8 +1,8 @@
 """ActiveMQ over STOMP 1.1, from frames that are built once.
 
 Persistent messages without a receipt are ActiveMQ's asynchronous sends; a consumer with `ack:auto` and a prefetch of
-1,000 is what the Kafka paper's section 5 has. Frames end with a zero byte, which no value of ours has in it: these are
-counted.
+1,000 is what the Kafka paper's section 5 has. Frames end with a zero byte, which none of our values contains: these
+bytes are counted.
 """
 
 from __future__ import annotations

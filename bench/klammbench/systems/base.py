@@ -1,4 +1,4 @@
-"""What the shapes need of a system under measurement."""
+"""The interface of a system under measurement, as the shapes use it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class System(Protocol):
         ...
 
     def stop(self) -> None:
-        """Cleanly; no error where it is stopped."""
+        """Stops the system cleanly; a stopped one is no error."""
         ...
 
     def pids(self) -> list[int]:
@@ -50,12 +50,12 @@ class System(Protocol):
         ...
 
     def wipe(self) -> None:
-        """Forget all data; only when stopped."""
+        """Removes all data. The system must be stopped."""
         ...
 
 
 class Child:
-    """A process in a session of its own, its output in a file, ended by its id only."""
+    """A process in its own session, with its output in a file; it is ended by its id only."""
 
     def __init__(
         self, command: Sequence[str], output: Path, cwd: Path, environment: Mapping[str, str] | None = None
@@ -88,7 +88,7 @@ class Child:
         raise RuntimeError(f"{what} did not get ready within {timeout_s:g} s; it said:\n{said}")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM, and SIGKILL if that is not obeyed in time."""
+        """Sends SIGTERM, and SIGKILL if the process does not end in time."""
         if self.ended():
             return
         self._process.send_signal(signal.SIGTERM)
@@ -100,7 +100,7 @@ class Child:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody accepts connections there."""
+    """Returns whether the address accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True
@@ -109,7 +109,7 @@ def answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    """A port below the range that the kernel gives to clients."""
+    """Returns a port below the range that the kernel gives to clients."""
     for port in range(21_000 + os.getpid() % 5_000 + time.monotonic_ns() // 1000 % 5_000, 32_000):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
@@ -118,7 +118,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """As many, all different."""
+    """Returns that many ports, all different."""
     found: list[int] = []
     while len(found) < count:
         if (port := free_port()) not in found:
@@ -127,5 +127,5 @@ def free_ports(count: int) -> list[int]:
 
 
 def remove(folder: Path) -> None:
-    """With all in it; no error where it is not there."""
+    """Removes a folder and all in it; a folder that does not exist is no error."""
     shutil.rmtree(folder, ignore_errors=True)
