@@ -83,7 +83,7 @@ def klamm_serdes() -> Iterable[Provider[[SerdeContext], Serde]]:  # type: ignore
 
 @hookspec
 def klamm_audits() -> Iterable[Provider[[], Audit]]:  # type: ignore[empty-body]
-    """Audit systems; `create(config)`. One that raises is counted and passed over."""
+    """Audit systems; `create(config)`. One that raises is counted and skipped."""
 
 
 @hookspec
@@ -98,12 +98,12 @@ def klamm_loads() -> Iterable[Provider[[], Load]]:  # type: ignore[empty-body]
 
 @hookspec
 def klamm_producer_interceptors() -> Iterable[Provider[[], ProducerInterceptor]]:  # type: ignore[empty-body]
-    """Producer interceptors; `create(config)`. One that raises is counted and passed over."""
+    """Producer interceptors; `create(config)`. One that raises is counted and skipped."""
 
 
 @hookspec
 def klamm_consumer_interceptors() -> Iterable[Provider[[], ConsumerInterceptor]]:  # type: ignore[empty-body]
-    """Consumer interceptors; `create(config)`. One that raises is counted and passed over."""
+    """Consumer interceptors; `create(config)`. One that raises is counted and skipped."""
 
 
 @hookspec

@@ -121,7 +121,7 @@ class _Entries:
 
 def read_entry(key: bytes | None, value: bytes | None, where: str) -> Iterator[SchemaEntry]:
     """The entry of a record. Records of other kinds (Confluent's CONFIG, NOOP, tombstones) have none; one that cannot
-    be read is logged and passed over, or a stray record would stop every consumer."""
+    be read is logged and skipped, or a stray record would stop every consumer."""
     try:
         kind = json.loads(key or b"null")
         if not isinstance(kind, dict) or kind.get("keytype") != "SCHEMA" or value is None:

@@ -58,7 +58,7 @@ def parse(text: str) -> ParsedSchema:
 
 def tree_for_writing(parsed: ParsedSchema) -> Any:
     """A copy of the tree in which defaults of `bytes` and `fixed` are bytes. A schema's text writes them as strings, a
-    code point for each byte, and fastavro writes the default of a missing field as it stands."""
+    code point for each byte, and fastavro writes the default of a missing field unchanged."""
     tree, named = deepcopy((parsed.tree, dict(parsed.named)))  # copied together, so that shared parts stay shared
     for record in named.values():
         for member in record.get("fields", ()):

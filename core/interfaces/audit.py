@@ -184,7 +184,7 @@ class Audit(Protocol):
 
     def mark(self, identity: AuditIdentity, partition: TopicPartition, counted: Counted) -> Headers:
         """What a producer adds to the first record of each batch that it sends to a partition: who it is, by the owner
-        in its events, and what the batch holds. Not to each record: whoever sent the first one sent the batch."""
+        in its events, and what the batch holds. Other records get none: a batch has one sender."""
         ...
 
     def producer(self, identity: AuditIdentity, publish: Publish) -> ProducerAudit: ...

@@ -67,6 +67,6 @@ class Authorizer(Protocol):
         self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         """Whether the principal may. Called for each resource of each request, on the event loop: answer from memory,
-        at once. Unlike Kafka's, it implies nothing: whoever may READ and not DESCRIBE a topic does
-        not see it in Metadata."""
+        at once. Unlike in Kafka, no operation implies another: a principal that may READ but not
+        DESCRIBE a topic does not see it in Metadata."""
         ...

@@ -10,7 +10,7 @@ __all__ = ["Command"]
 @dataclass(frozen=True)
 class Command:
     """`target` is `module:function`, a function that typer can turn into a command; `summary` is its line of help.
-    `install` is what pip is to be given where a package that the target needs is missing."""
+    `install` is the argument for pip if a package that the target needs is missing."""
 
     name: str
     target: str

@@ -154,7 +154,7 @@ class Coordination(Protocol):
     def delete(self, path: str, version: int = ANY_VERSION, *, recursive: bool = False) -> None: ...
 
     def children(self, path: str) -> list[str]:
-        """Names, sorted; `NoNodeError` when the path is not there."""
+        """Returns the names, sorted. Raises `NoNodeError` if the path does not exist."""
         ...
 
     def transaction(self, operations: Sequence[Operation]) -> None:

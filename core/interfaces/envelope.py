@@ -41,7 +41,7 @@ class Envelope(Protocol):
         ...
 
     def prefix(self, schema: RegisteredSchema) -> bytes:
-        """What goes before the payload; constant for a schema."""
+        """Returns the bytes before the payload; constant for a schema."""
         ...
 
     def parse(self, data: bytes | memoryview) -> SchemaKey:

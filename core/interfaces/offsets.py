@@ -66,7 +66,7 @@ class OffsetStore(Protocol):
     """Blocking and thread-safe. Made with the cluster's coordination."""
 
     needs_coordination: bool
-    """Whether nothing can be stored or read while the coordination is away: callers are then told so at once."""
+    """True if nothing can be stored or read while the coordination is away: callers then get the error at once."""
 
     def commit(
         self, group: str, offsets: Mapping[TopicPartition, CommittedOffset], guards: Sequence[Check] = ()
@@ -99,7 +99,7 @@ class OffsetStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let connections of its own go; the coordination is not its own."""
+        """Close the store's own connections; the coordination belongs to the caller."""
         ...
 
 

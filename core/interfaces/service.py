@@ -89,7 +89,7 @@ class Service(Protocol):
         ...
 
     def stop(self) -> None:
-        """Finishes what is under way, within seconds, and ends its threads. The broker still serves while this
+        """Finishes its current work within seconds and ends its threads. The broker still serves while this
         runs. Called once, also where `start` has raised or has not returned."""
         ...
 
@@ -98,5 +98,5 @@ class Service(Protocol):
         ...
 
     def metrics(self) -> Iterable[ServiceMetric]:
-        """The samples of now. Answers at once; called at each scrape."""
+        """Returns the current samples, without waiting; called at each scrape."""
         ...

@@ -74,7 +74,7 @@ class Sink(Protocol):
 
     def flush(self) -> None:
         """Returns when all that was written is durable; only then are the offsets committed. Called only while each
-        topic is the one whose id the sink was told: what was written before belongs to it."""
+        topic has the id that the sink was given: the records written before belong to that topic."""
         ...
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ LOCAL_SCHEMES: Final = ("", "file")
 HDFS_SCHEME: Final = "hdfs"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _HEAD: Final = re.compile(r"[a-z]+:(//[^/]*)?")
-"""What stands before the path of a URI."""
+"""The part of a URI before its path."""
 _SPARK: Final = "spark."
 _HADOOP: Final = ("dfs.", "fs.", "hadoop.", "yarn.", "mapreduce.", "io.", "ipc.")
 """What keys of Hadoop's own configuration begin with."""

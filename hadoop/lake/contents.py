@@ -33,7 +33,7 @@ _MORE: Final = {END_OFFSET: pa.int64(), LOAD: pa.int64()}
 """Columns that only some files have: files below `_bad`, and files of generations."""
 _BATCH_ROWS: Final = 65_536
 _TOO_FAR: Final = "out of range for nanosecond resolution"
-"""What pyarrow says of an ORC timestamp that it cannot hold."""
+"""The text of pyarrow's error for an ORC timestamp that it cannot represent."""
 
 
 class FileRows(NamedTuple):

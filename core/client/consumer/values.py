@@ -84,7 +84,7 @@ def unreadable(partition: TopicPartition, offset: int, cause: Exception) -> Unre
 
 
 class Interception:
-    """Interceptors in order; one that raises is counted and passed over."""
+    """Calls interceptors in order; one that raises is counted and skipped."""
 
     def __init__(self, interceptors: Sequence[ConsumerInterceptor]) -> None:
         self.errors = 0

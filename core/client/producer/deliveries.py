@@ -1,6 +1,6 @@
 """What becomes of batches, told to who wants to know: counters, interceptors, the audit, the log.
 
-An interceptor or auditor that raises is counted and passed over: the record goes on as it was.
+An interceptor or auditor that raises is counted and skipped: the record is sent unchanged.
 """
 
 from __future__ import annotations

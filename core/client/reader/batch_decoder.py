@@ -87,7 +87,7 @@ class BatchDecoder:
     def arrow_batches(self, data: bytes, cursor: Cursor, end: int = NO_END) -> Iterator[ReadBatch]:
         """As `batches`, with many batches joined as one `ArrowColumns` and no Python object for each record. Needs
         pyarrow. Batches are joined up to `JOINED_BYTES` where all or none are stamped by the broker; one that cannot be
-        opened stands alone."""
+        opened is returned alone."""
         joined = _Joined(end)
         for pos, header, first in _wanted(data, cursor, end):
             if not joined.takes(header):
