@@ -255,7 +255,7 @@ def test_pieces_of_any_size_count_as_records_one_by_one(sizes: tuple[int, int], 
                 cell = expected.setdefault(stamp - stamp % WINDOW_MS, [0, 0])
                 cell[0] += 1
                 cell[1] += weight
-        got = {w.start_ms: [w.records, w.bytes] for w in topic.events[-1].windows}
+        got = {w.start_ms: [w.records, w.size] for w in topic.events[-1].windows}
         assert got == expected, (begin, to)
         begin = to
 
