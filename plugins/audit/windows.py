@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -21,6 +22,13 @@ def tally(timestamps_ms: Buffer, sizes: Buffer, window_ms: int, found: dict[int,
         cell = found.setdefault(start, [0, 0])
         cell[0] += count
         cell[1] += size
+
+
+def int64_column(numbers: Sequence[int]) -> memoryview[int]:
+    """As a buffer for `tally`: `numbers` themselves if they are one that cannot change, else a copy."""
+    if isinstance(numbers, memoryview) and numbers.readonly and numbers.format == "q":
+        return numbers
+    return memoryview(native.int64s(list(numbers))).cast("q")
 
 
 class Span(StrEnum):

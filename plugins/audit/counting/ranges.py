@@ -22,11 +22,10 @@ from concurrent.futures import Future
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from klamm.core.records import native
 from klamm.plugin import AuditIdentity, DeliveryError, Publish, RangeCount, TopicPartition
 
 from ..event import AuditEvent, EventSource, EventWindow, load_note
-from ..windows import tally
+from ..windows import int64_column, tally
 
 MAX_RECORDS: Final = 2_000_000
 """The most records of one auditor that wait for a commit: 48 MB."""
@@ -46,8 +45,8 @@ class _Rows(NamedTuple):
     def of(cls, offsets: Sequence[int], timestamps: Sequence[int], sizes: Sequence[int]) -> _Rows:
         """Without a copy where a column is a buffer that cannot change, as Arrow's are."""
         dense = offsets[-1] - offsets[0] == len(offsets) - 1
-        numbers = range(offsets[0], offsets[-1] + 1) if dense else _packed(offsets)
-        return cls(numbers, _packed(timestamps), _packed(sizes))
+        numbers = range(offsets[0], offsets[-1] + 1) if dense else int64_column(offsets)
+        return cls(numbers, int64_column(timestamps), int64_column(sizes))
 
     def part(self, first: int, last: int) -> _Rows:
         return _Rows(self.offsets[first:last], self.timestamps[first:last], self.sizes[first:last])
@@ -55,12 +54,6 @@ class _Rows(NamedTuple):
     def below(self, offset: int) -> int:
         """How many of the rows have smaller offsets."""
         return bisect_left(self.offsets, offset)
-
-
-def _packed(column: Sequence[int]) -> memoryview[int]:
-    if isinstance(column, memoryview) and column.readonly and column.format == "q":
-        return column
-    return memoryview(native.int64s(list(column))).cast("q")
 
 
 class _Records:
