@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ...interfaces.audit import Audit, AuditIdentity, RangeAudit
 from ...records import native
@@ -65,9 +65,17 @@ class ConsumerAudit:
         if self._audited([partition]):
             self._call(lambda ranges: ranges.seek(partition, offset))
 
-    def count(self, partition: TopicPartition, columns: Columns) -> None:
-        if self._audited([partition]):
-            self._call(lambda ranges: _count(ranges, partition, columns))
+    def prepare(self, partition: TopicPartition, columns: Columns) -> Callable[[], None] | None:
+        """Reads what is counted of these records; they count when the returned function is called."""
+        if not self._audited([partition]):
+            return None
+        try:
+            offsets, stamps, sizes = _counted_columns(columns)
+        except Exception as error:  # a batch that is handed out whole is decoded only here
+            with self._lock:
+                self._passed_over(error)
+            return None
+        return lambda: self._call(lambda ranges: ranges.count(partition, offsets, stamps, sizes))
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Before the commit of `offsets`."""
@@ -98,18 +106,18 @@ class ConsumerAudit:
             try:
                 do(self._ranges)
             except Exception as error:  # a plugin may raise anything
-                self.errors += 1
-                _log.warning("audit passed over: %s", error)
+                self._passed_over(error)
+
+    def _passed_over(self, error: Exception) -> None:
+        self.errors += 1
+        _log.warning("audit passed over: %s", error)
 
 
-def _count(ranges: RangeAudit, partition: TopicPartition, columns: Columns) -> None:
+def _counted_columns(columns: Columns) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Offsets, timestamps in ms, sizes in bytes."""
     records = columns.records if isinstance(columns, BatchColumns) else columns
-    if isinstance(records, RecordColumns):  # without a number object for each record
-        stamps = _column(native.int64s(records.timestamps_ms))
-        ranges.count(partition, records.offsets, stamps, _column(native.sizes(records.keys, records.values)))
-    else:
-        ranges.count(partition, records.offsets, records.timestamps_ms, records.sizes)
-
-
-def _column(data: bytes) -> memoryview[int]:
-    return memoryview(data).cast("q")
+    if not isinstance(records, RecordColumns):
+        return records.offsets, records.timestamps_ms, records.sizes
+    # Without a number object for each record.
+    stamps, sizes = native.int64s(records.timestamps_ms), native.sizes(records.keys, records.values)
+    return records.offsets, memoryview(stamps).cast("q"), memoryview(sizes).cast("q")

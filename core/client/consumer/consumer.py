@@ -117,7 +117,7 @@ class Consumer:
         )
 
     def _make_delivery(self, mine: Any) -> Delivery:
-        return Delivery(self._positions, self._decoding, mine, self._audit.count)
+        return Delivery(self._positions, self._decoding, mine, self._audit.prepare)
 
     # What to read
 

@@ -41,7 +41,8 @@ class Converted(Generic[T]):
 
 Convert = Callable[[TopicPartition, Columns, bool], Converted[T]]
 """Of one partition's records, and whether their timestamps are the broker's (LogAppendTime)."""
-Counted = Callable[[TopicPartition, Columns], None]
+Prepare = Callable[[TopicPartition, Columns], Callable[[], None] | None]
+"""What is to be called when these records are handed out; None: nothing."""
 Run = tuple[TopicPartition, T]
 """What the conversion made of records of one partition that follow each other."""
 
@@ -109,13 +110,13 @@ class _Cursor:
 
 @dataclass(slots=True, eq=False)
 class _Taken(Generic[T]):
-    """A run, its records for the audit, and the place behind them."""
+    """A run, how many records it has, what is called when it is handed out, and the place behind it."""
 
     cursor: _Cursor
     result: T
-    columns: Columns
+    records: int
+    handed_out: Callable[[], None] | None
     place: _Place
-    counted: bool = False
 
     @property
     def run(self) -> Run[T]:
@@ -141,19 +142,20 @@ class _Move:
 
 
 class Delivery:
-    """`mine` selects the partitions it delivers; `counted` is called with each run of records that is delivered."""
+    """`mine` selects the partitions it delivers; `prepare` is called with each run of records, and what it returns when
+    the run is delivered."""
 
     def __init__(
         self,
         positions: Positions,
         decoding: Decoding,
         mine: Callable[[TopicPartitionState], bool],
-        counted: Counted,
+        prepare: Prepare,
     ) -> None:
         self._positions = positions
         self._decoding = decoding
         self._mine = mine
-        self._counted = counted
+        self._prepare = prepare
         self._turn = itertools.count()
         self._moves: list[_Move] = []
 
@@ -239,7 +241,7 @@ class Delivery:
             try:
                 while limit > 0 and (taken := self._next_run(cursor, limit, convert, read)) is not None:
                     batch.runs.append(taken)
-                    limit -= len(taken.columns.offsets)
+                    limit -= taken.records
                     if cursor.stopped:
                         return
             except KlammError:
@@ -281,10 +283,12 @@ class Delivery:
                 cursor.place.chunks,
                 cursor.place.at,
             )
-            counted = part if index == stop else part.part(0, converted.count)
+            made = part if index == stop else part.part(0, converted.count)
             cursor.runs += 1
             cursor.stopped = index < stop
-            return _Taken(cursor, converted.result, counted, cursor.place)
+            # Now, while the records are still in the processor's cache.
+            handed_out = self._prepare(cursor.state.partition, made)
+            return _Taken(cursor, converted.result, len(made.offsets), handed_out, cursor.place)
         return None
 
     def _decode(self, cursor: _Cursor, read: Read) -> ReadyRecords | None:
@@ -316,9 +320,9 @@ class Delivery:
             built = build([taken.run for taken in batch.runs]) if batch.runs else None
             handed = batch.runs[: built.count] if built is not None else []
             for taken in handed:
-                if not taken.counted:
-                    self._counted(taken.cursor.state.partition, taken.columns)
-                    taken.counted = True
+                if taken.handed_out is not None:
+                    taken.handed_out()
+                    taken.handed_out = None
             if self._settle(batch, handed):
                 return built
 
