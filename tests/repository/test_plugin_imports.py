@@ -40,7 +40,7 @@ DEEP: dict[str, tuple[str, set[str]]] = {
     "klamm.core.process_log": ("the log of a command", {"audit/cli.py"}),
     "klamm.core.records": (
         "the compiled counts by window, and the compiled packing of the columns they are made of",
-        {"audit/counting/broker_tier.py", "audit/counting/ranges.py", "audit/windows.py"},
+        {"audit/counting/broker_tier.py", "audit/windows.py"},
     ),
     "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/topic.py"}),
