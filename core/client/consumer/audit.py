@@ -36,6 +36,7 @@ class ConsumerAudit:
     ) -> None:
         self.errors = 0
         self._audit = audit
+        self._topics: dict[str, bool] = {}
         self._client = client
         self._epoch = epoch
         self._lock = threading.Lock()
@@ -45,16 +46,20 @@ class ConsumerAudit:
             self._ranges = audit.ranges(identity, EventPublisher(client, audit.topic, wall_ms))
 
     def _audited(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        audit = self._audit
-        return [p for p in partitions if audit is not None and p.topic != audit.topic and audit.audits(p.topic)]
+        return [partition for partition in partitions if self.counts(partition)]
 
     def counts(self, partition: TopicPartition) -> bool:
-        """Whether anything of this partition is told."""
-        return bool(self._audited([partition]))
+        """Whether anything of this partition is told. The audit is asked once for each topic."""
+        topic = partition.topic
+        found = self._topics.get(topic)
+        if found is None:
+            audit = self._audit
+            found = self._topics[topic] = audit is not None and topic != audit.topic and audit.audits(topic)
+        return found
 
     def start(self, partition: TopicPartition, offset: int) -> None:
         """The offset is one of the topic that has the name now: its id is asked of the cluster."""
-        if self._audited([partition]):
+        if self.counts(partition):
             self._call(lambda ranges: self._start(ranges, partition, offset))
 
     def _start(self, ranges: RangeAudit, partition: TopicPartition, offset: int) -> None:
@@ -62,12 +67,12 @@ class ConsumerAudit:
         ranges.start(partition, offset, topic_id=topic_id, epoch=self._epoch(partition))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        if self._audited([partition]):
+        if self.counts(partition):
             self._call(lambda ranges: ranges.seek(partition, offset))
 
     def prepare(self, partition: TopicPartition, columns: Columns) -> Callable[[], None] | None:
         """Reads what is counted of these records; they count when the returned function is called."""
-        if not self._audited([partition]):
+        if not self.counts(partition):
             return None
         try:
             offsets, stamps, sizes = _counted_columns(columns)

@@ -1,8 +1,9 @@
 """Owner paths: `/consumers/<group>/owners/<topic>/<partition>`, ephemeral, with the name of the stream that reads the
 partition.
 
-A claim is one transaction that creates the paths of all wanted partitions or none. The paths are ephemeral and only
-their owner deletes them, so they exist until the owner releases them or its session ends.
+A claim creates the paths of all wanted partitions or none: up to 256 in a transaction, and if a later transaction meets
+a conflict the claim releases what the earlier ones created. The paths are ephemeral and only their owner deletes them,
+so they exist until the owner releases them or its session ends.
 """
 
 from __future__ import annotations
