@@ -639,8 +639,10 @@ class PartitionLog:
             if count == len(self._segments):
                 self._roll(self._end, now_ms)
             if count:
-                self._segments.delete_oldest(count, now_ms + self.config.file_delete_delay_ms)
-                self._start = max(self._start, self._segments.first_offset)
+                try:
+                    self._segments.delete_oldest(count, now_ms + self.config.file_delete_delay_ms)
+                finally:  # a failed deletion may have deleted some of them
+                    self._start = max(self._start, self._segments.first_offset)
                 self._epochs.truncate_start(self._start)
             return count
 

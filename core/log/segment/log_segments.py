@@ -141,10 +141,14 @@ class LogSegments:
         cleaned.used()
 
     def delete_oldest(self, count: int, due_ms: int) -> None:
-        """Takes the `count` oldest segments out, never the active one; their files go at `due_ms`."""
+        """Deletes the `count` oldest segments, never the active one; their files are due for removal at `due_ms`.
+
+        After `StorageError` the segments before the one that failed are deleted; that one and those after it remain.
+        """
         for segment in self._segments[:count]:
-            self._deleted += [(due_ms, path) for path in segment.mark_removed()]
-        del self._segments[:count], self._bases[:count]
+            moved = segment.mark_removed()
+            self._deleted += [(due_ms, path) for path in moved]
+            del self._segments[0], self._bases[0]
 
     def take_deleted(self, now_ms: int) -> list[Path]:
         """The files whose delay has passed; the caller removes them."""

@@ -21,11 +21,12 @@ from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
 from .index_file import SegmentState
 from .log_file import LogFile
 from .naming import LOG, REMOVED, segment_file
-from .offset_index import MAX_RELATIVE
+from .offset_index import MAX_RELATIVE, OffsetIndex
 from .open_files import OpenFiles
 from .reading import MAX_HINTS, Extent
 from .scan import NotCachedError, scan
 from .segment_indexes import LargestTimestamp, SegmentIndexes, new_largest
+from .time_index import TimeIndex
 
 _log = logging.getLogger(__name__)
 
@@ -381,19 +382,25 @@ class Segment:
         return self.set_aside(REMOVED)
 
     def set_aside(self, suffix: str) -> list[Path]:
-        """Rename the files, the log file first, and close it; returns the paths of those that were there."""
-        offsets, times = self._indexes.offsets, self._indexes.times
-        moved = []
-        for path in (self.path, offsets.path, times.path):
-            target = path.with_name(path.name + suffix)
+        """Renames the files, the log file first, and closes it; returns the paths of those that exist.
+
+        After `StorageError` each part has the name that its file has now, so reads still find the segment. A second
+        call renames the rest and returns all paths.
+        """
+        moved: list[Path] = []
+        parts: tuple[LogFile | OffsetIndex | TimeIndex, ...] = (
+            self._log_file, self._indexes.offsets, self._indexes.times,
+        )  # fmt: skip
+        for part in parts:
+            path = part.path
+            target = path if path.name.endswith(suffix) else path.with_name(path.name + suffix)
             with storage(f"cannot rename {path}"):
                 if path.exists():
-                    rename(path, target)
+                    if path != target:
+                        rename(path, target)
                     moved.append(target)
-        # A scan that has begun continues in these files, not in new files of the same names.
-        self._log_file.path, offsets.path, times.path = (
-            path.with_name(path.name + suffix) for path in (self.path, offsets.path, times.path)
-        )
+            # A scan that has begun continues in this file, not in a new file of the old name.
+            part.path = target
         self.close_file()
         return moved
 

@@ -1,4 +1,5 @@
-"""A truncation or a flush that stops half-way takes the log offline, so nothing is acknowledged after it."""
+"""A truncation or a flush that stops half-way takes the log offline, so nothing is acknowledged after it. A retention
+that stops half-way loses nothing, and the next one finishes it."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from klamm.core import faults
 from klamm.core.errors import StorageError
 from klamm.core.faults import ScriptedFaults
 from klamm.core.log.errors import LogClosedError
-from klammtest.logs import append, batch, open_log, read_all
+from klamm.core.log.segment.naming import REMOVED
+from klammtest.logs import START_MS, append, batch, open_log, read_all
 
 
 @pytest.fixture(autouse=True)
@@ -56,3 +58,29 @@ def test_interrupted_flush_takes_the_log_offline(tmp_path: Path) -> None:
     with pytest.raises(LogClosedError):
         log.flush()
     assert log.recovery_point == 0
+
+
+@pytest.mark.parametrize("failed", [1, 2, 3, 5])
+def test_failed_retention_loses_nothing_and_is_finished_by_the_next(tmp_path: Path, failed: int) -> None:
+    size = len(batch())
+    log = open_log(tmp_path, segment_bytes=size + 1, retention_bytes=size)
+    for _ in range(4):
+        append(log, batch())
+    faults.install(ScriptedFaults(f"files.rename@{failed}=EIO"))
+    with pytest.raises(StorageError, match="cannot rename"):
+        log.apply_retention(START_MS)
+    faults.install(None)
+    deleted = (failed - 1) // 3  # each segment has three files
+    assert log.log_start_offset == deleted
+    assert log.segment_count == 4 - deleted
+    for segment in log.sealed_segments():
+        segment.close_file()
+    assert [record.offset for record in read_all(log)] == list(range(deleted, 4))
+    assert log.apply_retention(START_MS) == 3 - deleted
+    assert [record.offset for record in read_all(log)] == [3]
+    removed = [path.name for path in log.directory.iterdir() if path.name.endswith(REMOVED)]
+    assert len(removed) == 9
+    assert not [name for name in removed if name.count(REMOVED) > 1]
+    assert log.remove_expired_files(START_MS + log.config.file_delete_delay_ms) == 9
+    assert not [path for path in log.directory.iterdir() if path.name.endswith(REMOVED)]
+    assert sorted(path.name for path in log.directory.glob("*.log")) == [f"{3:020d}.log"]
