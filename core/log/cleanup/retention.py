@@ -1,4 +1,4 @@
-"""Which segments retention takes: always the oldest, never one that holds records at or above the high watermark."""
+"""Chooses the segments that retention deletes: the oldest, none with records at or above the high watermark."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ UNLIMITED: Final = -1
 
 
 def expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
-    """How many of the oldest segments are to go: by time, by size, or because the log start has passed them.
+    """Returns how many of the oldest segments to delete: by time, by size, or because the log start has passed them.
 
-    All of them means that the last one must be rolled first.
+    If it is all of them, the last one must be rolled first.
     """
     below = sum(segment.next_offset <= high_watermark for segment in segments)
     passed = sum(segment.next_offset <= log_start for segment in segments[:-1])
@@ -24,7 +24,7 @@ def expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_
 
 
 def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    """A segment's age is that of its largest timestamp, or of its file where no record has one."""
+    """Counts by age: that of the largest timestamp, or of the file if no record has one."""
     if config.retention_ms == UNLIMITED:
         return 0
     count = 0
@@ -36,7 +36,7 @@ def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> i
 
 
 def _by_size(segments: Sequence[Segment], config: TopicConfig) -> int:
-    """As long as the rest is still `retention.bytes` large; never the last segment."""
+    """Counts segments while the rest is still at least `retention.bytes` large; never the last segment."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

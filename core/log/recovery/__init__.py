@@ -1,1 +1,1 @@
-"""Opening logs: what a clean stop left is believed, what a crash left is checked."""
+"""Opens logs: uses the files of a clean stop as they are, and checks those of a crash."""

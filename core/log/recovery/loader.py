@@ -1,8 +1,8 @@
-"""Opening a partition's directory: what a clean stop left is believed, what a crash left is checked.
+"""Opens a partition's directory: uses the files of a clean stop as they are, and checks those of a crash.
 
-After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is cut
-at the first batch that is not whole or not in order. Segments behind a cut one are renamed `….<ms>.corrupt` and left.
-Indexes and the producers' state are rebuilt from batch headers where they are missing or do not fit.
+After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is
+truncated at the first batch that is not whole or not in order. Segments after a truncated one are renamed
+`….<ms>.corrupt` and kept. Missing or wrong indexes and producer states are rebuilt from batch headers.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class OpenFrom:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """What a `PartitionLog` is made of; only the active segment's file is open."""
+    """The parts of a `PartitionLog`; only the active segment's file is open."""
 
     segments: LogSegments
     epochs: LeaderEpochs
@@ -84,7 +84,7 @@ def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, fil
 
 
 def _sweep(directory: Path) -> list[int]:
-    """Remove what a crash or an unfinished removal left; the segments' base offsets, sorted."""
+    """Removes the files that a crash or an unfinished removal left; returns the segments' base offsets, sorted."""
     bases: set[int] = set()
     indexes: list[tuple[int, Path]] = []
     with storage(f"cannot read {directory}"):
@@ -104,7 +104,7 @@ def _sweep(directory: Path) -> list[int]:
 
 
 def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
-    """Load or recover each; the segments that the log consists of."""
+    """Loads or recovers each segment; returns those that the log consists of."""
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
@@ -123,7 +123,7 @@ def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: in
 
 
 def _load(segment: Segment, following: int) -> None:
-    """One that no longer grows and was flushed: what is damaged in it costs only itself."""
+    """Loads a flushed segment that no longer grows. Damage in it makes only the damaged batches unreadable."""
     try:
         segment.load()
         if segment.next_offset <= following:
@@ -161,7 +161,7 @@ def _set_aside(directory: Path, segments: list[Segment], suffix: str) -> None:
 
 
 def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
-    """The epochs, and whether they could be read: if not, they are taken from the batches."""
+    """Returns the epochs, and whether they could be read; if not, the caller restores them from the batches."""
     try:
         return LeaderEpochs.read(path), empty or path.exists()
     except StorageError as error:

@@ -1,7 +1,7 @@
-"""Finding what is whole behind a damaged place of a segment.
+"""Finds the whole batches after a damaged place of a segment.
 
-Behind a batch whose length is damaged nothing says where the next one begins. It is searched for, byte by byte: a
-header that is possible, whose offset is not before the last good one's, a CRC that agrees, and a batch that follows.
+After a batch whose length is damaged, the start of the next one is not known. The search goes byte by byte for a
+possible header with an offset not before the last good one's, a CRC that agrees, and a batch that follows.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ def _possible(window: bytes, position: int, at_least: int) -> BatchHeader | None
 
 
 def _goes_on(file: OpenFile, position: int, end: int, header: BatchHeader) -> bool:
-    """Whether a batch follows that continues it, or the end: a record's value may hold whole batches, too."""
+    """Whether the next batch, or the end, follows. The check is needed because a record's value may hold whole
+    batches."""
     following = position + header.size
     if following == end:
         return True

@@ -1,4 +1,4 @@
-"""A segment's `.log` file, open only while it is wanted: `OpenFiles` bounds how many are."""
+"""A segment's `.log` file, open only while it is used: `OpenFiles` bounds how many are open."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class LogFile:
         return file
 
     def used(self) -> None:
-        """It is closed after the files of all others."""
+        """Marks the file as the most recently used, so `OpenFiles` closes it last."""
         self._files.used(self)
 
     def close_file(self) -> None:

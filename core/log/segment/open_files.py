@@ -1,7 +1,7 @@
-"""How many segment files a broker has open: a bound for all its logs together, the longest unused closed first.
+"""A bound on the open segment files of all logs of a broker; the least recently used file is closed first.
 
-A file that is closed is opened again when it is wanted: some 10 µs. So thousands of partitions need no more descriptors
-than this, and connections keep theirs.
+A closed file is opened again on its next use, which takes about 10 µs. So thousands of partitions need no more
+descriptors than this bound, and enough remain for connections.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ DEFAULT_LIMIT: Final = 1_000
 
 class HasFile(Protocol):
     def close_file(self) -> None:
-        """Close the file, once its last reader is done; the next use opens it."""
+        """Closes the file, once its last reader is done; the next use opens it."""
 
 
 class OpenFiles:
-    """Thread-safe. Who holds a file's object goes on reading while it is closed here."""
+    """Thread-safe. A reader that holds the `OpenFile` can still read after the file is closed here."""
 
     def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
         self.limit = max(1, limit)
@@ -29,7 +29,7 @@ class OpenFiles:
         return len(self._order)
 
     def used(self, owner: HasFile) -> None:
-        """`owner`'s file was opened, or used: it is closed after all others."""
+        """Marks `owner`'s file as the most recently used; closes the least recently used one over the limit."""
         oldest: HasFile | None = None
         with self._lock:
             self._order.pop(owner, None)
@@ -45,7 +45,7 @@ class OpenFiles:
             self._order.pop(owner, None)
 
     def close_some(self) -> bool:
-        """The system has no more descriptors: close half of what is open. Whether there was any."""
+        """Closes half of the open files, when the system has no more descriptors. Returns whether any was open."""
         with self._lock:
             oldest = list(self._order)[: (len(self._order) + 1) // 2]
             for owner in oldest:

@@ -2,7 +2,7 @@
 
 No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them by what surrounds them:
 each batch begins where the one before it ended (in a log with holes: not before), its epoch is the one that
-`leader-epoch-checkpoint` has for its offset. What comes before a batch that fails is served, nothing of it ever is.
+`leader-epoch-checkpoint` has for its offset. The batches before one that fails are returned; the failed one never is.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class BrokenChainError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
-    """What the batches of one log must be like. `dense`: offsets without holes. `verify`: CRCs too. The epochs and the
-    offsets where they begin are those of the epoch checkpoint; an empty list: not known."""
+    """The rules that the batches of one log must follow. `dense`: offsets without holes. `verify`: CRCs too. The epochs
+    and the offsets where they begin are those of the epoch checkpoint; an empty list: not known."""
 
     dense: bool
     verify: bool
@@ -58,7 +58,8 @@ class ChainRules:
     starts: list[int]
 
     def epoch_at(self, offset: int) -> int:
-        """What is older than the first known epoch's start is its too: the log start may lie within a batch."""
+        """The epoch of an offset. An offset before the first known start has the first epoch: the log start may lie
+        within a batch."""
         return self.epochs[max(bisect_right(self.starts, offset) - 1, 0)]
 
     def check(self, data: bytes, extent: Extent) -> Chain:
@@ -68,7 +69,7 @@ class ChainRules:
             if self._epochs_agree(chain):
                 return chain
         except CorruptRecordError:
-            pass  # the check batch by batch says where, and whether there is a fault at all
+            pass  # the check batch by batch finds where the fault is, and whether there is one
         return self._check_each_batch(data, extent)
 
     def _epochs_agree(self, chain: Chain) -> bool:
@@ -81,7 +82,7 @@ class ChainRules:
         return all(self.epoch_at(base) == epoch for epoch, base in chain.epochs)
 
     def _check_each_batch(self, data: bytes, extent: Extent) -> Chain:
-        """As `check`, batch by batch."""
+        """Does the same as `check`, batch by batch."""
         pos, expected, count, last, first = 0, extent.expected, 0, -1, -1
         stamps = [-1]
         while len(data) - pos >= HEADER_SIZE:
@@ -117,8 +118,9 @@ class ChainRules:
 def read_extents(
     extents: list[Extent], max_bytes: int, min_one: bool, rules: ChainRules, *, cached_only: bool = False
 ) -> tuple[bytes | None, BrokenChainError | None]:
-    """Whole batches in order, up to `max_bytes`; the first one however large if `min_one`. None when `cached_only` and
-    not all is in the page cache. With the error that ended it, if one did: what is returned lies before."""
+    """Returns whole batches in order, up to `max_bytes`, and the error that ended the read, if any; the batches lie
+    before it. With `min_one` the first batch may be larger. The data is None if `cached_only` and not all is in the
+    page cache."""
     parts: list[bytes] = []
     room = max_bytes
     for extent in extents:
@@ -174,7 +176,8 @@ def _possible_size(data: bytes, pos: int, extent: Extent) -> int:
 
 
 def _check_cut(data: bytes, pos: int, extent: Extent) -> None:
-    """What follows the last whole batch must be one that the limit cut off, not one that lies about its length."""
+    """Checks that the bytes after the last whole batch are a batch cut off by the read limit, not one with a wrong
+    length."""
     if extent.start + len(data) >= extent.end:
         raise BrokenChainError(extent.path, extent.start + pos, "a batch is longer than what is left of its segment")
     if len(data) - pos >= _FRONT.size:

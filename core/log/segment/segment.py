@@ -72,7 +72,7 @@ class Segment:
         return self._log_file.open()
 
     def used(self) -> None:
-        """Its file is closed after those of all others."""
+        """Marks the file as the most recently used, so `OpenFiles` closes it last."""
         self._log_file.used()
 
     def close_file(self) -> None:
@@ -85,7 +85,7 @@ class Segment:
     # -- opening -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Believe the indexes where they fit the segment, else rebuild them; `CorruptRecordError` from `rebuild`."""
+        """Uses the index files if they fit the segment, otherwise rebuilds them; raises what `rebuild` raises."""
         state = self._indexed()
         if state is None or state.size != self.size:
             if state is not None:
@@ -96,7 +96,7 @@ class Segment:
         self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
 
     def _indexed(self) -> SegmentState | None:
-        """What the segment was like when its indexes were written; None when they cannot be used. Says why."""
+        """Returns the state of the segment when its indexes were written; None, and logs why, if they are unusable."""
         try:
             state = self._indexes.load()
             if state is not None:
@@ -109,17 +109,18 @@ class Segment:
         return None
 
     def rebuild(self) -> None:
-        """Rebuild both indexes from the headers. `CorruptRecordError` at the first bad one; the file is left."""
+        """Rebuilds both indexes from the headers; `CorruptRecordError` at the first bad one. Never changes the log
+        file."""
         built = self._build()
         if built.error:
             raise built.error
         self._take_bounds(built)
 
     def rebuild_around_damage(self) -> None:
-        """For a segment that no longer grows: rebuild both indexes without the damaged batches, and log where those
-        are.
+        """Rebuilds both indexes without the damaged batches, and logs where those are. Only for a segment that no
+        longer grows.
 
-        The file is left as it is. After it `size` is where the last whole batch ends.
+        The log file is not changed. `size` becomes the end of the last whole batch.
         """
         built = self._build(verify=True, keep_below=self.base_offset + MAX_RELATIVE)
         self._take_bounds(built)
@@ -131,11 +132,12 @@ class Segment:
             self.size = built.end
 
     def recover(self, recovery_point: int = 0, checked: Checked | None = None) -> CorruptRecordError | None:
-        """After a crash: check every CRC past the recovery point, cut the file at the first bad batch (returned).
+        """Checks, after a crash, every CRC past the recovery point; truncates the file at the first bad batch and
+        returns the error.
 
-        What is damaged below the recovery point is no torn write: it stays, reads find it, and a line says so. The
-        pages that the last process left are dropped where they are clean: after a failed fsync they may hold what the
-        disk does not.
+        Damage below the recovery point is not a torn write: the batches stay, reads of them fail, and the log says so.
+        The clean pages of the last process are dropped from the page cache, because after a failed fsync they may
+        differ from the disk.
         """
         state = self._indexed()
         if state is not None and (state.size > self.size or state.next_offset > recovery_point):
@@ -158,7 +160,7 @@ class Segment:
         keep_below: int = 0,
         checked: Checked | None = None,
     ) -> BuiltIndexes:
-        """Makes both indexes; the bounds are left to the caller. Under readers they are what they were."""
+        """Builds both indexes. Does not change the bounds: the caller does that, unless there are readers."""
         self._hints = {}
         builder = IndexBuilder(
             self._log_file, self._indexes, self.base_offset, self.size, self._config.index_interval_bytes,
@@ -174,21 +176,22 @@ class Segment:
         self.next_offset, self.largest = built.next_offset, built.largest
 
     def _remove_indexes(self) -> None:
-        """Those on disk may not be believed once the segment has been cut and has grown again."""
+        """Removes the index files: they would be wrong once the truncated segment has grown again."""
         with storage(f"cannot remove the indexes of {self.path}"):
             self._indexes.remove()
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
-        """Write one batch whose offsets are set. After `StorageError` the file is as it was, if it could be cut."""
+        """Writes one batch whose offsets are set. After `StorageError` the file is unchanged, if it could be
+        truncated."""
         check_follows(header, self.base_offset, self.next_offset)
         self.append_next(batch, header.base_offset, header.last_offset, header.max_timestamp)
 
     def append_next(
         self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
     ) -> None:
-        """`append` of a batch that is known to follow the last. Every batch pays for this, so it is in one piece."""
+        """Appends a batch that is known to follow the last one. It runs for every batch, so it is one function."""
         position, size = self.size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
@@ -225,7 +228,7 @@ class Segment:
         raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether a batch of `size` bytes may follow here, by Kafka's rule; any may in an empty segment."""
+        """Whether a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""
         if not self.size:
             return True
         config, first = self._config, self._first_timestamp
@@ -241,7 +244,8 @@ class Segment:
         )
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """By record time where the first batch and this one have one, else since the segment was opened."""
+        """The age by record time if the first batch and `timestamp_ms` have one, otherwise since the segment was
+        opened."""
         if self._first_timestamp is None and self.size:
             self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
         first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
@@ -250,12 +254,12 @@ class Segment:
         return now_ms - self.created_ms
 
     def older_than(self, age_ms: int, now_ms: int) -> bool:
-        """Whether the first batch's records are that old; never for an empty segment."""
+        """Whether the first batch is older than `age_ms`; False for an empty segment."""
         return bool(self.size) and self._age_ms(now_ms, now_ms) > age_ms
 
     def seal(self) -> None:
-        """No more batches for now: write the indexes. Where the disk is too full for them they stay in memory, and the
-        next start rebuilds them: a batch that is stored is not refused for its index."""
+        """Writes the indexes, when no batch is expected for now. If the disk is too full for them, they stay in memory
+        and the next start rebuilds them: a stored batch is not refused because of its index."""
         self._indexes.close(self.largest)
         try:
             self._indexes.seal(self._state())
@@ -263,15 +267,16 @@ class Segment:
             _log.warning("%s; the next start rebuilds the index", error)
 
     def index_contents(self) -> list[bytes | None]:
-        """The two index files for what the segment holds now; None for one that the disk has already."""
+        """Returns the contents of the two index files for the current segment; None for one that is on disk already."""
         return self._indexes.contents(self._state())
 
     def write_indexes(self, contents: list[bytes | None]) -> None:
-        """What `index_contents` gave, when it has been flushed: after a crash reading begins behind it."""
+        """Writes the result of `index_contents` once the segment is flushed: recovery after a crash reads only what
+        follows."""
         self._indexes.write(contents)
 
     def stored_index(self) -> list[tuple[int, int]]:
-        """For a segment that no longer grows: last offset and position of each batch that the index file names.
+        """Returns last offset and position of each batch in the index file of a segment that no longer grows.
         `CorruptRecordError` where one of the two files is damaged or fits another state; empty where it is in
         memory."""
         return self._indexes.stored_entries(self._state())
@@ -282,9 +287,9 @@ class Segment:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def locate(self, offset: int, *, cached_only: bool = False) -> int:
-        """Position of the first batch that ends at or after `offset`; `size` when there is none.
+        """Returns the position of the first batch that ends at or after `offset`; `size` if there is none.
 
-        `NotCachedError` when `cached_only` and it takes the disk to say.
+        `NotCachedError` if `cached_only` and the disk would have to be read.
         """
         return self.locate_batch(offset, cached_only=cached_only)[0]
 
@@ -305,12 +310,13 @@ class Segment:
             if cached_only:
                 raise NotCachedError from error
             if self._damaged:
-                raise  # the indexes have been made around the damage already
+                raise  # the indexes were rebuilt without the damaged batches already
             self._rebuild_under_readers(error)
         return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
 
     def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
-        """From the batch that the index names, which must be there, along the chain of batches."""
+        """Scans from the batch that the index entry names. That batch must exist, and each must follow the one
+        before."""
         start = entry[1] if entry else 0
         expected, path = self.base_offset, self.path
         for position, header in scan(self.file, start, self.size, cached_only=cached_only):
@@ -331,7 +337,8 @@ class Segment:
         return self.size, self.next_offset
 
     def _rebuild_under_readers(self, error: Exception) -> None:
-        """The index led astray, or the segment is damaged; then only the indexes are made around that."""
+        """Rebuilds the indexes when an entry was wrong or the segment is damaged. Damaged batches get no entries; the
+        bounds do not change."""
         _log.warning("%s; the indexes of %s are rebuilt", error, self.path)
         self._build(keep_below=self.base_offset + MAX_RELATIVE)
 
@@ -344,7 +351,7 @@ class Segment:
         return Extent(file, log_file.path, start, end, expected, self._hints)
 
     def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of batches from the first that may hold a record of that time or later."""
+        """Yields position and header of each batch from the first that may hold a record of that time or later."""
         try:
             since = self._indexes.times.offset(timestamp_ms)
         except (CorruptRecordError, StorageError) as error:
@@ -353,7 +360,7 @@ class Segment:
         return self.batches_from(max(since, self.base_offset))
 
     def batches_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Position and header of the whole batches that end at or after `offset`; damaged places are skipped."""
+        """Yields position and header of each whole batch that ends at or after `offset`; skips damaged places."""
         try:
             start = self.locate(offset)
         except CorruptRecordError:
@@ -363,7 +370,7 @@ class Segment:
     # -- shortening and removing ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drop every batch that holds `offset` or a later one."""
+        """Drops every batch that holds `offset` or a later one."""
         position = self.locate(offset)
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
@@ -375,7 +382,7 @@ class Segment:
             self._first_timestamp = None
 
     def mark_removed(self) -> list[Path]:
-        """Rename the files so that the next start removes them; returns their paths, to be removed after the delay.
+        """Renames the files so that the next start removes them; returns their paths, to be removed after the delay.
 
         The log file goes first: an index without a segment is swept at the next start, never used.
         """
@@ -405,9 +412,9 @@ class Segment:
         return moved
 
     def take_names(self, directory: Path, log_file: Path) -> None:
-        """The files, made under another suffix and not open for writing, get the names of the log's; OSError as is.
+        """Renames the files, made under another suffix and not open for writing, to the log's names; raises OSError.
 
-        The segment, which is at `log_file` by now, comes last: without it the indexes are nothing.
+        The log file, now at `log_file`, is renamed last: indexes without a log file are ignored.
         """
         self._indexes.take_names(directory)
         self._log_file.path = segment_file(directory, self.base_offset, LOG)
@@ -421,8 +428,8 @@ class Segment:
             self._indexes.remove()
 
     def retention_time_ms(self) -> int:
-        """From when on retention counts: the largest timestamp of its records, or the file's time where none has one
-        (Kafka's `LogSegment.largestTimestamp`)."""
+        """The time from which retention counts: the largest timestamp of the records, or the file's time if none has
+        one (Kafka's `LogSegment.largestTimestamp`)."""
         stamp = self.largest.timestamp_ms
         return stamp if stamp > 0 else self.modified_ms()
 

@@ -34,7 +34,7 @@ class OffsetCheckpoint:
         self._written: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Empty when there is no file; `StorageError` when it cannot be understood."""
+        """Returns no offsets if there is no file; `StorageError` if it is damaged."""
         with storage(f"cannot read {self.path}"):
             if not self.path.exists():
                 return {}
@@ -50,7 +50,8 @@ class OffsetCheckpoint:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int], *, always: bool = False) -> None:
-        """`always`: even if nothing changed, so that the file has a new time."""
+        """Writes the file if the offsets changed; with `always` in any case, so that the file has a new modification
+        time."""
         with self._lock:
             if offsets == self._written and not always:
                 return
@@ -59,7 +60,8 @@ class OffsetCheckpoint:
             self._written = dict(offsets)
 
     def forget(self, tp: TopicPartition) -> None:
-        """A partition starts again: what the file says of one that had its name must not be believed after a crash."""
+        """Removes the entry of a partition that starts again, so that recovery does not use an old partition's
+        offset."""
         with self._lock:
             if self._written is None:
                 self._written = self._read_or_nothing()
@@ -67,7 +69,7 @@ class OffsetCheckpoint:
                 self.write({other: offset for other, offset in self._written.items() if other != tp})
 
     def _read_or_nothing(self) -> dict[TopicPartition, int]:
-        """A damaged file has been said when it was read at the start, and is soon written again."""
+        """Returns nothing for a damaged file: the start has reported it already, and the next write replaces it."""
         try:
             return self.read()
         except StorageError:

@@ -1,7 +1,7 @@
-"""Small text files of the log, each with a checksum: a flipped bit is noticed, never believed.
+"""Small text files of the log, each with a checksum that detects a flipped bit.
 
-Kafka's text follows the version 1; the last line is `crc32c ` and the CRC-32C of all before it, eight hex digits.
-Version 0 is what Kafka and older brokers wrote, without that line: it is read, and replaced by the next write.
+Version 1 is Kafka's text and a last line: `crc32c ` and the CRC-32C of all before it, eight hex digits. Version 0,
+which Kafka and older brokers wrote, has no such line: it is read, and the next write replaces it by version 1.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _TAIL: Final = len(_MARK) + 8 + 1
 
 
 def seal(text: str) -> bytes:
-    """`text`, which ends with a newline, and the checksum's line."""
+    """Returns `text`, which ends with a newline, followed by the checksum's line."""
     raw = text.encode()
     return raw + _MARK + b"%08x\n" % crc32c(raw)
 
 
 def unseal(raw: bytes) -> bytes:
-    """What `seal` was given; `ValueError` when it is not whole."""
+    """Returns the text that `seal` was given; `ValueError` if the checksum is wrong or missing."""
     body, tail = raw[:-_TAIL], raw[-_TAIL:]
     if tail != _MARK + b"%08x\n" % crc32c(body):
         raise ValueError("its checksum is wrong or missing")
@@ -31,7 +31,7 @@ def unseal(raw: bytes) -> bytes:
 
 
 def versioned_lines(raw: bytes) -> list[str]:
-    """The lines behind the one with the version; `ValueError` when the file is not whole or of another version."""
+    """Returns the lines after the version; `ValueError` if the checksum is wrong or the version unknown."""
     version, _, rest = raw.partition(b"\n")
     if version == VERSION.encode():
         rest = unseal(raw).partition(b"\n")[2]
@@ -41,7 +41,7 @@ def versioned_lines(raw: bytes) -> list[str]:
 
 
 def properties(raw: bytes, separator: str) -> dict[str, str]:
-    """Lines of name and value, each with a newline; `ValueError` for anything else."""
+    """Parses lines of name and value; `ValueError` if the last line has no newline."""
     lines = raw.decode("ascii").split("\n")
     if lines.pop():
         raise ValueError("its last line is cut off")

@@ -1,7 +1,7 @@
 """The highest producer id that this broker has taken from the coordination: `given-producer-ids` in the log directory.
 
-The logs know only producers that have written; this knows those that may write yet. So a coordination that is restored
-from an older backup gives out none of them again.
+The logs contain only producers that have written; this file covers those that may still write. So a coordination that
+is restored from an older backup does not assign any of these ids again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class GivenProducerIds:
-    """Thread-safe. A file that cannot be read says nothing: the logs are still asked."""
+    """Thread-safe. If the file is damaged, only the logs say which ids are in use."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / GIVEN_PRODUCER_IDS
@@ -28,7 +28,7 @@ class GivenProducerIds:
         """-1 when none was given."""
 
     def note(self, producer_id: int) -> None:
-        """On disk when it returns; `StorageError`."""
+        """Stores the id durably; raises `StorageError`."""
         with self._lock:
             if producer_id > self.highest:
                 write_atomically(self._path, seal(f"{VERSION}\n{producer_id}\n"))

@@ -33,5 +33,5 @@ def read_last_start(directory: Path) -> int:
 
 
 def write_last_start(directory: Path, broker_epoch: int) -> None:
-    """On disk when it returns; `StorageError`."""
+    """Stores the broker epoch durably; raises `StorageError`."""
     write_atomically(directory / LAST_START, seal(f"{VERSION}\n{broker_epoch}\n"))

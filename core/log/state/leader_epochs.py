@@ -21,7 +21,7 @@ NO_OFFSET: Final = -1
 
 
 class LeaderEpochs:
-    """Written whenever it changes, and durable unless `assign` was asked to leave that to `sync`. Not thread-safe: the
+    """Writes the file at each change, durably unless `assign` was asked to leave that to `sync`. Not thread-safe: the
     log's lock guards it."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
@@ -31,11 +31,11 @@ class LeaderEpochs:
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
         """-1 when no epoch is known."""
         self.durable = True
-        """Whether a power cut would leave the file as it is."""
+        """Whether the file as it is would survive a power cut."""
 
     @classmethod
     def read(cls, path: Path) -> LeaderEpochs:
-        """Empty when there is no file; `StorageError` when it cannot be understood."""
+        """Returns no epochs if there is no file; `StorageError` if it is damaged."""
         with storage(f"cannot read {path}"):
             if not path.exists():
                 return cls(path)
@@ -55,17 +55,17 @@ class LeaderEpochs:
         return list(zip(self._epochs, self._starts, strict=True))
 
     def columns(self) -> tuple[list[int], list[int]]:
-        """Epochs and start offsets. The lists are never changed: to be read without the lock."""
+        """Epochs and start offsets. The lists are never changed, so they may be read without the lock."""
         return self._epochs, self._starts
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """`epoch` begins at this offset, unless it or a later one has begun. Without `durable` the caller must see to
+        """`epoch` begins at this offset, unless it or a later one has begun. Without `durable` the caller must call
         `sync` before it writes a batch of the epoch."""
         if epoch > self.latest:
             self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
 
     def sync(self, *, written: bool = False) -> None:
-        """Make the file durable; `written`: the caller has synced the whole file system since it changed."""
+        """Makes the file durable; `written`: the caller has synced the whole file system since it changed."""
         if written:
             self.durable = True
         elif not self.durable:
@@ -86,20 +86,20 @@ class LeaderEpochs:
         return (self._epochs[index - 1] if index else epoch), self._starts[index]
 
     def truncate_end(self, offset: int) -> None:
-        """Forget epochs that begin at or after `offset`."""
+        """Removes epochs that begin at or after `offset`."""
         keep = sum(start < offset for start in self._starts)
         if keep < len(self._starts):
             self._replace(self._epochs[:keep], self._starts[:keep])
 
     def truncate_start(self, offset: int) -> None:
-        """Forget what ended before `offset`: the epoch that holds it now begins there."""
+        """Removes epochs that ended before `offset`; the epoch that contains `offset` now begins there."""
         index = bisect_right(self._starts, offset) - 1
         if (index >= 0 and self._starts[index] != offset) or index > 0:
             first = max(self._starts[index], offset)
             self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
 
     def _replace(self, epochs: list[int], starts: list[int], *, durable: bool = True) -> None:
-        """On disk first: what could not be written is not believed."""
+        """Writes the file first: if that fails, the entries in memory do not change."""
         rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
         write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """Those of one partition. Not thread-safe: the log's lock guards it."""
+    """The snapshots of one partition. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -29,7 +29,7 @@ class Snapshots:
         self._offsets = sorted(found[0] for found in parsed if found and found[1] == SNAPSHOT)
 
     def latest(self) -> tuple[ProducerState, int]:
-        """The newest whole one and its offset; an empty state at 0 when there is none."""
+        """Returns the newest whole snapshot and its offset; an empty state at 0 if there is none."""
         for offset in reversed(self._offsets):
             path = segment_file(self._directory, offset, SNAPSHOT)
             try:
@@ -49,7 +49,7 @@ class Snapshots:
         self._remove(self._offsets[:-KEPT])
 
     def drop_after(self, offset: int) -> None:
-        """Remove those that hold more than the log does."""
+        """Removes snapshots of a later offset: they contain batches that the log does not."""
         self._remove([at for at in self._offsets if at > offset])
 
     def _remove(self, offsets: list[int]) -> None:

@@ -20,7 +20,7 @@ from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
 
 BATCHES_KEPT: Final = 5
 MAX_PRODUCERS: Final = 100_000
-"""Producers kept per partition; over it the one that was silent longest is forgotten."""
+"""Producers kept per partition; over it the least recently active one is removed."""
 
 SNAPSHOT_VERSION: Final = 1
 _PREFIX: Final = Struct(">HII")
@@ -54,9 +54,9 @@ class ProducerState:
     """All producers of one partition. Not thread-safe: the log's lock guards it."""
 
     def __init__(self) -> None:
-        self._producers: dict[int, ProducerStateEntry] = {}  # the longest silent first
+        self._producers: dict[int, ProducerStateEntry] = {}  # the least recently active first
         self.highest_id = NO_PRODUCER_ID
-        """The highest producer id that was ever here, those forgotten since included."""
+        """The highest producer id ever seen, including removed producers."""
 
     def __len__(self) -> int:
         return len(self._producers)
@@ -65,7 +65,7 @@ class ProducerState:
         return iter(self._producers)
 
     def check(self, header: BatchHeader) -> BatchEntry | None:
-        """The stored batch when this is a retry of it, None when it is new; raises when it may not be stored."""
+        """Returns the stored batch if this is a retry of it, None if it is new; raises if it may not be stored."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
@@ -93,7 +93,7 @@ class ProducerState:
         return None
 
     def update(self, header: BatchHeader, now_ms: int) -> None:
-        """Take note of a stored batch; the header has its offsets. Ignores batches without producer id or sequence."""
+        """Records a stored batch, whose header has its offsets. Ignores batches without producer id or sequence."""
         if header.producer_id == NO_PRODUCER_ID or header.base_sequence == NO_SEQUENCE:
             return
         producer = self._producers.pop(header.producer_id, None)
@@ -114,12 +114,12 @@ class ProducerState:
         self._producers[header.producer_id] = producer
 
     def last_offsets(self) -> dict[int, int]:
-        """Of each producer, the last offset of its last batch: what compaction must keep the header of."""
+        """Returns the last offset of each producer's last batch: compaction must keep the header of that batch."""
         return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
 
     def expire(self, seen_before_ms: int) -> int:
-        """Forget producers not heard of since; returns how many. By the broker's clock, not by record time: records of
-        any age may be produced."""
+        """Removes producers that were last active before; returns how many. This goes by the broker's clock, because
+        records of any age may be produced."""
         old = [pid for pid, producer in self._producers.items() if producer.seen_ms < seen_before_ms]
         for pid in old:
             del self._producers[pid]

@@ -1,8 +1,8 @@
 """The time by which records are deleted: the broker's clock, unless it was set ahead while the broker ran.
 
-A clock that is suddenly a day later makes every record a day older. The time since the start is measured by a clock
-that nobody can set as well; what the broker's clock gained over that in one leap does not count for deleting. It counts
-from the next start on, when whoever set the clock right restarts the broker.
+A clock that jumps a day ahead makes every record a day older. A second clock, which nobody can set, measures the time
+since the start as well; a jump of the broker's clock against it does not count for deletion. The jump counts from the
+next start on: an operator who corrected the clock restarts the broker.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Final
 from .clock import Clock
 
 TOLERATED_MS: Final = 60_000
-"""What the two may differ by from one look to the next: clocks are corrected by seconds all the time."""
+"""The most that the two clocks may drift apart between two calls, in ms: clocks are often corrected by seconds."""
 
 _log = logging.getLogger(__name__)
 
 
 def elapsed_ms() -> int:
-    """Since some moment, the system's sleep included; goes on evenly whatever the clock is set to."""
+    """Milliseconds since a fixed moment, including the system's sleep. Setting the system's clock does not change
+    it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 class SteadyClock:
-    """For one thread at a time."""
+    """Not thread-safe."""
 
     def __init__(self, clock: Clock, elapsed: Clock = elapsed_ms) -> None:
         self._elapsed = elapsed
@@ -33,7 +34,7 @@ class SteadyClock:
         self._ahead = False
 
     def for_deleting(self, now_ms: int) -> int:
-        """`now_ms`, or what it would be had the clock not been set ahead. Set back, it is believed: nothing goes."""
+        """Returns `now_ms` without any jump ahead. A clock that was set back is used as it is: that deletes nothing."""
         elapsed = self._elapsed()
         offset = now_ms - elapsed
         ahead = offset - self._offset

@@ -1,9 +1,9 @@
 """The topic id in each partition directory (`partition.metadata`, KIP-516).
 
-With it a topic that was created again under an old name is not given the old one's records.
+It keeps the records of a deleted topic out of a new topic of the same name.
 
-Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a checksum;
-without one only exactly those two lines are believed, which older brokers wrote.
+The file has Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a
+checksum. A file without a checksum, which older brokers wrote, is accepted only if it has exactly those two lines.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from .checksummed import properties, seal, unseal
 
 
 def uuid_text(value: UUID) -> str:
-    """Kafka's form: 22 characters."""
+    """Returns Kafka's text form of the id, 22 characters."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def parse_uuid(text: str) -> UUID:
-    """`ValueError` for anything else."""
+    """Parses the result of `uuid_text`; `ValueError` for anything else."""
     return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """None when the directory has none yet; `StorageError` when it cannot be understood."""
+    """Returns None if the directory has no id yet; `StorageError` if the file is damaged."""
     path = directory / PARTITION_METADATA
     with storage(f"cannot read {path}"):
         if not path.exists():
@@ -48,7 +48,7 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 
 def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None:
-    """Make the directory this topic's; `StorageError` when it is that of another topic of the same name."""
+    """Creates the directory with this topic's id; `StorageError` if it belongs to another topic of the same name."""
     with storage(f"cannot create {directory}"):
         if not directory.is_dir():
             directory.mkdir(parents=True)
