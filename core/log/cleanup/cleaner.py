@@ -45,7 +45,8 @@ class CleanerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """What of a log is not compacted: offsets [first, end), `ratio` of the bytes that may be; `overdue` by its age."""
+    """The part of a log that is not compacted: offsets [first, end), `ratio` of the bytes that may be; `overdue` by its
+    age."""
 
     first: int
     end: int
@@ -54,7 +55,7 @@ class Dirt:
 
 
 def dirt_of(log: PartitionLog, compacted_to: int, now_ms: int) -> Dirt | None:
-    """None when there is nothing to compact."""
+    """Returns the part to compact; None if there is none."""
     config = log.config
     sealed = log.sealed_segments()
     if not sealed:
@@ -111,7 +112,7 @@ class Cleaner:
         return Compactor(self._codecs, config.dedupe_buffer_size // share, throttle, self._clock)
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Blocking. Go on with other settings; a pass that is under way is broken off and made again."""
+        """Continues with other settings; a pass under way is cancelled and repeated. Blocks."""
         if config == self._config:
             return
         self.stop()
@@ -135,7 +136,7 @@ class Cleaner:
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Break off what is under way; its files are removed."""
+        """Cancels the passes under way; their files are removed."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(_JOIN_S)
@@ -152,7 +153,7 @@ class Cleaner:
                 stopping.wait(self._config.backoff_ms / 1000)
 
     def run_once(self) -> bool:
-        """Compact the log that needs it most; False when none does, or it could not be."""
+        """Compacts the log that needs it most; False if none does, or if it failed."""
         grabbed = self._grab()
         if grabbed is None:
             return False
@@ -203,7 +204,7 @@ class Cleaner:
             return None
 
     def compacted_to(self, log: PartitionLog) -> int:
-        """The first offset that no pass has read yet; 0 for a log that is not known."""
+        """Returns the first offset that no pass has read yet; 0 for an unknown log."""
         topic_id, at = self._compacted.get(log.tp, (log.topic_id, 0))
         return at if topic_id == log.topic_id else 0
 

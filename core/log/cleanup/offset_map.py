@@ -1,7 +1,7 @@
-"""The last offset of each key, in bounded memory: what compaction decides by.
+"""The last offset of each key, in bounded memory. Compaction decides by it which records stay.
 
-Keys are kept as 16-byte hashes (MD5, as Kafka's cleaner), so that their length does not matter. Two keys of one hash
-would be taken for one; at a billion keys the odds of one such pair are 1 in 10^20.
+Keys are kept as 16-byte hashes (MD5, as Kafka's cleaner), so that their length does not matter. Two keys with the same
+hash would count as one; at a billion keys the odds of one such pair are 1 in 10^20.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from hashlib import md5
 from typing import Final
 
 ENTRY_BYTES: Final = 200
-"""What one key costs: hash (49), offset (32) and its place in the table, which is twice its size while it grows."""
+"""Bytes of memory for one key: hash (49), offset (32) and its place in the table, which is twice its size while it
+grows."""
 
 
 class OffsetMap:
@@ -25,7 +26,7 @@ class OffsetMap:
         return len(self._offsets)
 
     def put(self, key: bytes, offset: int) -> bool:
-        """Note that `key` was last written at `offset`; False, and nothing noted, when there is no room for it."""
+        """Records that `key` was last written at `offset`. Returns False, and records nothing, if there is no room."""
         digest = md5(key, usedforsecurity=False).digest()
         if len(self._offsets) >= self._capacity and digest not in self._offsets:
             return False

@@ -88,8 +88,7 @@ class Scrubber:
                 self._stopping.wait(_IDLE_S)
 
     def run_once(self) -> bool:
-        """Check one segment; False when none is to be checked now. `StorageError` where the checkpoint cannot be
-        written."""
+        """Checks one segment; False if none is due. `StorageError` if the checkpoint cannot be written."""
         if not self._in_pass and not self._is_due():
             return False
         self._in_pass = True
@@ -111,7 +110,8 @@ class Scrubber:
         return True
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """How far a pass goes: what is rolled later is the next one's, or a busy partition would hold up the others."""
+        """Returns where a pass ends. Segments rolled later wait for the next pass, or a busy partition would delay
+        others."""
         found = {}
         for tp, log in self._logs.logs().items():
             try:
@@ -128,7 +128,7 @@ class Scrubber:
         return not 0 <= self._clock() - ended_ms < self._config.interval_ms
 
     def _next(self) -> tuple[PartitionLog, Segment, int] | None:
-        """The next segment of this pass, its log, and where the one behind it begins."""
+        """Returns the next segment of this pass, its log, and where the segment after it begins."""
         for tp, log in sorted(self._logs.logs().items()):
             done = self._done.get(tp, -1)
             try:
@@ -164,8 +164,8 @@ class Scrubber:
             self._check_indexes(log, segment, file, whole)
 
     def _check_batches(self, log: PartitionLog, segment: Segment, file: OpenFile) -> bool:
-        """Window by window, each from where the one before ended; behind a damaged place from the next whole batch.
-        Whether all is whole."""
+        """Checks window by window, each from the end of the one before; after a damaged place from the next whole
+        batch. Returns whether all is whole."""
         whole = True
         rules = log.chain_rules(verify=True)
         position, expected, size = 0, segment.base_offset, segment.size
@@ -193,7 +193,8 @@ class Scrubber:
         return whole
 
     def _check_indexes(self, log: PartitionLog, segment: Segment, file: OpenFile, whole: bool) -> None:
-        """Missing is damaged, too. Where an entry leads is looked at only when the batches are `whole`."""
+        """Counts a missing index as damaged. The batches that entries name are checked only if the batches are
+        `whole`."""
         try:
             entries = segment.stored_index()
             for last_offset, position in entries if whole else ():

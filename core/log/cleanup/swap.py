@@ -1,4 +1,4 @@
-"""Putting a compacted segment in the place of others, so that a crash at any step leaves the old or the new.
+"""Replaces segments by a compacted one, so that a crash at any step leaves either the old or the new.
 
 1. `.log.cleaned` is whole and on disk. Before the next step a start removes it.
 2. It is renamed `.log.swap`, and the directory is flushed: from here on a start finishes what follows.
@@ -25,7 +25,8 @@ _log = logging.getLogger(__name__)
 
 
 def commit_swap(directory: Path, cleaned: Segment) -> None:
-    """Step 2: after it the swap is done, now or at the next start. `StorageError` before: nothing happened."""
+    """Does step 2: the swap is then finished now or at the next start. `StorageError` from the rename changes
+    nothing."""
     with storage(f"cannot rename {cleaned.path}"):
         fault_point("compaction.swap")
         rename(cleaned.path, _swap_file(directory, cleaned.base_offset))
@@ -34,7 +35,10 @@ def commit_swap(directory: Path, cleaned: Segment) -> None:
 
 
 def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> list[Path]:
-    """Steps 3 and 4; the paths of the old files, to be removed after the delay."""
+    """Does steps 3 and 4; returns the paths of the old files, to be removed after the delay.
+
+    After `StorageError` the caller takes the log offline; the next start finishes the swap and removes the files.
+    """
     moved: list[Path] = []
     for segment in old:
         fault_point("compaction.remove_old")
@@ -48,7 +52,7 @@ def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> li
 
 
 def recover_swaps(directory: Path) -> None:
-    """At start: finish every swap that was committed."""
+    """Finishes, at start, every swap that was committed."""
     with storage(f"cannot finish the compaction of {directory}"):
         swaps = sorted(path for path in directory.iterdir() if path.name.endswith(LOG + SWAP))
         for path in swaps:

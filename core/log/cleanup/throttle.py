@@ -1,4 +1,4 @@
-"""Holding background work to a rate."""
+"""Limits background work to a rate."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ToldToStopError(Exception):
 
 
 class Throttle:
-    """Holds what is read and written to `bytes_per_s`; `wait` sleeps and returns whether to stop."""
+    """Limits reads and writes to `bytes_per_s`; `wait` sleeps and returns whether to stop."""
 
     def __init__(self, bytes_per_s: float, wait: Callable[[float], bool]) -> None:
         self._rate = bytes_per_s
@@ -22,7 +22,7 @@ class Throttle:
         self._free_at = 0.0
 
     def passed(self, size: int) -> None:
-        """`ToldToStopError` when told to stop."""
+        """Counts `size` bytes of finished work and waits as the rate requires; `ToldToStopError` if told to stop."""
         now = time.monotonic()
         self._free_at = max(self._free_at, now) + size / self._rate
         ahead = self._free_at - now

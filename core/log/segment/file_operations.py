@@ -1,4 +1,4 @@
-"""The few file operations that the log is made of, each with its fault point, and OSError translated once."""
+"""The file operations of the log, each with its fault point; OSError is translated here once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class storage:
 
 
 class _Scratch(threading.local):
-    """Memory that reads without waiting go through, a thread's own: new memory would be zeroed for each."""
+    """A buffer for each thread, for reads that do not wait: a new buffer would be zeroed for each read."""
 
     def __init__(self) -> None:
         self._memory: memoryview | None = None
@@ -56,7 +56,7 @@ _scratch: Final = _Scratch()
 
 
 class OpenFile:
-    """A file descriptor that closes when the last who holds this object lets go.
+    """A file descriptor that closes when the last reference to this object is dropped.
 
     A reader takes the object under the log's lock and reads without it; meanwhile the segment may be removed. Reference
     counting keeps the descriptor open until the read is done, and never lets another file take its number.
@@ -77,7 +77,7 @@ class OpenFile:
         return os.fstat(self.fd).st_size
 
     def read(self, size: int, pos: int) -> bytes:
-        """Up to `size` bytes at `pos`; fewer only at the end of the file."""
+        """Returns `size` bytes at `pos`; fewer only at the end of the file."""
         data = os.pread(self.fd, size, pos)
         if len(data) == size or not data:
             return data
@@ -91,8 +91,8 @@ class OpenFile:
         return b"".join(parts)
 
     def read_cached(self, size: int, pos: int) -> bytes | None:
-        """As `read`, or None where the bytes are not all in the page cache, or more than `MOST_CACHED`. Never waits
-        for a disk, nor keeps the caller for long."""
+        """Does the same as `read`, but returns None if not all bytes are in the page cache, or if they are more than
+        `MOST_CACHED`. Never waits for a disk."""
         if size > MOST_CACHED:
             return None
         buffer = _scratch.of(size)
@@ -101,13 +101,13 @@ class OpenFile:
         except BlockingIOError:
             return None
         except OSError as error:
-            if error.errno in _NO_NOWAIT:  # a file system that cannot tell
+            if error.errno in _NO_NOWAIT:  # the file system does not support the flag
                 return None
             raise
         return bytes(buffer) if got == size else None
 
     def write(self, data: bytes | bytearray | memoryview, pos: int) -> None:
-        """All of `data` at `pos`."""
+        """Writes all of `data` at `pos`."""
         done = os.pwrite(self.fd, data, pos)
         if done == len(data):
             return
@@ -120,7 +120,7 @@ class OpenFile:
         os.fdatasync(self.fd)
 
     def forget_pages(self, pos: int, size: int = 0) -> None:
-        """Drop the clean pages of `size` bytes from `pos` on, or all, from the page cache: the next read asks the
+        """Drops the clean pages of `size` bytes from `pos` on, or all, from the page cache: the next read asks the
         disk."""
         os.posix_fadvise(self.fd, pos, size, os.POSIX_FADV_DONTNEED)
 
@@ -130,17 +130,17 @@ class OpenFile:
 
 
 def is_short(path: Path, size: int) -> bool:
-    """Whether it is known that the file is not there, or has fewer bytes than that."""
+    """Whether the file is certainly missing or shorter than `size`."""
     try:
         return path.stat().st_size < size
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:  # nothing is known; a read or a write will tell
+    except OSError:  # not known; a read or a write will fail if something is wrong
         return False
 
 
 def sync_directory(path: Path) -> None:
-    """Make creations, renames and removals in a directory durable."""
+    """Makes creations, renames and removals in a directory durable."""
     fault_point("files.fsync_directory")
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -150,8 +150,8 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file_system(path: Path) -> bool:
-    """Make all that was written to the file system of `path` durable, names too. False where that cannot be done: the
-    caller syncs file by file, and is told there what fails."""
+    """Makes all that was written to the file system of `path` durable, names too. Returns False if that fails: the
+    caller then syncs file by file, which raises the error."""
     syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
     if syncfs is None:
         return False
@@ -167,7 +167,7 @@ def sync_file_system(path: Path) -> bool:
 
 
 def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
-    """Replace a file's content whole: readers and a restart see the old or the new, never a part.
+    """Replaces the whole content of a file: readers and a restart see the old or the new content, never a part.
 
     Without `durable` a power cut (not a killed process) may leave it empty; such a file needs a checksum.
     """
@@ -195,12 +195,12 @@ def rename(source: Path, target: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """A directory and all that is in it."""
+    """Removes a directory and all its contents."""
     fault_point("files.rmtree")
     shutil.rmtree(path)
 
 
 def remove(path: Path) -> None:
-    """Gone, or was not there."""
+    """Removes a file, if it exists."""
     fault_point("files.unlink")
     path.unlink(missing_ok=True)

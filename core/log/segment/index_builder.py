@@ -1,4 +1,4 @@
-"""Making the indexes of a segment from its batches: after a crash, and where an index is missing or damaged."""
+"""Builds the indexes of a segment from its batches: after a crash, and if an index is missing or damaged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class IndexBuilder:
         return BuiltIndexes(end, self._next_offset, self._largest, self._first_timestamp, self._damaged, error)
 
     def _begin(self, state: SegmentState | None) -> int:
-        """The position of the first batch to index."""
+        """Returns the position of the first batch to index."""
         if state is not None:
             try:
                 self._indexes.grow()

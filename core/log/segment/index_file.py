@@ -36,7 +36,7 @@ _AROUND: Final = _HEADER.size + _FOOTER.size + _CRC.size
 
 
 class SegmentState(NamedTuple):
-    """What a segment was like when its index was written."""
+    """The state of a segment when its index was written."""
 
     size: int
     next_offset: int
@@ -56,7 +56,7 @@ class IndexFile:
         self._data: bytearray | None = bytearray()
         self._count = 0
         self.full = self._max_entries <= 1
-        """Whether the segment must be rolled; one entry is kept free for the last one, made when it is."""
+        """Whether the segment must be rolled. One entry is reserved for the last one, which is added at the roll."""
 
     def __len__(self) -> int:
         return self._count
@@ -69,8 +69,8 @@ class IndexFile:
     # -- the file ------------------------------------------------------------------------------------------------
 
     def load(self) -> SegmentState | None:
-        """The state of the segment that the file fits; None when there is no file. `CorruptRecordError` when it is
-        not whole. The entries stay on disk."""
+        """Returns the state of the segment that the file fits; None if there is no file, `CorruptRecordError` if it is
+        damaged. The entries stay on disk."""
         with storage(f"cannot read {self.path}"):
             if not self.path.exists():
                 return None
@@ -96,7 +96,7 @@ class IndexFile:
         return SegmentState(*state), count
 
     def encoded(self, state: SegmentState) -> bytes | None:
-        """The file's content, for `write`; None where the file has it already."""
+        """Returns the file's content, for `write`; None if the file has it already."""
         return self._encode(state)
 
     def _encode(self, state: SegmentState, *more: tuple[int, int]) -> bytes | None:
@@ -108,25 +108,25 @@ class IndexFile:
         return body + _CRC.pack(crc32c(body))
 
     def write(self, content: bytes) -> None:
-        """Not flushed: what a power cut leaves is recognised, and the file is rebuilt."""
+        """Writes the file without a flush: the CRC detects what a power cut leaves, and the file is rebuilt."""
         with storage(f"cannot write {self.path}"):
             fault_point("log.index.write")
         write_atomically(self.path, content, durable=False)
 
     def seal(self, state: SegmentState) -> None:
-        """No more entries for now: write the file, let the memory go. After `StorageError` all is as it was."""
+        """Writes the file and frees the memory, when no entry is expected for now. `StorageError` changes nothing."""
         content = self.encoded(state)
         if content is not None:
             self.write(content)
             self._data = None
 
     def grow(self) -> None:
-        """Take the entries into memory, to add more. `CorruptRecordError` when the file is not whole."""
+        """Reads the entries into memory, to add more. `CorruptRecordError` if the file is damaged."""
         if self._data is None:
             self._data = bytearray(self._entries())
 
     def _entries(self) -> memoryview:
-        """Of the file, its CRC checked."""
+        """Returns the entries of the file after checking its CRC."""
         with storage(f"cannot read {self.path}"):
             raw = self.path.read_bytes()
         if self._parse(raw)[1] != self._count:
@@ -134,19 +134,19 @@ class IndexFile:
         return memoryview(raw)[_HEADER.size : _HEADER.size + self._count * self._entry.size]
 
     def stored_state(self) -> SegmentState:
-        """What the file says now, its CRC checked."""
+        """Returns the state in the file now, after checking its CRC."""
         with storage(f"cannot read {self.path}"):
             return self._parse(self.path.read_bytes())[0]
 
     def stored_entries(self) -> list[tuple[int, int]]:
-        """Those of the file, its CRC checked."""
+        """Returns the entries of the file after checking its CRC."""
         data = self._entries()
         return [self._at(data, index) for index in range(self._count)]
 
     # -- entries -------------------------------------------------------------------------------------------------
 
     def append(self, key: int, value: int) -> None:
-        """Keys must grow."""
+        """Adds an entry; keys must grow."""
         if self._data is None:
             self.grow()
         assert self._data is not None
@@ -199,12 +199,12 @@ class IndexFile:
     # -- emptying ------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Forget all entries; the file, which is then stale, is replaced when the index is sealed."""
+        """Removes all entries from memory; the file is then stale until `seal` replaces it."""
         self._data = bytearray()
         self._set_count(0)
 
     def rename(self, target: Path) -> None:
-        """Give the file, sealed before, another name; OSError as is."""
+        """Renames the file, which must be sealed; raises OSError."""
         if self.path.exists():
             rename(self.path, target)
         self.path = target

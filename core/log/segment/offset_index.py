@@ -24,6 +24,6 @@ class OffsetIndex(IndexFile):
         self.append(last_offset - self._base, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Last offset and position of a batch at or before `offset`. Whoever uses it must find that batch there."""
+        """Returns last offset and position of a batch at or before `offset`. The caller must check that batch."""
         entry = self.floor(offset - self._base)
         return (self._base + entry[0], entry[1]) if entry else None

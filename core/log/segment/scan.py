@@ -1,4 +1,4 @@
-"""Walking the batches of a segment file by their headers, with bounded memory."""
+"""Iterates over the batches of a segment file by their headers, with bounded memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _VERIFY_WINDOW: Final = 512 * 1024
 
 
 class NotCachedError(Exception):
-    """The bytes are not in the page cache, and the caller does not want to wait for the disk."""
+    """The bytes are not in the page cache, and the caller must not wait for the disk."""
 
 
 def scan(

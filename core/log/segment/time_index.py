@@ -44,6 +44,7 @@ class TimeIndex(IndexFile):
         self._largest = -1
 
     def offset(self, timestamp_ms: int) -> int:
-        """Where to begin looking for the first record of `timestamp_ms` or later; `CorruptRecordError` when damaged."""
+        """Returns the offset to search from for `timestamp_ms` or later; `CorruptRecordError` if the file is
+        damaged."""
         entry = self.floor_checked(timestamp_ms)
         return self._base + entry[1] if entry else self._base
