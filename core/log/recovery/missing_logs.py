@@ -1,7 +1,7 @@
-"""Logs that are gone: a broker does not begin a partition again at offset 0 where it has written before.
+"""Detects lost logs: a broker does not restart a partition at offset 0 if it has written to it before.
 
-The log directory as a whole is taken for empty where `meta.properties` or every checkpoint is missing: a broker writes
-both before it is given its first partition. Then the partitions that the cluster has on this broker stop the start,
+The whole log directory counts as empty if `meta.properties` or every checkpoint is missing: a broker writes both before
+it gets its first partition. Then the partitions that the cluster has on this broker stop the start,
 before anything is written. In a directory that is in use the checkpoint of high watermarks says which partitions have
 held records; one of these without a segment is not made again.
 
@@ -34,7 +34,7 @@ _UNKNOWN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class KnownPast:
-    """What the coordination knows of the directory. `last_start`: the broker epoch of the last start at which every
+    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start at which every
     partition was opened; `NO_START` where none is known. `created` gives a partition's creation id, to be
     compared with broker epochs."""
 
@@ -83,8 +83,8 @@ class MissingLogs:
             return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Note which of the partitions in the checkpoints are gone. What the broker itself has taken away (deleted, set
-        aside) is not: the checkpoints may be older."""
+        """Records which partitions in the checkpoints are lost. Those that the broker itself deleted or set aside are
+        not lost: the checkpoints may be older."""
         with storage(f"cannot read {self._directory}"):
             moved = {
                 parse_directory(path.name.rpartition(".")[0])
@@ -111,11 +111,11 @@ class MissingLogs:
         return tp in self._ends
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Where each ended, for the checkpoint: the next start must know it as well. 0 where that is not known."""
+        """Returns the end offset of each, for the checkpoint: the next start needs it too. 0 if it is not known."""
         return dict(self._ends)
 
     def check(self, tp: TopicPartition) -> None:
-        """`StorageError` where the partition must not be made again."""
+        """Raises `StorageError` if the partition must not be created again."""
         end = self._ends.get(tp)
         if end is not None:
             known = "it was here at the broker's last start" if end == _UNKNOWN else f"its log ended at offset {end}"
@@ -125,5 +125,5 @@ class MissingLogs:
             )
 
     def forget(self, tp: TopicPartition) -> None:
-        """The topic was deleted."""
+        """Forgets a partition whose topic was deleted."""
         self._ends.pop(tp, None)
