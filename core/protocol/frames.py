@@ -21,6 +21,7 @@ _LARGE_READ = 1024 * 1024
 _MOST_RESERVED = 64 * 1024 * 1024
 _SMALL = 512 * 1024
 _LENGTH = struct.Struct(">i")
+_HTTP = int.from_bytes(b"HTTP", "big")
 _LENGTH_AND_KEY = struct.Struct(">ih")
 
 
@@ -144,7 +145,8 @@ class FrameSplitter:
         if size < 2:
             raise FrameLengthError(f"a frame length of {size}; a frame has at least 2 bytes")
         if size > limit:
-            raise FrameLengthError(f"a frame of {size} bytes is over the limit of {limit}")
+            other = "; its length is the text HTTP: the peer speaks another protocol" if size == _HTTP else ""
+            raise FrameLengthError(f"a frame of {size} bytes is over the limit of {limit}{other}")
 
     def _begin(self, size: int, start: memoryview) -> None:
         self._size = size

@@ -110,7 +110,14 @@ def parse_manifest(path: str, data: bytes) -> Manifest:
     try:
         return Manifest.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} is no manifest of a load: {error.errors()[0]['msg']}") from error
+        raise LakeError(f"{path} is no manifest of a load: {first_problem(error)}") from error
+
+
+def first_problem(error: ValidationError) -> str:
+    """Of a file of the lake: the field, and what is wrong with it."""
+    problem = error.errors()[0]
+    where = ".".join(map(str, problem["loc"]))
+    return f"{where}: {problem['msg']}" if where else problem["msg"]
 
 
 def last_manifest(reader: LakeReader, layout: TopicLayout) -> Manifest | None:

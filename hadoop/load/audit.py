@@ -21,7 +21,7 @@ from klamm.core.records.partition import TopicPartition
 from klamm.plugins.audit.windows import clock_ms
 
 from ..lake.layout import AUDIT, TopicLayout
-from ..lake.manifest import load_numbers
+from ..lake.manifest import first_problem, load_numbers
 from ..publishing.interface import LakeError, LakeReader, Publisher
 
 TIER = "hadoop"
@@ -154,7 +154,9 @@ def read_audit(reader: LakeReader, layout: TopicLayout, number: int) -> LoadAudi
     """A published load's counts; raises `LakeError` if they are missing or unreadable."""
     path = f"{layout.load(number)}/{AUDIT}"
     data = reader.read(path)
+    if data is None:
+        raise LakeError(f"{path} is missing")
     try:
-        return LoadAudit.model_validate_json(data or b"")
+        return LoadAudit.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} cannot be read: {error.errors()[0]['msg']}") from error
+        raise LakeError(f"{path} cannot be read: {first_problem(error)}") from error

@@ -44,6 +44,11 @@ _DEFAULTS: Final = ("hdfs-default.xml", "core-default.xml")
 _NO_NAME_LEFT: Final = "NSQuotaExceededException"
 _GONE: Final = frozenset({"FileNotFoundException", "ParentNotDirectoryException", "PathIsNotDirectoryException"})
 _LOST: Final = frozenset({"EOFException", "SocketException", "ClosedChannelException"})
+_HINTS: Final = {
+    "ConnectException": "; is the NameNode up, and is this the address of its RPC (fs.defaultFS)?",
+    "RpcException": "; this is not the RPC port of a NameNode (is it the port of its web pages?)",
+    "EOFException": "; the NameNode closed the connection, or another service listens there",
+}
 
 T = TypeVar("T")
 
@@ -345,7 +350,8 @@ def _translating(what: str) -> Iterator[None]:
     except Py4JJavaError as error:
         java = error.java_exception
         said = (java.getMessage() or "").strip().splitlines() or ["no message"]
-        raise LakeError(f"{what}: {_class_of(error)}: {said[0]}") from error
+        text, hint = said[0].partition("; For more details see:")[0], _HINTS.get(_class_of(error), "")
+        raise LakeError(f"{what}: {_class_of(error)}: {text}{hint}") from error
     except (Py4JError, OSError) as error:
         raise LakeError(f"{what}: Spark's JVM does not answer: {error}") from error
 

@@ -54,19 +54,22 @@ _FORMATS = {
 }
 
 
+_FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 def utc(timestamp_ms: int) -> datetime:
-    """The instant as text; a time beyond the calendar (a sender's clock can have any value) is shown as its last
-    instant."""
+    """The instant as text; a time beyond the calendar (a sender's clock can have any value) is shown as its first or
+    last instant."""
     seconds = timestamp_ms / 1000
+    if seconds <= _FIRST.timestamp():
+        return _FIRST
     return _LAST if seconds >= _LAST.timestamp() else datetime.fromtimestamp(seconds, UTC)
 
 
 def iso(timestamp_ms: int) -> str:
     """`2013-01-31T23:50Z`."""
-    return utc(timestamp_ms).strftime("%Y-%m-%dT%H:%MZ")
+    return utc(timestamp_ms).replace(tzinfo=None).isoformat(timespec="minutes") + "Z"
 
 
 def parse_instant(text: str) -> int:

@@ -20,7 +20,7 @@ from klamm.core.errors import ConfigError
 
 from ...publishing.interface import LakeError, LakeReader
 from ..layout import GENERATION, TopicLayout, generation_number
-from ..manifest import Manifest
+from ..manifest import Manifest, first_problem
 
 VERSION: Final = 1
 
@@ -125,7 +125,7 @@ def read_generation(reader: LakeReader, layout: TopicLayout, number: int) -> Gen
     try:
         return Generation.model_validate_json(data)
     except ValidationError as error:
-        raise LakeError(f"{path} is no manifest of a generation: {error.errors()[0]['msg']}") from error
+        raise LakeError(f"{path} is no manifest of a generation: {first_problem(error)}") from error
 
 
 def generation_of(reader: LakeReader, layout: TopicLayout, number: int) -> Generation:

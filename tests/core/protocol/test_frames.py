@@ -95,3 +95,8 @@ def test_frames_ahead_of_a_bad_length_are_in_the_error(cut: int) -> None:
     with pytest.raises(FrameLengthError, match="a frame length of -5") as caught:
         splitter.feed(data[cut:])
     assert frames + caught.value.ahead == bodies
+
+
+def test_a_peer_that_speaks_http_is_named() -> None:
+    with pytest.raises(FrameLengthError, match="over the limit of 100; its length is the text HTTP"):
+        FrameSplitter(100).feed(b"HTTP/1.1 400 Bad Request")

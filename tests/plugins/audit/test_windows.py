@@ -34,6 +34,8 @@ def test_labels_are_utc() -> None:
 def test_a_time_beyond_the_calendar_has_a_label() -> None:
     assert Span.MONTH.label(2**63 - 1) == "9999-12"
     assert iso(2**60) == "9999-12-31T23:59Z"
+    assert iso(parse_instant("0001-01-01T00:00+05:00")) == "0001-01-01T00:00Z"
+    assert iso(parse_instant("0987-06-05")) == "0987-06-05T00:00Z"
 
 
 def test_instants_are_utc_unless_they_say_otherwise() -> None:
