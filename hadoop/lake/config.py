@@ -247,6 +247,10 @@ class LakeConfig(Section):
     staging_retention_minutes: Int = key(
         60, "Minutes without a heartbeat after which a job counts as dead and its staging directory is deleted.", ge=1
     )
+    audit_watermark: bool = key(
+        True,
+        "Whether a load computes the audit's watermark for its _audit.json. For this it reads the whole audit topic.",
+    )
     spark_master: str = key("local[2]", "Spark's master; that of spark-submit takes precedence.")
     spark_driver_memory: str = key("1g", "The memory of a local Spark.")
     spark_config: Annotated[dict[str, str], BeforeValidator(_spark_keys)] = key(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
+from typing import Protocol, runtime_checkable
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -54,6 +55,9 @@ class LoadAudit(BaseModel):
     job_id: str
     topic_id: UUID | None = None
     window_ms: int
+    watermark_ms: int | None = None
+    """The instant (ms since the epoch) up to which each tier of the audit was complete when the load was written, this
+    load included; null where nothing was, or without an audit, or when it could not be computed."""
     ranges: list[_Counted]
 
     @classmethod
@@ -103,17 +107,40 @@ class LoadAudit(BaseModel):
         return (self.model_dump_json(by_alias=True) + "\n").encode()
 
 
+@runtime_checkable
+class Watermarks(Protocol):
+    """An audit system that computes completeness."""
+
+    def watermark_ms(
+        self, client: ClusterClient, topic: str, identity: AuditIdentity, ranges: Iterable[RangeCount]
+    ) -> int | None:
+        """The instant (ms since the epoch) up to which each tier of a topic is complete, if `ranges` were stored too as
+        events of `identity`; None where nothing is."""
+        ...
+
+
 class LoadAuditor:
     """Sends the events of published loads. `owner` names the job: ranges tile across its loads."""
 
-    def __init__(self, audit: Audit, owner: str, connect: Connect, publisher: Publisher) -> None:
+    def __init__(
+        self, audit: Audit, owner: str, connect: Connect, publisher: Publisher, *, watermarks: bool = True
+    ) -> None:
+        """`watermarks`: whether they are computed, for which the whole audit topic is read."""
         self._audit = audit
+        self._watermarks = watermarks
         self._connect = connect
         self._publisher = publisher
         self._identity = AuditIdentity(TIER, owner, socket.gethostname(), "klamm-load")
 
     def audits(self, topic: str) -> bool:
         return self._audit.audits(topic)
+
+    def watermark_ms(self, load: LoadAudit) -> int | None:
+        """As `LoadAudit.watermark_ms`; raises `KlammError` when the audit cannot be read."""
+        if not self._watermarks or not self.audits(load.topic) or not isinstance(self._audit, Watermarks):
+            return None
+        with self._connect() as client:
+            return self._audit.watermark_ms(client, load.topic, self._identity, load.counts())
 
     def send_missing(self, layout: TopicLayout) -> list[int]:
         """The events of every load that has no marker of its own; the numbers of those sent."""

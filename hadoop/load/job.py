@@ -431,9 +431,20 @@ class LoadJob:
         held = [replace(c, from_offset=begins[c.partition]) for c in counts.ranges]
         topic = manifest.topic, manifest.topic_id
         audit = LoadAudit.of(self._spec.owner, topic, manifest.load, manifest.job_id, self._spec.window_ms, held, lost)
+        audit = audit.model_copy(update={"watermark_ms": self._watermark_ms(audit)})
         files: Mapping[str, bytes] = {OFFSETS: manifest.to_bytes(), AUDIT: audit.to_bytes(), SUCCESS: b""}
         for name, data in files.items():
             self._publisher.write(f"{path}/{name}", data)
+
+    def _watermark_ms(self, audit: LoadAudit) -> int | None:
+        """A failing audit never fails a load (design D7)."""
+        if self._auditor is None:
+            return None
+        try:
+            return self._auditor.watermark_ms(audit)
+        except Exception as error:
+            self._warn(f"{audit.topic}: the watermark is not known ({error}); the load's {AUDIT} has none")
+            return None
 
     def _send_audit(self, layout: TopicLayout) -> None:
         """A failing audit never fails a load (design D7): the counts are in the lake, and a later run sends them."""

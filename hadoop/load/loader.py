@@ -71,7 +71,11 @@ class Loader:
         self._topics = ClusterTopics(settings, config, quarantine=bad == "quarantine")
         audit = settings.make_audit()
         bootstrap, plugins = self._topics.bootstrap, settings.plugins
-        auditor = LoadAuditor(audit, sink, lambda: connect(bootstrap, plugins), publisher) if audit else None
+        auditor = None
+        if audit is not None:
+            auditor = LoadAuditor(
+                audit, sink, lambda: connect(bootstrap, plugins), publisher, watermarks=config.audit_watermark
+            )
         progress = BarProgress(console) if console.is_terminal else Progress()
 
         def spark() -> SparkSession:

@@ -61,20 +61,22 @@ class AuditQueryRunner:
         self._config = config
         self._reader = AuditReader(client, config.topic) if reader is None else reader
 
-    def ask(self, query: AuditQuery) -> Answer:
+    def ask(self, query: AuditQuery, more: Iterable[AuditEvent] = (), *, wait: bool = True) -> Answer:
         """Reads new events and compares; raises `KlammError` when the topic cannot be read, and the next query
         continues there. The ends of the logs are requested first, so that records stored meanwhile are not reported as
-        missing; a broker tier that is counting gets the time of a pass or two to reach these ends."""
+        missing; a broker tier that is counting gets the time of a pass or two to reach these ends, unless `wait` is
+        False. `more`: events that are not stored yet and count as if they were."""
         config, reader = self._config, self._reader
         now_ms = clock_ms()
         logs = read_log_ends(self._client, lambda topic: config.audits(topic) and topic in (query.topics or (topic,)))
         reader.read()
-        deadline = time.monotonic() + 2 * config.broker_interval_ms / 1000 + REACH_S
+        deadline = time.monotonic() + (2 * config.broker_interval_ms / 1000 + REACH_S if wait else 0)
         while not _reached(logs, reader.events) and time.monotonic() < deadline:
             time.sleep(min(config.broker_interval_ms / 1000, LOOK_S))
             reader.read()
         wanted = query.topics or config.topics
-        events = [event for event in reader.events if not query.topics or event.topic in query.topics]
+        told = (*reader.events, *more)
+        events = [event for event in told if not query.topics or event.topic in query.topics]
         expect = (*(TierKey(*expected_tier(name)) for name in config.expect), *query.expect)
         audits = compare(events, now_ms, expect, wanted, config.allowed_lateness_ms, logs)
         counted = frozenset(event.topic for event in reader.events)

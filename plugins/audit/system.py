@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
+from klamm import ClusterClient
 from klamm.plugin import (
     AuditIdentity,
     BrokerContext,
@@ -14,6 +15,7 @@ from klamm.plugin import (
     ProducerAudit,
     Publish,
     RangeAudit,
+    RangeCount,
     Service,
     ServiceMetric,
     TopicPartition,
@@ -23,7 +25,9 @@ from .config import AuditConfig
 from .counting.broker_tier import BrokerTier, connect_to_self
 from .counting.origins import MAX_OWNER_BYTES, mark, owner_bytes
 from .counting.producer import KlammProducerAudit
-from .counting.ranges import KlammRangeAudit
+from .counting.ranges import KlammRangeAudit, range_events
+from .event import EventSource
+from .query import AuditQuery, AuditQueryRunner
 from .watermarks import WATERMARK, WATERMARK_DOC, WatermarkWatch, client_of_self
 from .web.service import AuditPages, pages_of_broker
 from .windows import clock_ms
@@ -64,6 +68,16 @@ class KlammAudit:
 
     def ranges(self, identity: AuditIdentity, publish: Publish) -> RangeAudit:
         return KlammRangeAudit(identity, publish, window_ms=self.window_ms, clock_ms=clock_ms)
+
+    def watermark_ms(
+        self, client: ClusterClient, topic: str, identity: AuditIdentity, ranges: Iterable[RangeCount]
+    ) -> int | None:
+        """The instant (ms since the epoch) up to which each tier of a topic is complete, if `ranges` were stored too as
+        events of `identity`; None where nothing is. It does not wait for a broker tier that is behind."""
+        events = range_events(EventSource(identity, self.window_ms, clock_ms), ranges)
+        runner = AuditQueryRunner(client, self._config)
+        [audit] = runner.ask(AuditQuery(topics=(topic,)), events, wait=False).audits
+        return audit.watermark_ms
 
     def broker(self, context: BrokerContext) -> Service:
         connect = connect_to_self(self._config.topic)

@@ -188,6 +188,20 @@ class _Partition:
         self.replay = to if to < self.begin else None
 
 
+def range_events(source: EventSource, ranges: Iterable[RangeCount]) -> list[AuditEvent]:
+    """The events of counts that were made elsewhere."""
+    events = []
+    for held in ranges:
+        if held.from_offset == held.to_offset:
+            continue  # its key is that of the next range, whose counts it must not replace
+        windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
+        span = (held.from_offset, held.to_offset)
+        topic_id = "" if held.topic_id is None else str(held.topic_id)
+        note = "" if held.load is None else load_note(held.load)
+        events.append(source.event(held.partition, span, windows, topic_id=topic_id, note=note))
+    return events
+
+
 class KlammRangeAudit:
     """See the module's rules. `clock_ms` gives the time of events; `store_timeout_s` bounds the wait for the broker."""
 
@@ -298,16 +312,7 @@ class KlammRangeAudit:
 
     def publish_ranges(self, ranges: Iterable[RangeCount]) -> None:
         """`DeliveryError` when an event could not be stored: call again with the same ranges."""
-        events = []
-        for held in ranges:
-            if held.from_offset == held.to_offset:
-                continue  # its key is that of the next range, whose counts it must not replace
-            windows = (EventWindow(w.start_ms, w.count, w.bytes) for w in held.windows)
-            span = (held.from_offset, held.to_offset)
-            topic_id = "" if held.topic_id is None else str(held.topic_id)
-            note = "" if held.load is None else load_note(held.load)
-            events.append(self._source.event(held.partition, span, windows, topic_id=topic_id, note=note))
-        self._store(events)
+        self._store(range_events(self._source, ranges))
 
     def close(self) -> None:
         self._partitions.clear()

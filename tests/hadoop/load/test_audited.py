@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.interfaces.audit import RangeCount, WindowCount
+from klamm.core.interfaces.audit import AuditIdentity, RangeCount, WindowCount
 from klamm.core.records.partition import TopicPartition
 from klamm.hadoop.lake.layout import AUDIT, TopicLayout
 from klamm.hadoop.load.audit import LoadAudit, LoadAuditor
@@ -96,3 +96,38 @@ def test_a_marker_that_was_removed_by_hand_makes_its_load_told_again(tmp_path: P
     lake.send()
     lake.files.remove(lake.layout.audited(1))
     assert lake.send() == [1]
+
+
+class Complete(Told):
+    """An audit system that computes completeness; `asked` are the ranges that it was given."""
+
+    def __init__(self, watermark: int | None = 1_200_000) -> None:
+        super().__init__()
+        self.watermark = watermark
+        self.asked: list[tuple[str, int, int]] = []
+
+    def watermark_ms(
+        self, client: object, topic: str, identity: AuditIdentity, ranges: Sequence[RangeCount]
+    ) -> int | None:
+        self.asked += [(identity.owner, held.from_offset, held.to_offset) for held in ranges]
+        return self.watermark
+
+
+def watermark_of(audit: Told, *, wanted: bool = True) -> int | None:
+    count = RangeCount(TopicPartition("flights", 0), 0, 7, (WindowCount(0, 7, 1),))
+    load = LoadAudit.of("lake", ("flights", None), 1, "job", 600_000, [count])
+    auditor = LoadAuditor(audit, "lake", lambda: nullcontext(None), LocalPublisher(), watermarks=wanted)  # type: ignore[arg-type]
+    return auditor.watermark_ms(load)
+
+
+def test_the_watermark_of_a_load_includes_its_own_counts() -> None:
+    audit = Complete()
+    assert watermark_of(audit) == 1_200_000
+    assert audit.asked == [("lake", 0, 7)]
+
+
+def test_there_is_no_watermark_where_none_is_wanted_or_computed() -> None:
+    audit = Complete()
+    assert watermark_of(audit, wanted=False) is None
+    assert audit.asked == []
+    assert watermark_of(Told()) is None

@@ -17,15 +17,18 @@ import yaml
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from klamm.core.client.cluster_client import ClusterClient
 from klamm.core.client.producer.producer import Producer
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import KlammError
 from klamm.hadoop.load.cli import load
 from klamm.hadoop.load.loader import Loader
+from klamm.plugins.audit.query import AuditQuery, ask, audit_config, completeness_watermark
 from klammtest.broker import RunningBroker, running_broker
 from klammtest.hadoop.hdfs_client import Administration
 from klammtest.ports import free_port
 from klammtest.suite.wheel import build_wheel
+from klammtest.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
@@ -108,6 +111,10 @@ def test_a_load_by_the_command(broker: RunningBroker, spark: SparkSession) -> No
 def test_increments_and_their_audit_events(broker: RunningBroker, spark: SparkSession) -> None:
     """After the test above: two loads of trips, whose counts are in the audit topic."""
     send(broker, "trips", range(100, 130))
+    settings = load_settings(broker.config_path)
+    with ClusterClient(broker.bootstrap, codecs=settings.codec_table()) as client:
+        told = AuditQuery(topics=("trips",), tiers=("producer", "broker"))
+        eventually(lambda: ask(client, audit_config(settings), told).complete, "the broker tier has counted all", 60)
     with Loader(load_settings(broker.config_path), "lake", Console(stderr=True)) as loader:
         (line,) = loader.load("trips").lines()
     assert line.startswith("load topic=trips load=2 rows=30 ")
@@ -119,6 +126,11 @@ def test_increments_and_their_audit_events(broker: RunningBroker, spark: SparkSe
     )  # fmt: skip
     (total,) = [line for line in shown.stdout.splitlines() if line.strip("│ ").startswith("all")]
     assert total.count("130") >= 3, shown.stdout
+    # The load's own watermark is the one that the audit has now that it was told of the load.
+    counts = json.loads((broker.folder / "lake" / "trips" / "load=000002" / "_audit.json").read_text())
+    with ClusterClient(broker.bootstrap, codecs=settings.codec_table()) as client:
+        assert counts["watermark_ms"] == completeness_watermark(client, audit_config(settings), "trips")
+    assert counts["watermark_ms"] > 3 * DAY_MS
 
 
 def test_a_load_into_hdfs_killed_and_run_again(broker: RunningBroker, spark: SparkSession, hdfs_root: str) -> None:
