@@ -17,12 +17,12 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from ..cluster.bootstrap import create_base_paths
+from ..cluster.brokers.log_directory import LogDirectoryRecord
+from ..cluster.brokers.registration import DisplacedError
 from ..cluster.cluster import Cluster
 from ..cluster.image import ClusterImage, Endpoint
 from ..cluster.image_reader import read_image
-from ..cluster.log_directory import LogDirectoryRecord
-from ..cluster.registration import DisplacedError
+from ..cluster.tree.bootstrap import create_base_paths
 from ..config.address import ListenerAddress
 from ..config.sections.broker import BrokerConfig
 from ..config.sections.topic import TopicConfig

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..cluster import paths
+from ..cluster.tree import paths
 from ..config.settings import Settings
 from ..errors import BrokerError, CoordinationError, ErrorCode, ProtocolError
 from ..groups.coordinator.group_view import read_view

@@ -27,8 +27,8 @@ from ..interfaces.coordination import (
 from ..records.partition import TopicPartition
 from ..replication.leader import ProposalOutcome
 from ..replication.partition_state import PartitionState
-from . import paths
-from .steps import Steps, find, get, transact
+from .tree import paths
+from .tree.steps import Steps, find, get, transact
 
 CHANGES: Final = "/admin/changes"
 INCARNATIONS: Final = "/brokers/incarnations"

@@ -34,18 +34,18 @@ from ..interfaces.coordination import (
     Watch,
 )
 from ..records.partition import TopicPartition
-from . import paths
 from .assignment import Replicas
-from .bootstrap import create_base_paths
-from .broker_configs import Change, alter_broker_config
+from .brokers.broker_configs import Change, alter_broker_config
+from .brokers.registration import BrokerIdentity, DisplacedError, Registration
 from .clock_floors import producer_id_floor
 from .controller import Controller
 from .image import EMPTY_IMAGE, ClusterImage, Endpoint
 from .image_reader import read_image
 from .leadership import elections
 from .producer_ids import allocate_block, skip_used
-from .registration import BrokerIdentity, DisplacedError, Registration
 from .topics import TopicChanges
+from .tree import paths
+from .tree.bootstrap import create_base_paths
 
 OnChange = Callable[[ClusterImage], None]
 OnDisplaced = Callable[[DisplacedError], None]

@@ -26,8 +26,8 @@ from ..interfaces.coordination import (
     Set,
     Stat,
 )
-from . import paths
-from .nodes import ControllerNode, MetadataVersionNode
+from .tree import paths
+from .tree.nodes import ControllerNode, MetadataVersionNode
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10

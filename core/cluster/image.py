@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from .paths import ALL_BROKERS
+from .tree.paths import ALL_BROKERS
 
 NO_LEADER = -1
 

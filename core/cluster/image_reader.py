@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..interfaces.coordination import Coordination, NoNodeError
-from . import paths
 from .image import BrokerNode, ClusterImage, PartitionImage, TopicImage
-from .nodes import (
+from .tree import paths
+from .tree.nodes import (
     BrokerIdNode,
     ClusterIdNode,
     ConfigNode,

@@ -18,8 +18,8 @@ from ..interfaces.coordination import (
     NodeExistsError,
     NoNodeError,
 )
-from . import paths
-from .nodes import ProducerIdBlockNode
+from .tree import paths
+from .tree.nodes import ProducerIdBlockNode
 
 BLOCK_SIZE = 1000
 MAX_PRODUCER_ID = 2**63 - 1

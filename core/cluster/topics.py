@@ -21,12 +21,13 @@ from ..interfaces.coordination import (
     Stat,
 )
 from ..records.partition import TopicPartition
-from . import paths
 from .assignment import Replicas, assign_replicas
 from .clock_floors import leader_epoch_floor
 from .controller import Controller
 from .image import ClusterImage, PartitionImage
-from .nodes import (
+from .topic_names import check_no_collision, check_topic_name
+from .tree import paths
+from .tree.nodes import (
     ConfigNode,
     DeletedTopicNode,
     MetadataVersionNode,
@@ -34,7 +35,6 @@ from .nodes import (
     TopicNode,
     encode_uuid,
 )
-from .topic_names import check_no_collision, check_topic_name
 
 MAX_PARTITIONS_A_CHANGE = 1000
 """Maximum number of new partitions in one request, so that its transaction stays below the coordination's limit of 1

@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 import tenacity
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
-from ..cluster import paths
+from ..cluster.tree import paths
 from ..errors import BrokerError, CoordinationError, ErrorCode
 from ..interfaces.coordination import (
     BadVersionError,

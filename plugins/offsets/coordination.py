@@ -14,7 +14,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.plugin import (
     ANY_VERSION,
     BadVersionError,

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import BadVersionError, Check, Coordination, NoNodeError
 from klamm.core.interfaces.offsets import CommittedOffset, GroupStore, OffsetStore, StoredGroup, StoredMember

@@ -29,8 +29,8 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         "a table over a topic, not yet public",
         {"audit/reader.py", "offsets/offsets_table.py"},
     ),
-    "klamm.core.cluster": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.cluster.image_reader": ("topic ids, before a broker is up", {"offsets/topic.py"}),
+    "klamm.core.cluster.tree": ("the paths of Kafka's tree, which the core shares", {"offsets/coordination.py"}),
     "klamm.core.config.sections.topic_settings": ("checks a topic's name as the core does", {"audit/config.py"}),
     "klamm.core.faults": (
         "the fault points of the campaigns",

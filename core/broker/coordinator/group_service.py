@@ -17,8 +17,8 @@ from uuid import UUID
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
-from ...cluster import paths
 from ...cluster.image import NO_LEADER, ClusterImage
+from ...cluster.tree import paths
 from ...config.sections.broker import BrokerConfig
 from ...errors import ErrorCode, KlammError
 from ...groups.coordinator.coordinator import GroupCoordinator

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
-from ...cluster import paths
-from ...cluster.nodes import ClusterIdNode
+from ...cluster.tree import paths
+from ...cluster.tree.nodes import ClusterIdNode
 from ...config.settings import Settings
 from ...errors import BrokerError, ConfigError, ErrorCode
 from ...groups.membership.classic_calls import ClassicSettings

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from ...cluster import paths
-from ...cluster.nodes import TopicNode
+from ...cluster.tree import paths
+from ...cluster.tree.nodes import TopicNode
 from ...errors import CoordinationError
 from ...interfaces.coordination import Coordination, NoNodeError, Watch
 

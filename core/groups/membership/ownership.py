@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterable, Mapping
 
-from ...cluster import paths
+from ...cluster.tree import paths
 from ...errors import KlammError
 from ...interfaces.coordination import (
     Check,

@@ -60,7 +60,7 @@ from enum import Enum
 from typing import Final
 from uuid import uuid4
 
-from ...cluster import paths
+from ...cluster.tree import paths
 from ...errors import CoordinationError, ErrorCode, KlammError
 from ...interfaces.coordination import (
     BadVersionError,

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from uuid import UUID
 
-from ...cluster import paths
-from ...cluster.nodes import TopicNode
+from ...cluster.tree import paths
+from ...cluster.tree.nodes import TopicNode
 from ...interfaces.coordination import (
     BadVersionError,
     Check,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import ClusterIdNode, MetadataVersionNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import ClusterIdNode, MetadataVersionNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.plugins.coordination.zookeeper_server import ZooKeeperServer

@@ -14,7 +14,7 @@ import pytest
 
 from klamm.core.broker import leadership
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode

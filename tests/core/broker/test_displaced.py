@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import BrokerIdNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol import messages

@@ -13,10 +13,10 @@ import pytest
 import klamm
 from klamm.core.broker import leadership
 from klamm.core.client.cluster_client import ClusterClient, EpochEnd
-from klamm.core.cluster import paths
 from klamm.core.cluster.clock_floors import leader_epoch_floor
-from klamm.core.cluster.nodes import PartitionStateNode
 from klamm.core.cluster.topics import TopicChanges
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import PartitionStateNode
 from klamm.core.errors import ErrorCode, StorageError
 from klamm.core.interfaces.coordination import Coordination, Create, Delete
 from klamm.core.log.manager import LogManager

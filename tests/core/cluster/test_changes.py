@@ -7,7 +7,12 @@ from dataclasses import replace
 
 import pytest
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.brokers.incarnations import (
+    evict_operations,
+    read_registration,
+    read_registrations,
+    register_operations,
+)
 from klamm.core.cluster.changes import (
     CHANGES,
     INCARNATIONS,
@@ -22,13 +27,8 @@ from klamm.core.cluster.changes import (
     ring_path,
     write_change,
 )
-from klamm.core.cluster.incarnations import (
-    evict_operations,
-    read_registration,
-    read_registrations,
-    register_operations,
-)
-from klamm.core.cluster.steps import run_steps
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.steps import run_steps
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, Create, Operation
 from klamm.core.records.partition import TopicPartition

@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster import paths
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import NO_LEADER, ClusterImage, Endpoint, PartitionImage
-from klamm.core.cluster.nodes import decode_uuid
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import decode_uuid
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klammtest.waiting import eventually

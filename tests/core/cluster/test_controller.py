@@ -6,10 +6,10 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.bootstrap import create_base_paths
 from klamm.core.cluster.controller import Controller
-from klamm.core.cluster.nodes import MetadataVersionNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.nodes import MetadataVersionNode
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.interfaces.coordination import BadVersionError, Coordination, Create, Set
 from klammtest.zookeeper import CoordinationCase

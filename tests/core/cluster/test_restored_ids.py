@@ -12,12 +12,13 @@ from uuid import uuid4
 
 import pytest
 
-from klamm.core.cluster import cluster, paths, producer_ids
-from klamm.core.cluster.bootstrap import create_base_paths
+from klamm.core.cluster import cluster, producer_ids
 from klamm.core.cluster.cluster import Cluster
 from klamm.core.cluster.image import Endpoint
-from klamm.core.cluster.nodes import ProducerIdBlockNode
 from klamm.core.cluster.producer_ids import SKIPPED, allocate_block
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.nodes import ProducerIdBlockNode
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.log.state.given_producer_ids import GIVEN_PRODUCER_IDS, GivenProducerIds

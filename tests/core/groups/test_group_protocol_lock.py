@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.errors import BrokerError, CoordinationError, ErrorCode
 from klamm.core.groups import group_protocol_lock
 from klamm.core.groups.group_protocol_lock import ClassicGroupLocks, GroupProtocol

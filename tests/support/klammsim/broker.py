@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.brokers.incarnations import (
+    read_registration,
+    read_registrations,
+    register_operations,
+    registration_fields,
+)
 from klamm.core.cluster.changes import (
     MetadataStates,
     change_operations,
@@ -18,13 +23,8 @@ from klamm.core.cluster.changes import (
     read_states,
     write_change,
 )
-from klamm.core.cluster.incarnations import (
-    read_registration,
-    read_registrations,
-    register_operations,
-    registration_fields,
-)
-from klamm.core.cluster.steps import Steps, children, find, get, transact
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.steps import Steps, children, find, get, transact
 from klamm.core.interfaces.coordination import (
     BadVersionError,
     Create,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.records.partition import TopicPartition
 
 TP: Final = TopicPartition("t", 0)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Final
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.incarnations import evict_operations
+from klamm.core.cluster.brokers.incarnations import evict_operations
+from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation
 
 from .broker import SimBroker

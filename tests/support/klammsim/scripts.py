@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.incarnations import evict_operations
+from klamm.core.cluster.brokers.incarnations import evict_operations
+from klamm.core.cluster.tree import paths
 from klamm.core.interfaces.coordination import Delete, Operation, Set
 
 from .broker import SimBroker

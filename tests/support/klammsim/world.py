@@ -9,9 +9,9 @@ from heapq import heappop, heappush
 from random import Random
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from klamm.core.cluster import paths
 from klamm.core.cluster.changes import CHANGES, INCARNATIONS, RING_SIZE
-from klamm.core.cluster.steps import Answer, Request, Steps, Transact, carry_out
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.steps import Answer, Request, Steps, Transact, carry_out
 from klamm.core.errors import CoordinationError
 from klamm.core.interfaces.coordination import (
     CoordinationUnavailableError,

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klamm.core.protocol.apis import ApiKey

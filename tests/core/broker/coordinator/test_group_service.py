@@ -18,9 +18,9 @@ from klamm.core.broker.coordinator import group_service, key_sequencer
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
-from klamm.core.cluster import paths
 from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
-from klamm.core.cluster.nodes import BrokerIdNode, TopicNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode, TopicNode
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.groups.coordinator.requests import JoinRequest, SyncRequest

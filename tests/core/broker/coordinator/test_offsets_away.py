@@ -10,8 +10,8 @@ import pytest
 
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
 from klamm.core.broker.workers import Workers
-from klamm.core.cluster import paths
 from klamm.core.cluster.image import EMPTY_IMAGE
+from klamm.core.cluster.tree import paths
 from klamm.core.config.sections.broker import BrokerConfig
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, NoNodeError, SessionEvent, Stat

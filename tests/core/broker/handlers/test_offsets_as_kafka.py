@@ -9,7 +9,7 @@ import pytest
 
 from klamm.core.broker.coordinator.group_service import GroupService
 from klamm.core.broker.server import Broker
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.errors import CoordinationError, ErrorCode
 from klamm.core.groups.membership.consumer_protocol import encode_subscription
 from klamm.core.interfaces.offsets import CommittedOffset

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.groups.membership.member import LostOwnershipError
 from klamm.core.groups.membership.registry import RegistrySettings
 from klamm.core.interfaces.coordination import Coordination

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.groups.membership.member import LostOwnershipError, Owned
 from klamm.core.groups.membership.registry import RegistryMember, RegistrySettings
 from klamm.core.interfaces.coordination import Coordination

@@ -10,8 +10,8 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import TopicNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.errors import ErrorCode, KlammError
 from klamm.core.groups.membership import registry, topic_ids
 from klamm.core.groups.membership.member import LostOwnershipError, Owned

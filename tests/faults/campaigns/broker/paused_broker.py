@@ -4,8 +4,8 @@ continues."""
 from __future__ import annotations
 
 from harness import Result, Run
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import BrokerIdNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.core.protocol import messages

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from harness import Result, Run
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.config.settings import load_settings
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import Coordination

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from klamm.core.cluster import paths
+from klamm.core.cluster.tree import paths
 from klamm.core.errors import ErrorCode
 from klamm.core.interfaces.coordination import NoNodeError
 from klamm.core.interfaces.offsets import CommittedOffset

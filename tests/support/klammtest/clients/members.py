@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.nodes import TopicNode
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.nodes import TopicNode
 from klamm.core.errors import KlammError
 from klamm.core.groups.membership.member import Owned
 from klamm.core.groups.membership.registry import RegistryMember, RegistrySettings

@@ -10,8 +10,8 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from ..errors import CoordinationError
-from ..interfaces.coordination import Coordination, NoNodeError, Operation, Stat
+from ...errors import CoordinationError
+from ...interfaces.coordination import Coordination, NoNodeError, Operation, Stat
 
 T = TypeVar("T")
 

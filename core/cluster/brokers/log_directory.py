@@ -8,11 +8,11 @@ id, the displaced one cannot record its own directory as the one that the other 
 
 from __future__ import annotations
 
-from ..errors import CoordinationError
-from ..interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
-from ..records.partition import TopicPartition
-from . import paths
-from .nodes import LogDirectoryNode
+from ...errors import CoordinationError
+from ...interfaces.coordination import BadVersionError, Coordination, NodeExistsError, NoNodeError
+from ...records.partition import TopicPartition
+from ..tree import paths
+from ..tree.nodes import LogDirectoryNode
 
 
 class LogDirectoryRecord:

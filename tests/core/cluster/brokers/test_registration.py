@@ -8,11 +8,11 @@ from uuid import UUID
 
 import pytest
 
-from klamm.core.cluster import paths
-from klamm.core.cluster.bootstrap import create_base_paths
+from klamm.core.cluster.brokers.registration import BrokerIdentity, Registration
 from klamm.core.cluster.image import Endpoint
-from klamm.core.cluster.nodes import BrokerIdNode
-from klamm.core.cluster.registration import BrokerIdentity, Registration
+from klamm.core.cluster.tree import paths
+from klamm.core.cluster.tree.bootstrap import create_base_paths
+from klamm.core.cluster.tree.nodes import BrokerIdNode
 from klamm.core.errors import BrokerError, ErrorCode
 from klamm.core.interfaces.coordination import Coordination
 from klammtest.waiting import eventually

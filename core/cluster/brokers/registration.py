@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ..errors import BrokerError, ErrorCode
-from ..interfaces.coordination import (
+from ...errors import BrokerError, ErrorCode
+from ...interfaces.coordination import (
     BadVersionError,
     Coordination,
     Create,
@@ -24,9 +24,9 @@ from ..interfaces.coordination import (
     NoNodeError,
     Stat,
 )
-from . import paths
-from .image import Endpoint
-from .nodes import BrokerIdNode
+from ..image import Endpoint
+from ..tree import paths
+from ..tree.nodes import BrokerIdNode
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 10

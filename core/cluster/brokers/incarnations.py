@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from ..errors import CoordinationError
-from ..interfaces.coordination import Create, Delete, Operation
-from ..replication.registrations import BrokerRegistration
-from . import paths
-from .changes import incarnation_path
-from .steps import Steps, children, find
+from ...errors import CoordinationError
+from ...interfaces.coordination import Create, Delete, Operation
+from ...replication.registrations import BrokerRegistration
+from ..changes import incarnation_path
+from ..tree import paths
+from ..tree.steps import Steps, children, find
 
 
 class FoundRegistration(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from uuid import UUID
 
-from ..interfaces.coordination import Coordination, NodeExistsError
+from ...interfaces.coordination import Coordination, NodeExistsError
 from . import paths
 from .nodes import ClusterIdNode, MetadataVersionNode, encode_uuid
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ..interfaces.coordination import (
+from ...interfaces.coordination import (
     BadVersionError,
     Coordination,
     CoordinationUnavailableError,
     NodeExistsError,
     NoNodeError,
 )
-from . import paths
-from .nodes import ConfigNode
+from ..tree import paths
+from ..tree.nodes import ConfigNode
 
 Change = Callable[[Mapping[str, str]], Mapping[str, str]]
 """Returns the new configuration for the present one; raises to refuse the change."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from klamm.core.cluster.nodes import (
+from klamm.core.cluster.tree.nodes import (
     BrokerIdNode,
     ConfigNode,
     ControllerNode,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError
 
-from ..errors import CoordinationError
+from ...errors import CoordinationError
 
 
 def encode_uuid(value: UUID) -> str:
