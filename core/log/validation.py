@@ -14,6 +14,7 @@ from ..records import native
 from ..records.checked_batch import CheckedBatch
 from ..records.codecs import CodecTable, UnsupportedCodecError
 from ..records.decode import decode_columns
+from ..records.editing.recompress import recompress
 from ..records.header import (
     CRC_FROM,
     HEADER,
@@ -30,7 +31,6 @@ from ..records.header import (
     rewrite_log_append_time,
     rewrite_max_timestamp,
 )
-from ..records.recompress import recompress
 from .errors import (
     InvalidRecordError,
     InvalidTimestampError,

@@ -43,9 +43,12 @@ DEEP: dict[str, tuple[str, set[str]]] = {
         {"audit/counting/broker_tier.py", "audit/windows.py"},
     ),
     "klamm.core.records.decode": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
+    "klamm.core.records.editing.first_record": (
+        "the broker tier counts in raw batches",
+        {"audit/counting/broker_tier.py"},
+    ),
     "klamm.core.records.encode": ("commits are written as Kafka's batches", {"offsets/topic.py"}),
     "klamm.core.records.fallback": ("the counts by window where no compiler is", {"audit/counting/broker_tier.py"}),
-    "klamm.core.records.first_record": ("the broker tier counts in raw batches", {"audit/counting/broker_tier.py"}),
     "klamm.core.records.header": (
         "batch headers: the broker tier counts in raw batches, the demonstration damages one",
         {"audit/counting/broker_tier.py", "demo/steps/plant.py"},

@@ -27,8 +27,8 @@ from typing import Final
 from ...interfaces.audit import Counted
 from ...interfaces.codec import Codec
 from ...records import native
+from ...records.editing.first_record import add_to_first
 from ...records.encode import RecordTuple, assemble
-from ...records.first_record import add_to_first
 from ...records.header import HEADER_SIZE, NO_PRODUCER_ID, NO_SEQUENCE
 from ...records.record import Headers
 from ...state_table import StateTable

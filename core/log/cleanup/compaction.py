@@ -22,8 +22,8 @@ from typing import Final
 from ...faults import fault_point
 from ...records.codecs import CodecTable
 from ...records.decode import RecordColumns, decode_columns
+from ...records.editing.rewrite import keep_nothing, keep_records
 from ...records.header import NO_TIMESTAMP, BatchHeader
-from ...records.rewrite import keep_nothing, keep_records
 from ..partition_log import PartitionLog
 from ..segment.file_operations import OpenFile, remove, storage
 from ..segment.naming import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, segment_file

@@ -38,8 +38,8 @@ from klamm import ClusterClient
 from klamm.core.client.event_publisher import EventPublisher
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
+from klamm.core.records.editing.first_record import first_headers
 from klamm.core.records.fallback import WindowCounts
-from klamm.core.records.first_record import first_headers
 from klamm.core.records.header import BatchHeader, iter_headers
 from klamm.plugin import (
     AuditIdentity,

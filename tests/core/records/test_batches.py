@@ -11,9 +11,9 @@ from klamm.core.errors import CorruptRecordError, KlammError
 from klamm.core.interfaces.codec import DecompressionBombError
 from klamm.core.records.codecs import CodecTable, UnsupportedCodecError
 from klamm.core.records.decode import MAX_DECOMPRESSED, decode_batch
+from klamm.core.records.editing.recompress import recompress
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, crc_of, set_crc
-from klamm.core.records.recompress import recompress
 from klamm.core.records.record import Record
 from klamm.core.records.varint import encode_varint
 from klammtest.logs import START_MS, TP, batch, codec_table

@@ -12,8 +12,8 @@ from klamm.core.client.producer.batch import BatchAudit, ProducerBatch
 from klamm.core.client.producer.partition_queue import PartitionQueue
 from klamm.core.interfaces.audit import Counted
 from klamm.core.records.decode import decode_batch
+from klamm.core.records.editing.first_record import add_to_first, first_headers
 from klamm.core.records.encode import encode_batch, encode_headers
-from klamm.core.records.first_record import add_to_first, first_headers
 from klamm.core.records.header import HEADER_SIZE, BatchHeader
 from klamm.core.records.partition import TopicPartition
 from klamm.core.records.record import Headers, Record

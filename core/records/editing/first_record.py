@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from ..errors import CorruptRecordError
-from .fallback import encode_headers
-from .header import HEADER_SIZE, Buffer
-from .record import Headers
-from .varint import encode_varint, read_varint, read_varlong
+from ...errors import CorruptRecordError
+from ..fallback import encode_headers
+from ..header import HEADER_SIZE, Buffer
+from ..record import Headers
+from ..varint import encode_varint, read_varint, read_varlong
 
 __all__ = ["add_to_first", "first_headers"]
 

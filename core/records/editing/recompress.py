@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..interfaces.codec import Codec
-from .header import (
+from ...interfaces.codec import Codec
+from ..header import (
     CODEC_MASK,
     HEADER,
     HEADER_SIZE,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .codecs import CodecTable
-from .decode import RecordColumns
-from .encode import encode_headers, encode_record
-from .header import (
+from ..codecs import CodecTable
+from ..decode import RecordColumns
+from ..encode import encode_headers, encode_record
+from ..header import (
     CODEC_MASK,
     DELETE_HORIZON,
     HEADER,

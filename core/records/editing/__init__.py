@@ -1,0 +1,1 @@
+"""Changes to batches that are encoded already: fewer records, another codec, one header more."""
