@@ -41,15 +41,16 @@ from ..records.partition import TopicPartition
 from ..transport.interface import Accept
 from ..transport.plaintext_transport import accept_plaintext
 from .access import AccessControl
-from .background_services import BackgroundServices
+from .background.background_services import BackgroundServices
+from .background.maintenance import BrokerMaintenance
+from .background.service_context import LocalBrokerContext
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
+from .dynamic_config.live_config import LiveConfig
+from .dynamic_config.reload import Reloader, ReloadOutcome
 from .handlers.produce import produce_fast
 from .handlers.table import HANDLERS
 from .leadership import Leadership
-from .lease import Lease
-from .live_config import LiveConfig
-from .maintenance import BrokerMaintenance
 from .metrics.counters import BrokerMetrics
 from .network import file_descriptors as descriptors
 from .network.connections import Connections
@@ -58,9 +59,8 @@ from .network.limits import Limits
 from .network.listener import Listener, advertised
 from .partitions import Partitions
 from .producer_ids import ProducerIds
-from .reload import Reloader, ReloadOutcome
-from .service_context import LocalBrokerContext
 from .services import Services
+from .session.lease import Lease
 from .validation import Validation
 from .workers import Workers
 

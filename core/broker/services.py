@@ -15,13 +15,13 @@ from ..records.codecs import CodecTable
 from .access import AccessControl
 from .coordinator.group_service import GroupService
 from .coordinator.topic_deletions import TopicDeletions
+from .dynamic_config.live_config import LiveConfig
 from .leadership import Leadership
-from .lease import Lease
-from .live_config import LiveConfig
 from .metrics.counters import BrokerMetrics
 from .network.memory import Memory
 from .partitions import LedPartition, Partitions
 from .producer_ids import ProducerIds
+from .session.lease import Lease
 from .validation import Validation
 from .workers import Workers
 

@@ -7,7 +7,7 @@ import signal
 import time
 from pathlib import Path
 
-from ..broker.reload import OUTCOME, ReloadOutcome, read_outcome
+from ..broker.dynamic_config.reload import OUTCOME, ReloadOutcome, read_outcome
 from ..errors import KlammError
 from ..log.log_directory import holder
 

@@ -42,7 +42,7 @@ from ...interfaces.coordination import (
 )
 from ...interfaces.offsets import CommittedOffset, OffsetStore, PartitionedStore
 from ...records.partition import TopicPartition
-from ..session_contact import SessionContact
+from ..session.session_contact import SessionContact
 from ..workers import Workers
 from .group_metadata_manager import GroupMetadataManager
 from .key_sequencer import KeySequencer

@@ -24,7 +24,7 @@ import klamm
 from ...cluster.cluster import Cluster
 from ...interfaces.service import ServiceMetric
 from ...log.manager import LogManager
-from ..background_services import BackgroundServices
+from ..background.background_services import BackgroundServices
 from ..coordinator.group_service import GroupService
 from ..network.connections import Connections
 from ..partitions import Partitions

@@ -16,7 +16,7 @@ import pytest
 
 from klamm.core.broker.coordinator import group_service, key_sequencer
 from klamm.core.broker.coordinator.group_service import GroupService, OffsetCommitter
-from klamm.core.broker.session_contact import SessionContact
+from klamm.core.broker.session.session_contact import SessionContact
 from klamm.core.broker.workers import Workers
 from klamm.core.cluster.image import NO_LEADER, BrokerNode, ClusterImage, PartitionImage, TopicImage
 from klamm.core.cluster.tree import paths

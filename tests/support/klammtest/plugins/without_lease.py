@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from klamm.core.broker.lease import Lease
+from klamm.core.broker.session.lease import Lease
 from klamm.core.cluster.cluster import Cluster, OnDisplaced
 from klamm.core.hookspecs import hookimpl
 from klamm.core.interfaces.command import Command

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..interfaces.coordination import SessionEvent
+from ...interfaces.coordination import SessionEvent
 
 
 class SessionContact:

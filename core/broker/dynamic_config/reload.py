@@ -12,12 +12,12 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from ..config.settings import Settings, load_settings
-from ..errors import KlammError, StorageError
-from ..log.segment.file_operations import write_atomically
-from ..process_log import ProcessLog
+from ...config.settings import Settings, load_settings
+from ...errors import KlammError, StorageError
+from ...log.segment.file_operations import write_atomically
+from ...process_log import ProcessLog
+from ..workers import Workers
 from .live_config import LiveConfig
-from .workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from ..interfaces.service import Service, ServiceMetric
+from ...interfaces.service import Service, ServiceMetric
 
 __all__ = ["BackgroundServices"]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from klamm.core.broker.lease import Lease
 from klamm.core.broker.network.connection import Reply
 from klamm.core.broker.network.dispatch import Dispatcher
+from klamm.core.broker.session.lease import Lease
 from klamm.core.client.cluster_client import ClusterClient, NewTopic
 from klamm.core.config.settings import load_settings
 from klamm.core.protocol.apis import ApiKey

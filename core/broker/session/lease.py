@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable
 from time import monotonic_ns
 from typing import Final
 
-from ..errors import KlammError, describe_error
-from ..interfaces.coordination import SessionEvent
+from ...errors import KlammError, describe_error
+from ...interfaces.coordination import SessionEvent
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from ..errors import KlammError, describe_error
+from ...errors import KlammError, describe_error
 
 log = logging.getLogger(__name__)
 

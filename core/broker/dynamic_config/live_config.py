@@ -11,10 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
-from ..config.dynamic import apply_dynamic, check_dynamic, differing, overlaid
-from ..config.section import values
-from ..config.sections.broker import BrokerConfig
-from ..errors import ConfigError, describe_error
+from ...config.dynamic import apply_dynamic, check_dynamic, differing, overlaid
+from ...config.section import values
+from ...config.sections.broker import BrokerConfig
+from ...errors import ConfigError, describe_error
 
 log = logging.getLogger(__name__)
 

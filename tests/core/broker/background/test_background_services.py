@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from klamm.core.broker.background_services import BackgroundServices
+from klamm.core.broker.background.background_services import BackgroundServices
 from klamm.core.broker.metrics.collector import of_services
 from klamm.core.errors import KlammError
 from klamm.core.interfaces.service import ServiceMetric

@@ -7,15 +7,15 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 from uuid import UUID
 
-from ..errors import BrokerError, ErrorCode
-from ..interfaces.offsets import OffsetStore
-from ..interfaces.service import ServiceRead
-from ..log.errors import OffsetOutOfRangeError
-from ..log.partition_log import ReadIsolation
-from ..records.codecs import CodecTable
-from ..records.partition import TopicPartition
-from .partitions import LedPartition
-from .services import Services
+from ...errors import BrokerError, ErrorCode
+from ...interfaces.offsets import OffsetStore
+from ...interfaces.service import ServiceRead
+from ...log.errors import OffsetOutOfRangeError
+from ...log.partition_log import ReadIsolation
+from ...records.codecs import CodecTable
+from ...records.partition import TopicPartition
+from ..partitions import LedPartition
+from ..services import Services
 
 T = TypeVar("T")
 

@@ -9,8 +9,8 @@ from typing import Any, ParamSpec
 
 import pytest
 
-from klamm.core.broker import lease as module
-from klamm.core.broker.lease import Lease
+from klamm.core.broker.session import lease as module
+from klamm.core.broker.session.lease import Lease
 from klamm.core.interfaces.coordination import CoordinationUnavailableError, SessionEvent
 
 SECOND = 1_000_000_000
