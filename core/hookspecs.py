@@ -15,8 +15,6 @@ import pluggy
 
 if TYPE_CHECKING:  # annotations only: `klamm --help` loads the hooks, and need not load what they return
     from .interfaces.audit import Audit
-    from .interfaces.authenticator import Authenticator
-    from .interfaces.authorizer import Authorizer
     from .interfaces.codec import Codec
     from .interfaces.command import Command
     from .interfaces.coordination import Coordination
@@ -25,6 +23,8 @@ if TYPE_CHECKING:  # annotations only: `klamm --help` loads the hooks, and need 
     from .interfaces.load import Load
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
+    from .interfaces.security.authenticator import Authenticator
+    from .interfaces.security.authorizer import Authorizer
     from .interfaces.serde import Serde, SerdeContext
     from .interfaces.service import BrokerContext, Service
     from .interfaces.sink import BatchSink, Sink

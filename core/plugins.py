@@ -22,8 +22,6 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from pydantic import BaseModel
 
     from .interfaces.audit import Audit
-    from .interfaces.authenticator import Authenticator
-    from .interfaces.authorizer import Authorizer
     from .interfaces.codec import Codec
     from .interfaces.command import Command
     from .interfaces.coordination import Coordination
@@ -32,6 +30,8 @@ if TYPE_CHECKING:  # annotations only: the command line lists commands without l
     from .interfaces.load import Load
     from .interfaces.offsets import OffsetStore
     from .interfaces.provider import Provider
+    from .interfaces.security.authenticator import Authenticator
+    from .interfaces.security.authorizer import Authorizer
     from .interfaces.serde import Serde, SerdeContext
     from .interfaces.service import BrokerContext, Service
     from .interfaces.sink import BatchSink, Sink

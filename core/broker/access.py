@@ -11,8 +11,14 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from ..errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from ..interfaces.authenticator import AuthenticationContext, Authenticator
-from ..interfaces.authorizer import CLUSTER_NAME, AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
+from ..interfaces.security.authenticator import AuthenticationContext, Authenticator
+from ..interfaces.security.authorizer import (
+    CLUSTER_NAME,
+    AclOperation,
+    AuthorizableRequestContext,
+    Authorizer,
+    ResourceType,
+)
 
 log = logging.getLogger(__name__)
 

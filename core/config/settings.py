@@ -10,12 +10,12 @@ from typing import Any
 
 from ..errors import ConfigError, SchemaError
 from ..interfaces.audit import Audit
-from ..interfaces.authenticator import Authenticator
-from ..interfaces.authorizer import Authorizer
 from ..interfaces.coordination import Coordination
 from ..interfaces.interceptor import ConsumerInterceptor, ProducerInterceptor
 from ..interfaces.load import Load
 from ..interfaces.offsets import OffsetStore
+from ..interfaces.security.authenticator import Authenticator
+from ..interfaces.security.authorizer import Authorizer
 from ..interfaces.serde import CheckedSerde, Serde, SerdeContext, TopicFormat
 from ..interfaces.service import BrokerContext, Service
 from ..interfaces.sink import BatchSink, QuarantineSink, Sink

@@ -37,14 +37,6 @@ if TYPE_CHECKING:
         RangeCount,
         WindowCount,
     )
-    from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
-    from klamm.core.interfaces.authorizer import (
-        CLUSTER_NAME,
-        AclOperation,
-        AuthorizableRequestContext,
-        Authorizer,
-        ResourceType,
-    )
     from klamm.core.interfaces.codec import Buffer, Codec, DecompressionBombError
     from klamm.core.interfaces.command import Command
     from klamm.core.interfaces.coordination import (
@@ -78,6 +70,14 @@ if TYPE_CHECKING:
         StoredMember,
     )
     from klamm.core.interfaces.provider import Provider
+    from klamm.core.interfaces.security.authenticator import AuthenticationContext, Authenticator
+    from klamm.core.interfaces.security.authorizer import (
+        CLUSTER_NAME,
+        AclOperation,
+        AuthorizableRequestContext,
+        Authorizer,
+        ResourceType,
+    )
     from klamm.core.interfaces.serde import (
         ArrowDeserializer,
         ArrowSerde,
@@ -245,14 +245,6 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "RangeCount",
                 "WindowCount",
             ),
-            "klamm.core.interfaces.authenticator": ("AuthenticationContext", "Authenticator"),
-            "klamm.core.interfaces.authorizer": (
-                "CLUSTER_NAME",
-                "AclOperation",
-                "AuthorizableRequestContext",
-                "Authorizer",
-                "ResourceType",
-            ),
             "klamm.core.interfaces.codec": ("Buffer", "Codec", "DecompressionBombError"),
             "klamm.core.interfaces.command": ("Command",),
             "klamm.core.interfaces.coordination": (
@@ -286,6 +278,14 @@ if not TYPE_CHECKING:  # a type checker reads the imports above, and so reports 
                 "StoredMember",
             ),
             "klamm.core.interfaces.provider": ("Provider",),
+            "klamm.core.interfaces.security.authenticator": ("AuthenticationContext", "Authenticator"),
+            "klamm.core.interfaces.security.authorizer": (
+                "CLUSTER_NAME",
+                "AclOperation",
+                "AuthorizableRequestContext",
+                "Authorizer",
+                "ResourceType",
+            ),
             "klamm.core.interfaces.serde": (
                 "ArrowDeserializer",
                 "ArrowSerde",

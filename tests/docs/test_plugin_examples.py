@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from klamm.core.errors import CorruptRecordError, KlammError
-from klamm.core.interfaces.authorizer import AclOperation, ResourceType
 from klamm.core.interfaces.codec import DecompressionBombError
+from klamm.core.interfaces.security.authorizer import AclOperation, ResourceType
 from klamm.core.plugins import PluginHost, plugin_host
 from klamm.core.records.record import ConsumerRecord, Record
 

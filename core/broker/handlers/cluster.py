@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ...errors import ErrorCode
-from ...interfaces.authorizer import ResourceType
+from ...interfaces.security.authorizer import ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..network.context import Request

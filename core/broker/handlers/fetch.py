@@ -15,7 +15,7 @@ from time import monotonic_ns
 from typing import Any
 
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import LogRead, ReadIsolation
 from ...log.segment.file_operations import MOST_CACHED
 from ...protocol.apis import ApiKey

@@ -15,7 +15,7 @@ from ...groups.coordinator.requests import (
     SyncRequest,
     SyncResult,
 )
-from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import ErrorCode
-from ...interfaces.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..partitions import LedPartition

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError
-from ...interfaces.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.partition_log import ReadIsolation
 from ...protocol.messages import Entity
 from ..network.context import Request

@@ -11,7 +11,7 @@ from uuid import UUID
 from ...cluster.image import TopicImage
 from ...config.sections.topic_settings import name_problem
 from ...errors import ErrorCode, KlammError, ProtocolError
-from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services

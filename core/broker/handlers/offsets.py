@@ -8,8 +8,8 @@ from uuid import UUID
 
 from ...cluster.image import TopicImage
 from ...errors import ErrorCode, KlammError
-from ...interfaces.authorizer import AclOperation, ResourceType
 from ...interfaces.offsets import CommittedOffset
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ...records.partition import TopicPartition
 from ..coordinator.group_service import OffsetCommitter

@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from ...errors import BrokerError, ErrorCode, KlammError, ProtocolError
-from ...interfaces.authorizer import AclOperation, ResourceType
+from ...interfaces.security.authorizer import AclOperation, ResourceType
 from ...log.errors import RecordValidationError, WouldBlockError
 from ...log.partition_log import AppendResult
 from ...protocol.apis import ApiKey

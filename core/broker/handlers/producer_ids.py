@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from ...errors import CoordinationError, ErrorCode, KlammError
-from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services

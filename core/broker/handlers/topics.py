@@ -18,7 +18,7 @@ from ...config.describe import describe_topic
 from ...config.sections.topic import TopicConfig
 from ...errors import BrokerError, ConfigError, CoordinationError, ErrorCode, KlammError
 from ...faults import fault_point
-from ...interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ...interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ...protocol.messages import Entity
 from ..network.context import Request
 from ..services import Services

@@ -14,7 +14,7 @@ from ....config.describe import ConfigDescription, describe_topic
 from ....config.sections.topic import TOPIC_DEFINITIONS, topic_values
 from ....config.sections.topic_settings import name_problem
 from ....errors import BrokerError, ErrorCode, KlammError
-from ....interfaces.authorizer import CLUSTER_NAME, AclOperation, ResourceType
+from ....interfaces.security.authorizer import CLUSTER_NAME, AclOperation, ResourceType
 from ....protocol.messages import Entity
 from ...network.context import Request
 from ...services import Services

@@ -28,7 +28,7 @@ from klamm.core.broker.services import Services
 from klamm.core.broker.validation import Validation
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.errors import KlammError, ProtocolError
-from klamm.core.interfaces.authorizer import AclOperation, AuthorizableRequestContext, ResourceType
+from klamm.core.interfaces.security.authorizer import AclOperation, AuthorizableRequestContext, ResourceType
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.protocol import messages
 from klamm.core.protocol.apis import ApiKey

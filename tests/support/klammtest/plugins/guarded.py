@@ -8,9 +8,9 @@ from collections.abc import Iterable
 
 from klamm.core.errors import KlammError
 from klamm.core.hookspecs import hookimpl
-from klamm.core.interfaces.authenticator import AuthenticationContext, Authenticator
-from klamm.core.interfaces.authorizer import AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
 from klamm.core.interfaces.provider import Provider
+from klamm.core.interfaces.security.authenticator import AuthenticationContext, Authenticator
+from klamm.core.interfaces.security.authorizer import AclOperation, AuthorizableRequestContext, Authorizer, ResourceType
 
 
 class ByListener:
