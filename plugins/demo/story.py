@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from ..audit.query import Answer
 from .flights import load_flights, split_late
 from .processes import DemoError, Processes
-from .report import Report
+from .report.report import Report
+from .report.timeline import MarkKind, Timeline
 from .show import Show
 from .steps.audit import ask_audit, lowest, table
 from .steps.cluster import create_topics, running_broker
@@ -30,7 +31,6 @@ from .steps.load import Loads, PeriodicLoad
 from .steps.plant import Plant, double_one, lose_one
 from .steps.produce import MONTHS, PRODUCERS, Producers
 from .steps.readback import Readback
-from .timeline import MarkKind, Timeline
 from .verdict import Verdict, acknowledged_keys, differences
 from .workspace import Workspace
 

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 
 from ...coordination.zookeeper_server import ZooKeeperServer
 from ..processes import KLAMM, Child, Processes, wait_for
-from ..timeline import Timeline
+from ..report.timeline import Timeline
 from ..workspace import Workspace
 
 START_S = 180.0

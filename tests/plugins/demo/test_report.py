@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from klamm.core.errors import ConfigError
-from klamm.plugins.demo.picture import draw, rates
-from klamm.plugins.demo.timeline import MarkKind, Phase, Sample, Timeline, TimelineMark
+from klamm.plugins.demo.report.picture import draw, rates
+from klamm.plugins.demo.report.timeline import MarkKind, Phase, Sample, Timeline, TimelineMark
 from klammtest.pages.audit_page import BROWSER, NO_BROWSER, check_document, look
 from klammtest.pages.demo_report import report_of_a_run
 

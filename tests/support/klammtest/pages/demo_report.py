@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Final
 
 from klamm.plugins.audit.windows import parse_instant
-from klamm.plugins.demo.report import Report
+from klamm.plugins.demo.report.report import Report
+from klamm.plugins.demo.report.timeline import MarkKind, Timeline
 from klamm.plugins.demo.steps.load import Published, Range
-from klamm.plugins.demo.timeline import MarkKind, Timeline
 from klamm.plugins.demo.verdict import Verdict
 from klammtest.audits import WINDOW_MS, event
 from klammtest.pages.audit_page import HandMade, picture

@@ -8,15 +8,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..audit.query import Answer
-from ..audit.web.document import DocumentSection, audit_sections, document, section, write_document
-from ..audit.web.templates import environment
-from ..audit.web.views import Filters
-from ..audit.windows import Span
+from ...audit.query import Answer
+from ...audit.web.document import DocumentSection, audit_sections, document, section, write_document
+from ...audit.web.templates import environment
+from ...audit.web.views import Filters
+from ...audit.windows import Span
+from ..steps.load import Published
+from ..verdict import Verdict
 from .picture import draw, rates
-from .steps.load import Published
 from .timeline import Timeline
-from .verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Report:
 
 
 def _section(name: str, title: str, values: dict[str, Any]) -> DocumentSection:
-    return section(name, title, environment().from_string(_text(f"report_{name}.html")), values)
+    return section(name, title, environment().from_string(_text(f"{name}.html")), values)
 
 
 def _text(name: str) -> str:

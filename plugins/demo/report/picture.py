@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
+from ...audit.web.axis import LEFT, WIDTH, Label, below, nice, px, ticks
 from .timeline import MarkKind, Phase, Sample, TimelineMark
 
 RIGHT, TOP, PLOT, AXIS, ROW = 12, 44, 190, 28, 20
