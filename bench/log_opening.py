@@ -43,7 +43,7 @@ def fill(folder: Path, size: int, partitions: int, stop: str) -> None:
         for number in range(count):
             if number == count - count // 100 and stop == "tail":
                 log.flush(snapshot=True)
-            log.append(batch)
+            log.append_as_leader(batch, 0)
         log.advance_high_watermark(log.log_end_offset)
         if stop == "killed":
             log.flush(snapshot=True)

@@ -34,7 +34,7 @@ def fill(folder: Path, size: int, record: int, records: int) -> PartitionLog:
     log = logs.create(TopicPartition("bench", 0), UUID(int=1), TopicConfig())
     batch = bytearray(encode_batch([(1_700_000_000_000, None, os.urandom(record), ())] * records))
     for _ in range(min(size // len(batch), 200_000)):
-        log.append(batch)
+        log.append_as_leader(batch, 0)
     log.advance_high_watermark(log.log_end_offset)
     return log
 

@@ -13,19 +13,20 @@ _MAX_PLACES: Final = 1000
 
 
 class DamagedPlaces:
-    """`count`: places found since the log was opened, at most 1,000.
-
-    Takes no lock: two readers that find the same place at the same moment may both log it.
-    """
+    """Takes no lock: two readers that find the same place at the same moment may both log it."""
 
     def __init__(self, tp: TopicPartition) -> None:
-        self.count = 0
         self._tp = tp
         self._places: set[tuple[str, int]] = set()
 
+    @property
+    def count(self) -> int:
+        """Damaged places found since the log was opened, at most 1,000."""
+        return len(self._places)
+
     def report(self, broken: BrokenChainError) -> None:
+        """Logs and counts the place, unless it is known or 1,000 places are."""
         place = broken.path.name, broken.position
         if place not in self._places and len(self._places) < _MAX_PLACES:
             self._places.add(place)
-            self.count += 1
             _log.error("%s: %s; it is not served", self._tp, broken)

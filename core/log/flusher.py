@@ -47,15 +47,28 @@ class PendingFlush(NamedTuple):
 
 
 class Flusher:
-    """`last_flush_ms`: when the log was last flushed or opened, by the broker's clock."""
+    """Owns the recovery point of one log and the time of its last flush."""
 
     def __init__(self, tp: TopicPartition, directory: Path, recovery_point: int, now_ms: int) -> None:
-        self.recovery_point = recovery_point
-        self.last_flush_ms = now_ms
+        self._recovery_point = recovery_point
+        self._last_flush_ms = now_ms
         self._tp = tp
         self._directory = directory
         self._snapshot_at: tuple[Segment | None, int] = (None, 0)
         """The segment of the last snapshot written, and its size at that time."""
+
+    def __repr__(self) -> str:
+        return f"Flusher({self._tp}, recovery_point={self._recovery_point}, last_flush_ms={self._last_flush_ms})"
+
+    @property
+    def recovery_point(self) -> int:
+        """All records below this offset are on disk."""
+        return self._recovery_point
+
+    @property
+    def last_flush_ms(self) -> int:
+        """The time at which the log was last flushed or opened, by the broker's clock."""
+        return self._last_flush_ms
 
     # -- a flush -------------------------------------------------------------------------------------------------
 
@@ -64,9 +77,8 @@ class Flusher:
         active, snapshot = segments.active, None
         if producers is not None and active.size:
             snapshot = RecoverySnapshot(active, active.size, active.index_contents(), producers.to_bytes(), end)
-        unflushed = [segment for segment in segments if segment.next_offset > self.recovery_point]
-        directory, segments.directory_changed = segments.directory_changed, False
-        return PendingFlush(end, unflushed, directory, snapshot)
+        unflushed = [segment for segment in segments if segment.next_offset > self._recovery_point]
+        return PendingFlush(end, unflushed, segments.take_directory_changed(), snapshot)
 
     def sync(self, pending: PendingFlush, open_file: Callable[[Segment], OpenFile | None]) -> None:
         """Waits for the disk. After a `StorageError` it is unknown which bytes are on disk.
@@ -85,8 +97,8 @@ class Flusher:
 
     def finish(self, pending: PendingFlush, end: int, now_ms: int) -> None:
         """Advances the recovery point, never beyond `end`, the current log end offset."""
-        self.recovery_point = max(self.recovery_point, min(pending.offset, end))
-        self.last_flush_ms = now_ms
+        self._recovery_point = max(self._recovery_point, min(pending.offset, end))
+        self._last_flush_ms = now_ms
 
     def write_snapshot(self, snapshot: RecoverySnapshot, producers: ProducerStateManager) -> None:
         """Writes the snapshot without flushing it: its files have checksums, and recovery reads more batches where they
@@ -96,11 +108,11 @@ class Flusher:
             producers.write_snapshot(snapshot.producers, snapshot.offset)
             self._snapshot_at = (snapshot.segment, snapshot.size)
         except StorageError as error:
-            _log.warning("%s; a start after a crash reads more for it", error)
+            _log.warning("%s: %s; crash recovery will read more batches", self._tp, error)
 
     def truncate_to(self, end: int) -> None:
         """Lowers the recovery point to `end`, the new log end offset, and drops the snapshot, which may cover more."""
-        self.recovery_point = min(self.recovery_point, end)
+        self._recovery_point = min(self._recovery_point, end)
         self._snapshot_at = (None, 0)
 
     # -- when to flush -------------------------------------------------------------------------------------------
@@ -114,8 +126,8 @@ class Flusher:
         """True if `flush.ms` has passed or a segment before the active one is not flushed. The log must have unflushed
         records."""
         due_by_time = flush_ms < LONG_MAX and not self.flushed_within(flush_ms, now_ms)
-        return due_by_time or self.recovery_point < active.base_offset
+        return due_by_time or self._recovery_point < active.base_offset
 
     def flushed_within(self, interval_ms: int, now_ms: int) -> bool:
         """True if the last flush was less than `interval_ms` ago; False if the clock was set back."""
-        return 0 <= now_ms - self.last_flush_ms < interval_ms
+        return 0 <= now_ms - self._last_flush_ms < interval_ms

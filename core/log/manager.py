@@ -157,7 +157,7 @@ class LogManager:
             elif tp is not None and not is_stray(name) and tp not in self._missing:
                 topic_id = read_topic_id(self.directory / name)
                 if topic_id is None:
-                    _log.warning("%s has no topic id", self.directory / name)
+                    _log.warning("%s: %s has no topic id", tp, self.directory / name)
                     self._set_directory_aside(tp)
                     continue
                 point, start, watermark = (offsets.get(tp, 0) for offsets in (recovery, starts, watermarks))
@@ -171,14 +171,11 @@ class LogManager:
 
     def _open(self, tp: TopicPartition, topic_id: UUID, config: TopicConfig, known: OpenFrom | None) -> PartitionLog:
         directory = self.directory / partition_directory(tp)
-        log = PartitionLog.open(
+        return PartitionLog.open(
             directory, tp, topic_id, config, self._clock, codecs=self._codecs, known=known,
-            files=self._files,
+            files=self._files, on_visible=self._on_visible, verify_on_read=self._tuning.verify_on_read,
+            decompressed_max_bytes=self._tuning.decompressed_max_bytes,
         )  # fmt: skip
-        log.on_visible = self._on_visible
-        log.verify_on_read = self._tuning.verify_on_read
-        log.decompressed_max_bytes = self._tuning.decompressed_max_bytes
-        return log
 
     # -- partitions ----------------------------------------------------------------------------------------------
 
@@ -204,7 +201,9 @@ class LogManager:
         with self._lock:
             log = self._logs.get(tp)
             if log is not None and log.topic_id != topic_id:
-                _log.warning("%s has the topic id %s, the cluster says %s", log.directory, log.topic_id, topic_id)
+                _log.warning(
+                    "%s: %s has the topic id %s, but the cluster has %s", tp, log.directory, log.topic_id, topic_id
+                )
                 self._take_out(tp, "stray")
                 log = None
             if log is None:
@@ -276,7 +275,9 @@ class LogManager:
             rename(source, target)
             sync_directory(self.directory)
         if kind == "stray":
-            _log.warning("%s was set aside as %s; remove it when its records are no longer needed", source, target.name)
+            _log.warning(
+                "%s: %s was set aside as %s; remove it when its records are no longer needed", tp, source, target.name
+            )
         return target
 
     def delete_records(self, tp: TopicPartition, offset: int) -> int:
@@ -284,12 +285,26 @@ class LogManager:
         and `StorageError` if there is no such log or the checkpoint cannot be written."""
         log = self._logs.get(tp)
         if log is None:
-            raise StorageError(f"{tp} is not here")
+            raise StorageError(f"{tp} has no log in {self.directory}")
         start = log.delete_records_before(offset)
         with self._checkpoint_lock:
             self._log_starts.write({name: each.log_start_offset for name, each in self.logs().items()})
         log.apply_retention(self._for_deleting(self._clock()))
         return start
+
+    def truncate_to(self, tp: TopicPartition, offset: int) -> None:
+        """Truncates the log of a follower (`PartitionLog.truncate_to`) and makes its recovery point durable.
+
+        With an old recovery point above the new end, recovery after a crash would take batches appended since for
+        flushed ones: it would keep damaged ones among them, where it must truncate the log. Raises `StorageError` also
+        if there is no such log or the checkpoint cannot be written.
+        """
+        log = self._logs.get(tp)
+        if log is None:
+            raise StorageError(f"{tp} has no log in {self.directory}")
+        log.truncate_to(offset)
+        with self._checkpoint_lock:
+            self._recovery_points.write({name: each.recovery_point for name, each in self.logs().items()})
 
     # -- upkeep --------------------------------------------------------------------------------------------------
 
@@ -311,9 +326,9 @@ class LogManager:
         Call it every `log.retention.check.interval.ms`. A failure of one partition is logged; the others continue.
         """
         deleting_ms = self._for_deleting(now_ms)
-        self._for_each("retention", lambda log: self._retain(log, deleting_ms))
+        self._for_each("retention", lambda log: log.apply_retention(deleting_ms))
 
-    def _for_each(self, what: str, work: Callable[[PartitionLog], None]) -> None:
+    def _for_each(self, what: str, work: Callable[[PartitionLog], object]) -> None:
         for tp, log in self.logs().items():
             if log.offline is None:
                 try:
@@ -333,11 +348,6 @@ class LogManager:
             log.flush()
         log.remove_expired_files(deleting_ms)
         log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
-
-    def _retain(self, log: PartitionLog, deleting_ms: int) -> None:
-        count = log.apply_retention(deleting_ms)
-        if count:
-            _log.info("%s: retention took %d segments, the log starts at %d", log.tp, count, log.log_start_offset)
 
     def _move_recovery_points(self, now_ms: int) -> None:
         """Flushes logs that have waited for `flush_interval_ms`, so that crash recovery reads at most what was written

@@ -46,7 +46,7 @@ from .segment.time_search import TimestampedOffset, batches_since, first_record_
 from .state.clock import Clock, system_clock
 from .state.producer_state import BatchEntry
 from .state.topic_id import claim_directory
-from .validation import AppendOrigin, Validator
+from .validation import AppendOrigin, LeaderOrigin, Validator
 
 __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "ReadIsolation"]
 
@@ -112,6 +112,9 @@ class PartitionLog:
         clock: Clock,
         codecs: CodecTable,
         files: OpenFiles,
+        *,
+        verify_on_read: bool,
+        decompressed_max_bytes: int,
     ) -> None:
         """Use `open`."""
         self.files = files
@@ -119,10 +122,10 @@ class PartitionLog:
         self.tp = tp
         self.topic_id = topic_id
         self.on_visible: Callable[[TopicPartition], None] | None = None
-        """Called when more records become visible to consumers, except by an append with `commit`; must not block."""
-        self.verify_on_read = False
-        """Whether reads check the CRC of every batch (`log.verify.on.read`)."""
-        self.decompressed_max_bytes = MAX_DECOMPRESSED
+        """Called when more records become visible to consumers, except by an append with `commit`; must not block. The
+        broker sets it when it begins to lead the partition."""
+        self.verify_on_read = verify_on_read
+        self.decompressed_max_bytes = decompressed_max_bytes
         self._clock = clock
         self._codecs = codecs
         self._lock = RLock()
@@ -135,7 +138,7 @@ class PartitionLog:
         self._end = end = loaded.segments.active.next_offset
         if known.log_start_offset > end:
             _log.error(
-                "%s: the log ends at %d, before its start %d in the checkpoint: what lay there is lost",
+                "%s: the log ends at offset %d, before its start offset %d in the checkpoint: these records are lost",
                 tp, end, known.log_start_offset,
             )  # fmt: skip
         self._start = start = min(max(known.log_start_offset, loaded.segments.first_offset), end)
@@ -156,16 +159,35 @@ class PartitionLog:
         codecs: CodecTable,
         known: OpenFrom | None = None,
         files: OpenFiles | None = None,
+        on_visible: Callable[[TopicPartition], None] | None = None,
+        verify_on_read: bool = False,
+        decompressed_max_bytes: int = MAX_DECOMPRESSED,
     ) -> PartitionLog:
         """Opens or creates the log; `loader` says what is checked and repaired. Raises `StorageError` if the directory
-        belongs to another topic. `files` bounds the open files of all logs that share it."""
+        belongs to another topic.
+
+        `files` bounds the open files of all logs that share it. With `verify_on_read` reads check the CRC of every
+        batch (`log.verify.on.read`). `decompressed_max_bytes`: upper bound of one decompressed batch.
+        """
         known, files = known or OpenFrom(), OpenFiles() if files is None else files
         claim_directory(directory, topic_partition, topic_id)
-        loaded = load(directory, config, known, clock(), files)
-        log = cls(directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files)
+        loaded = load(topic_partition, directory, config, known, clock(), files)
+        log = cls(
+            directory, topic_partition, topic_id, config, loaded, known, clock, codecs, files,
+            verify_on_read=verify_on_read, decompressed_max_bytes=decompressed_max_bytes,
+        )  # fmt: skip
         if log._held_back and log._end > log.recovery_point:
             log.flush()  # recovery has checked the unflushed batches, so they may become visible
+        log.on_visible = on_visible
         return log
+
+    def __repr__(self) -> str:
+        """Takes no lock: another thread may hold it for long."""
+        return (
+            f"PartitionLog({self.tp}, offsets=[{self._start}, {self._end}), high_watermark={self.high_watermark}, "
+            f"recovery_point={self.recovery_point}, leader_epoch={self._epochs.latest}, "
+            f"segments={len(self._segments)}, {'online' if self._closed is None else repr(self._closed)})"
+        )
 
     # -- configuration -------------------------------------------------------------------------------------------
 
@@ -277,50 +299,44 @@ class PartitionLog:
 
     # -- appending -----------------------------------------------------------------------------------------------
 
-    def append(
+    def append_as_leader(
         self,
-        batch: bytearray | memoryview,
+        batch: bytearray | memoryview | CheckedBatch,
+        leader_epoch: int,
         *,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-        leader_epoch: int = 0,
+        origin: LeaderOrigin = AppendOrigin.CLIENT,
         on_loop: bool = False,
-        checked: CheckedBatch | None = None,
         commit: bool = False,
     ) -> AppendResult:
-        """Stores exactly one batch; sets its base offset and leader epoch in place (a replica's are kept).
+        """Stores exactly one batch at the log end offset; sets its base offset and `leader_epoch` in place.
 
-        `commit`: the high watermark advances to the new end in the same step, without waiting for followers; the caller
-        wakes parked fetches. `checked`: the same batch, if it was checked while its request was read; most batches are
-        then stored without a header object.
+        A batch that was checked while its request was read is mostly stored without a header object. With `commit` the
+        high watermark advances to the new end in the same step, without waiting for followers; the caller wakes parked
+        fetches. With `on_loop` the caller must not block: raises `WouldBlockError` if the append would wait for the
+        disk or read too many records.
 
-        `on_loop`: the caller must not block; raises `WouldBlockError` if the append would wait for the disk or read too
-        many records. Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and
-        `StorageError`. Nothing is stored if it raises.
+        Also raises what `validation` and `producer_state` say, `FencedLeaderEpochError` and `StorageError`. Nothing is
+        stored if it raises.
         """
         now_ms = self._clock()
-        if checked is not None and (stored := self._append_checked(checked, leader_epoch, now_ms, commit)) is not None:
-            return stored
+        if isinstance(batch, tuple):
+            if (stored := self._append_checked(batch, leader_epoch, now_ms, commit)) is not None:
+                return stored
+            batch = batch[0]
         if on_loop and self.append_may_block(batch):
-            raise WouldBlockError(f"{self.tp}: the batch is opened, or waits for the disk")
+            raise WouldBlockError(f"{self.tp}: the append decompresses the batch or waits for the disk")
         batch, header, append_time = self._validator.prepare(
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
         with self._lock:
-            self._check_open()
-            if leader_epoch < self._epochs.latest:
-                raise FencedLeaderEpochError(
-                    f"{self.tp}: append under leader epoch {leader_epoch}, {self._epochs.latest} has begun"
-                )
+            self._check_may_append(leader_epoch)
             retried: BatchEntry | None = None
-            if origin is AppendOrigin.REPLICA:
-                self._check_follows(header)
-            elif header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
+            if header.producer_id == NO_PRODUCER_ID or not (retried := self._producers.state.check(header)):
                 rewrite_base(batch, 0, self._end, leader_epoch)
                 header = header.rebased(self._end, leader_epoch)
-            if not retried:
                 self._store(batch, header, now_ms)
             advanced = commit and self._advance_high_watermark(self._end)
-            flush = self._end - self._flusher.recovery_point >= self.config.flush_messages
+            flush = self._held_back and self._must_flush()
         if flush:  # a retry too: its batch may not be on disk yet
             self.flush()
         if retried:
@@ -330,10 +346,35 @@ class PartitionLog:
             )
         return AppendResult(header.base_offset, header.last_offset, append_time, high_watermark_advanced=advanced)
 
+    def append_as_follower(self, batch: bytearray | memoryview, leader_epoch: int) -> AppendResult:
+        """Stores exactly one batch that the leader of `leader_epoch` has stored, with the leader's offsets and epoch.
+
+        The high watermark does not advance: the leader tells it to `advance_high_watermark`. Blocks. Raises
+        `InvalidRecordError` if the batch begins before the log end offset, and what `append_as_leader` raises except
+        `WouldBlockError` and the errors of producer sequences, which the leader has checked.
+        """
+        now_ms = self._clock()
+        batch, header, _ = self._validator.prepare(batch, AppendOrigin.REPLICA, now_ms, self.decompressed_max_bytes)
+        with self._lock:
+            self._check_may_append(leader_epoch)
+            if header.base_offset < self._end:
+                raise InvalidRecordError(
+                    f"{self.tp}: the leader's batch begins at offset {header.base_offset}, "
+                    f"before the log end offset {self._end}"
+                )
+            if header.base_offset > self._end:
+                self._segments.allow_gaps()
+            self._store(batch, header, now_ms)
+            flush = self._held_back and self._must_flush()
+        if flush:
+            self.flush()
+        return AppendResult(header.base_offset, header.last_offset)
+
     def _append_checked(
         self, checked: CheckedBatch, leader_epoch: int, now_ms: int, commit: bool
     ) -> AppendResult | None:
-        """The fast case of `append`: a batch that is stored as sent, under the last epoch, in the active segment.
+        """The fast case of `append_as_leader`: a batch that is stored as sent, under the latest epoch, in the active
+        segment.
 
         Returns None and changes nothing in all other cases: a topic that opens batches, sets their time or shows
         flushed records only; a batch that breaks a rule of the topic; a retry; a new leader epoch; a new segment.
@@ -380,17 +421,22 @@ class PartitionLog:
         except CorruptRecordError:
             return False  # append raises the error without blocking
 
-    def _check_follows(self, header: BatchHeader) -> None:
-        if header.base_offset < self._end:
-            raise InvalidRecordError(f"{self.tp}: the leader's batch at {header.base_offset} is before {self._end}")
-        if header.base_offset > self._end:
-            self._segments.allow_gaps()
+    def _check_may_append(self, leader_epoch: int) -> None:
+        if self._closed is not None or leader_epoch < self._epochs.latest:
+            self._check_open()
+            raise FencedLeaderEpochError(
+                f"{self.tp}: append under leader epoch {leader_epoch}, but epoch {self._epochs.latest} has begun"
+            )
+
+    def _must_flush(self) -> bool:
+        """True if `flush.messages` records or more are not flushed."""
+        return self._end - self._flusher.recovery_point >= self.config.flush_messages
 
     def _store(self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int) -> None:
         self._epochs.assign(header.leader_epoch, header.base_offset)
         active = self._segments.active
         if not active.has_room(header.size, header.last_offset, header.max_timestamp, now_ms):
-            active = self._roll(header.base_offset, now_ms)
+            active = self._roll(header.base_offset, now_ms, active.fill_level(header.max_timestamp, now_ms))
         try:
             active.append(batch, header)
         except StorageError as error:
@@ -399,11 +445,17 @@ class PartitionLog:
         self._producers.state.update(header, now_ms)
         self._end = header.next_offset
 
-    def _roll(self, base_offset: int, now_ms: int) -> Segment:
+    def _roll(self, base_offset: int, now_ms: int, reason: str) -> Segment:
         """Begins a new segment; maintenance flushes the old one."""
-        self._segments.active.seal()
+        sealed = self._segments.active
+        sealed.seal()
         self._producers.take_snapshot(base_offset, durable=False)
-        return self._segments.roll(base_offset, now_ms)
+        active = self._segments.roll(base_offset, now_ms)
+        _log.info(
+            "%s: rolled a new segment at offset %d: the segment at offset %d %s",
+            self.tp, base_offset, sealed.base_offset, reason,
+        )  # fmt: skip
+        return active
 
     # -- whether it serves ---------------------------------------------------------------------------------------
 
@@ -421,15 +473,28 @@ class PartitionLog:
                 self._fail(f"{active.path} was removed or cut while it was written")
 
     def close(self, *, clean: bool = True) -> None:
-        """Flush, write the producers' snapshot and close. Not `clean`: let go of the files as a crash would."""
-        if clean and self._closed is None:
-            self.flush()
-        with self._lock:
-            if self._closed is not None:
-                return
-            if clean:
+        """Closes the log, in this order: flushes all records; writes the indexes; writes the snapshot of the producer
+        state; refuses every later request; closes the files.
+
+        Without `clean` it does the last two steps only and leaves the files as a crash would. If a step raises, the
+        later ones are not done: only a log whose files are complete counts as closed in order.
+        """
+        if not clean:
+            with self._lock:
+                self._close_files()
+            return
+        if self._closed is None:
+            self.flush()  # the longest step, without the lock: appends go on
+        with self._flush_lock, self._lock:
+            if self._closed is None:
+                if self._has_unflushed():  # appended since
+                    self._flush(snapshot=False)
                 self._segments.seal()
                 self._producers.take_snapshot(self._end, durable=True)
+                self._close_files()
+
+    def _close_files(self) -> None:
+        if self._closed is None:
             self._closed = "the log is closed"
             self._segments.close_files()
 
@@ -457,20 +522,25 @@ class PartitionLog:
         crash recovery reads later records only.
         """
         with self._flush_lock:
-            with self._lock:
-                self._check_open()
-                pending = self._flusher.begin(self._segments, self._end, self._producers.state if snapshot else None)
-            self._sync(pending)
-            with self._lock:
-                before = self.high_watermark
-                self._flusher.finish(pending, self._end, self._clock())
-                advanced = self.high_watermark > before
-                taken = pending.snapshot
-                # A segment rolled in the meantime has written its own indexes.
-                if taken and self._closed is None and taken.segment is self._segments.active:
-                    self._flusher.write_snapshot(taken, self._producers)
+            advanced = self._flush(snapshot=snapshot)
         if advanced and self.on_visible is not None:
             self.on_visible(self.tp)
+
+    def _flush(self, *, snapshot: bool) -> bool:
+        """Does the work of `flush` for a caller that holds `_flush_lock`. Returns True if the high watermark
+        advanced."""
+        with self._lock:
+            self._check_open()
+            pending = self._flusher.begin(self._segments, self._end, self._producers.state if snapshot else None)
+        self._sync(pending)
+        with self._lock:
+            before = self.high_watermark
+            self._flusher.finish(pending, self._end, self._clock())
+            taken = pending.snapshot
+            # A segment rolled in the meantime has written its own indexes.
+            if taken and self._closed is None and taken.segment is self._segments.active:
+                self._flusher.write_snapshot(taken, self._producers)
+            return self.high_watermark > before
 
     def _sync(self, pending: PendingFlush) -> None:
         try:
@@ -548,16 +618,14 @@ class PartitionLog:
         """Returns the byte ranges of the files to read, which keep the files open, and the log's bounds."""
         with self._lock:
             self._check_open()
-            high_watermark = self.high_watermark  # the last stable offset too: no transaction is ever open
             if not self._start <= offset <= self._end:
                 raise OffsetOutOfRangeError(f"{self.tp}: offset {offset} is not in [{self._start}, {self._end}]")
-            bound = self._end if isolation is ReadIsolation.LOG_END else high_watermark
             try:
-                extents = self._segments.extents(offset, bound, max_bytes, cached_only=cached_only)
+                extents = self._segments.extents(offset, self._bound(isolation), max_bytes, cached_only=cached_only)
             except BrokenChainError as broken:
                 self.report(broken)
                 raise
-            return extents, (high_watermark, self._start, high_watermark)
+            return extents, (self.high_watermark, self._start, self.last_stable_offset)
 
     def _read(self, extents: list[Extent], max_bytes: int, min_one: bool, *, cached_only: bool) -> bytes | None:
         """Returns the bytes before a damaged batch. Raises `CorruptRecordError` if the first batch is damaged."""
@@ -607,6 +675,7 @@ class PartitionLog:
             return self._first_since(segments, largest, start, bound) if largest >= 0 else None
 
     def _bound(self, isolation: ReadIsolation) -> int:
+        """Returns the offset below which a read with this isolation returns records."""
         if isolation is ReadIsolation.LOG_END:
             return self._end
         return self.high_watermark if isolation is ReadIsolation.HIGH_WATERMARK else self.last_stable_offset
@@ -635,26 +704,45 @@ class PartitionLog:
         `remove_expired_files` removes their files after `file.delete.delay.ms`."""
         with self._lock:
             self._check_open()
-            count = expired(list(self._segments), self.config, now_ms, self.high_watermark, self._start)
+            count, reason = expired(list(self._segments), self.config, now_ms, self.high_watermark, self._start)
             if count == len(self._segments):
-                self._roll(self._end, now_ms)
+                self._roll(self._end, now_ms, "holds only records that retention deletes")
             if count:
+                before = len(self._segments)
                 try:
                     self._segments.delete_oldest(count, now_ms + self.config.file_delete_delay_ms)
                 finally:  # a failed deletion may have deleted some of them
                     self._start = max(self._start, self._segments.first_offset)
+                    _log.info(
+                        "%s: retention deleted %d segments (%s); the log start offset is %d",
+                        self.tp, before - len(self._segments), reason, self._start,
+                    )  # fmt: skip
                 self._epochs.truncate_start(self._start)
             return count
 
     def remove_expired_files(self, now_ms: int) -> int:
-        """Removes the files of segments deleted `file.delete.delay.ms` ago; returns the number of files."""
+        """Removes the files of segments deleted `file.delete.delay.ms` ago; returns the number of files.
+
+        If some cannot be removed, the others are removed all the same; the next call tries the rest again. Raises
+        `StorageError` for the first of them.
+        """
         with self._lock:
-            due = self._segments.take_deleted(now_ms)
-        if due:
-            with storage(f"cannot remove files of {self.tp}"):
-                for path in due:
+            due = self._segments.deleted_files(now_ms)
+        removed: set[Path] = set()
+        failed: StorageError | None = None
+        for path in due:
+            try:
+                with storage(f"{self.tp}: cannot remove {path}"):
                     remove(path)
-        return len(due)
+                removed.add(path)
+            except StorageError as error:
+                failed = failed or error
+        if removed:
+            with self._lock:
+                self._segments.forget_deleted(removed)
+        if failed is not None:
+            raise failed
+        return len(removed)
 
     def delete_records_before(self, offset: int) -> int:
         """Raises the log start offset to `offset` (-1: the high watermark) and returns it.
@@ -672,6 +760,7 @@ class PartitionLog:
             if wanted > self._start:
                 self._epochs.truncate_start(wanted)
                 self._start = wanted
+                _log.info("%s: the log start offset is %d: a client deleted the records before it", self.tp, wanted)
             return self._start
 
     def truncate_to(self, offset: int) -> None:
@@ -680,6 +769,8 @@ class PartitionLog:
 
         Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
         that the leader does not have would never agree with the leader's epochs (KIP-101).
+
+        `LogManager.truncate_to` also makes the lower recovery point durable; a log with a manager is truncated by it.
         """
         with self._flush_lock, self._lock:
             self._check_open()
@@ -688,6 +779,7 @@ class PartitionLog:
                 return
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
+            before = self._end
             try:
                 self._segments.truncate_to(offset)
                 self._end = self._segments.active.next_offset
@@ -695,9 +787,13 @@ class PartitionLog:
                 self._replicated = min(self._replicated, self._end)
                 self._epochs.truncate_end(self._end)
                 self._producers.reload(self._end, self._segments, self._clock())
-            except KlammError as error:  # the files are ahead of what is known of them, or behind
+            except KlammError as error:  # the files and the state in memory may differ
                 self._fail(f"a truncation to offset {offset} failed ({error})")
                 raise
+            _log.info(
+                "%s: truncated from offset %d to %d, because the leader's log differs from offset %d on",
+                self.tp, before, self._end, offset,
+            )  # fmt: skip
 
     # -- producers -----------------------------------------------------------------------------------------------
 
@@ -737,7 +833,7 @@ class PartitionLog:
         with self._lock:
             self._check_open()
             if self._segments.active.older_than(age_ms, now_ms):
-                self._roll(self._end, now_ms)
+                self._roll(self._end, now_ms, f"is older than {age_ms} ms and must be compacted")
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Segment) -> bool:
         """Replaces `old` by `cleaned`. Returns False and changes nothing if some of `old` are no longer in the log."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 from crc32c import crc32c
 
@@ -50,6 +50,9 @@ class AppendOrigin(Enum):
     REPLICA = "replica"
     INTERNAL = "internal"
 
+
+LeaderOrigin: TypeAlias = Literal[AppendOrigin.CLIENT, AppendOrigin.INTERNAL]
+"""The origins of the batches that a leader appends."""
 
 ON_LOOP_PACKED: Final = 64 * 1024
 """A larger compressed batch is opened on a worker thread; so is one that unpacks to more than `ON_LOOP_UNPACKED`. For a

@@ -136,7 +136,7 @@ def _append_now(
     if size > ON_LOOP_BYTES or (validation.enforced and validation.applies_to(topic)):
         return None
     try:
-        result = led.log.append(batch, leader_epoch=led.leader_epoch, on_loop=True, checked=checked, commit=True)
+        result = led.log.append_as_leader(checked or batch, led.leader_epoch, on_loop=True, commit=True)
     except WouldBlockError:
         return None
     except KlammError as error:
@@ -163,7 +163,7 @@ def _open_and_append(services: Services, led: LedPartition, batch: memoryview) -
     """Blocking: what a worker thread does with a batch."""
     if services.validation.applies_to(led.name.topic):
         services.validation.check(led.name, batch)
-    return led.log.append(batch, leader_epoch=led.leader_epoch, commit=True)
+    return led.log.append_as_leader(batch, led.leader_epoch, commit=True)
 
 
 def _failed(led: LedPartition, batch: memoryview, error: KlammError) -> Produced:

@@ -92,7 +92,7 @@ def _map_offsets(
             for key, offset in zip(columns.keys, columns.offsets, strict=True):
                 if offset >= first_dirty and key is not None and not offsets.put(key, offset):
                     return offsets
-    offsets.end = end
+    offsets.complete(end)
     return offsets
 
 
@@ -143,7 +143,7 @@ class _Group:
         try:
             self._replace(directory, base)
         except Exception:
-            _discard(directory, base)
+            _discard(self._log, base)
             raise
 
     def _replace(self, directory: Path, base: int) -> None:
@@ -153,15 +153,16 @@ class _Group:
         self._done.bytes_before += before
         self._done.bytes_after += size if self._changed else before
         if not self._changed:
-            _discard(directory, base)
+            _discard(self._log, base)
             return
         modified_ms = self._segments[-1].modified_ms()
         with storage(f"cannot set the time of {path}"):  # retention goes by it where records have no timestamps
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
-        cleaned = Segment(directory, base, self._log.config, self._now_ms, self._log.files, CLEANED)
+        log = self._log
+        cleaned = Segment(log.tp, directory, base, log.config, self._now_ms, log.files, CLEANED)
         cleaned.rebuild()
         cleaned.seal()
-        if not self._log.replace_segments(self._segments, cleaned):
+        if not log.replace_segments(self._segments, cleaned):
             raise CompactionCancelledError("its segments have gone")
 
     def _write(self, path: Path) -> int:
@@ -230,14 +231,14 @@ class _Group:
         return kept
 
 
-def _discard(directory: Path, base: int) -> None:
-    """Remove what was not swapped in."""
+def _discard(log: PartitionLog, base: int) -> None:
+    """Removes the files of a compacted segment that does not become part of the log."""
     for suffix in (LOG, OFFSET_INDEX, TIME_INDEX):
-        path = segment_file(directory, base, suffix + CLEANED)
+        path = segment_file(log.directory, base, suffix + CLEANED)
         try:
             remove(path)
         except OSError as error:  # the next start removes it
-            _log.warning("cannot remove %s: %s", path, error.strerror)
+            _log.warning("%s: cannot remove %s: %s", log.tp, path, error.strerror)
 
 
 def first_timestamp(log: PartitionLog, segment: Segment) -> int:

@@ -15,15 +15,24 @@ grows."""
 
 
 class OffsetMap:
-    """At most `memory_bytes / ENTRY_BYTES` keys, at least one. `end`: all records before this offset are in it."""
+    """Holds at most `memory_bytes / ENTRY_BYTES` keys, at least one."""
 
     def __init__(self, memory_bytes: int, first: int) -> None:
-        self.end = first
+        self._end = first
         self._capacity = max(1, memory_bytes // ENTRY_BYTES)
         self._offsets: dict[bytes, int] = {}
 
     def __len__(self) -> int:
         return len(self._offsets)
+
+    @property
+    def end(self) -> int:
+        """All records before this offset are in the map."""
+        return self._end
+
+    def complete(self, end: int) -> None:
+        """Sets `end`: no record between the last one that was `put` and `end` has a key."""
+        self._end = end
 
     def put(self, key: bytes, offset: int) -> bool:
         """Records that `key` was last written at `offset`. Returns False, and records nothing, if there is no room."""
@@ -31,11 +40,11 @@ class OffsetMap:
         if len(self._offsets) >= self._capacity and digest not in self._offsets:
             return False
         self._offsets[digest] = offset
-        self.end = offset + 1
+        self._end = offset + 1
         return True
 
     def covers(self, offset: int) -> bool:
-        return offset < self.end
+        return offset < self._end
 
     def superseded(self, key: bytes, offset: int) -> bool:
         """Whether the key was written again after `offset`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from ...config.sections.topic import TopicConfig
 from ..segment.segment import Segment
@@ -11,16 +11,28 @@ from ..segment.segment import Segment
 UNLIMITED: Final = -1
 
 
-def expired(segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
-    """Returns how many of the oldest segments to delete: by time, by size, or because the log start has passed them.
+class Expired(NamedTuple):
+    """The number of the oldest segments to delete, and the rule by which they are."""
+
+    number: int
+    reason: str
+
+
+def expired(
+    segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_watermark: int, log_start: int
+) -> Expired:
+    """Returns the segments to delete: by time, by size, or because the log start offset has passed them.
 
     If it is all of them, the last one must be rolled first.
     """
     below = sum(segment.next_offset <= high_watermark for segment in segments)
     passed = sum(segment.next_offset <= log_start for segment in segments[:-1])
-    if not config.deletes:
-        return min(passed, below)
-    return min(max(passed, _by_time(segments, config, now_ms), _by_size(segments, config)), below)
+    found = [Expired(passed, "below the log start offset")]
+    if config.deletes:
+        found.append(Expired(_by_time(segments, config, now_ms), f"retention.ms={config.retention_ms}"))
+        found.append(Expired(_by_size(segments, config), f"retention.bytes={config.retention_bytes}"))
+    number, reason = max(found, key=lambda each: each.number)
+    return Expired(min(number, below), reason)
 
 
 def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:

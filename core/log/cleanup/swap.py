@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ...errors import CorruptRecordError
 from ...faults import fault_point
+from ...records.partition import TopicPartition
 from ..segment.file_operations import OpenFile, remove, rename, storage, sync_directory
 from ..segment.naming import CORRUPT, LOG, OFFSET_INDEX, SWAP, TIME_INDEX, parse_segment_file, segment_file
 from ..segment.scan import scan
@@ -51,17 +52,17 @@ def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> li
     return moved
 
 
-def recover_swaps(directory: Path) -> None:
+def recover_swaps(tp: TopicPartition, directory: Path) -> None:
     """Finishes, at start, every swap that was committed."""
     with storage(f"cannot finish the compaction of {directory}"):
         swaps = sorted(path for path in directory.iterdir() if path.name.endswith(LOG + SWAP))
         for path in swaps:
-            _recover(directory, path)
+            _recover(tp, directory, path)
         if swaps:
             sync_directory(directory)
 
 
-def _recover(directory: Path, path: Path) -> None:
+def _recover(tp: TopicPartition, directory: Path, path: Path) -> None:
     parsed = parse_segment_file(path.name.removesuffix(SWAP))
     if parsed is None:
         return
@@ -70,7 +71,7 @@ def _recover(directory: Path, path: Path) -> None:
         end = _end(path, base)
     except CorruptRecordError as error:
         aside = path.with_name(f"{path.name}{CORRUPT}")
-        _log.error("%s, written by compaction, is damaged (%s): set aside as %s", path, error, aside.name)
+        _log.error("%s: %s, written by compaction, is damaged (%s): set aside as %s", tp, path, error, aside.name)
         rename(path, aside)
         return
     for other in list(directory.iterdir()):
@@ -81,7 +82,7 @@ def _recover(directory: Path, path: Path) -> None:
             remove(other)
     fault_point("compaction.recover")
     rename(path, segment_file(directory, base, LOG))
-    _log.info("%s: a compaction that a stop had cut short was finished", directory)
+    _log.info("%s: finished the replacement of segments that was interrupted at offset %d by the last stop", tp, base)
 
 
 def _end(path: Path, base: int) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ...config.sections.topic import TopicConfig
 from ...errors import CorruptRecordError, StorageError
+from ...records.partition import TopicPartition
 from ..cleanup.swap import recover_swaps
 from ..segment.file_operations import remove, storage
 from ..segment.index_builder import Checked
@@ -62,25 +63,24 @@ class LoadedLog:
     producers: ProducerStateManager
 
 
-def load(directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, files: OpenFiles) -> LoadedLog:
-    recover_swaps(directory)
-    bases = _sweep(directory)
-    segments = [Segment(directory, base, config, now_ms, files) for base in bases]
-    if not segments:
-        segments = [Segment(directory, known.log_start_offset, config, now_ms, files)]
+def load(
+    tp: TopicPartition, directory: Path, config: TopicConfig, known: OpenFrom, now_ms: int, files: OpenFiles
+) -> LoadedLog:
+    """Returns the checked and repaired parts of the log in `directory`; creates its first segment if it has none."""
+    recover_swaps(tp, directory)
     dense = not (directory / HOLES).exists()
-    for segment in segments:
-        segment.dense = dense
-    segments = _check(directory, segments, known, now_ms)
+    bases = _sweep(directory) or [known.log_start_offset]
+    segments = [Segment(tp, directory, base, config, now_ms, files, dense=dense) for base in bases]
+    segments = _check(tp, segments, known, now_ms)
     end = segments[-1].next_offset
-    epochs, whole = _read_epochs(directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
+    epochs, whole = _read_epochs(tp, directory / LEADER_EPOCHS, empty=end == segments[0].base_offset)
     epochs.truncate_end(end)
-    producers = ProducerStateManager(Snapshots(directory))
+    producers = ProducerStateManager(tp, Snapshots(tp, directory))
     producers.reload(end, segments, now_ms, None if whole else epochs)
     for segment in segments[:-1]:
         segment.seal()
         segment.close_file()
-    return LoadedLog(LogSegments(directory, segments, config, files, dense=dense), epochs, producers)
+    return LoadedLog(LogSegments(tp, directory, segments, config, files, dense=dense), epochs, producers)
 
 
 def _sweep(directory: Path) -> list[int]:
@@ -103,67 +103,69 @@ def _sweep(directory: Path) -> list[int]:
     return sorted(bases)
 
 
-def _check(directory: Path, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
+def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
     """Loads or recovers each segment; returns those that the log consists of."""
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
         if unsafe or not later:
-            error = segment.recover(known.recovery_point, known.checked) if unsafe else _load_last(segment, known)
+            error = segment.recover(known.recovery_point, known.checked) if unsafe else _load_last(tp, segment, known)
         else:
-            _load(segment, later[0].base_offset)
+            _load(tp, segment, later[0].base_offset)
             error = None
         if error is None and later and segment.next_offset > later[0].base_offset:
-            error = CorruptRecordError(f"it reaches beyond the next segment's base offset {later[0].base_offset}")
+            error = CorruptRecordError(
+                f"it ends at offset {segment.next_offset}, but the next segment begins at {later[0].base_offset}"
+            )
         if error is not None:
-            _say_cut(segment, known.recovery_point, error)
-            _set_aside(directory, later, f".{now_ms}{CORRUPT}")
+            _report_truncation(tp, segment, known.recovery_point, error)
+            _set_aside(tp, later, f".{now_ms}{CORRUPT}")
             return segments[: index + 1]
     return segments
 
 
-def _load(segment: Segment, following: int) -> None:
+def _load(tp: TopicPartition, segment: Segment, following: int) -> None:
     """Loads a flushed segment that no longer grows. Damage in it makes only the damaged batches unreadable."""
     try:
         segment.load()
         if segment.next_offset <= following:
             return
     except CorruptRecordError as error:
-        _log.warning("%s is damaged though it was flushed: %s", segment.path, error)
+        _log.warning("%s: %s is damaged although it was flushed: %s", tp, segment.path, error)
     segment.rebuild_around_damage()
 
 
-def _load_last(segment: Segment, known: OpenFrom) -> CorruptRecordError | None:
+def _load_last(tp: TopicPartition, segment: Segment, known: OpenFrom) -> CorruptRecordError | None:
     try:
         segment.load()
     except CorruptRecordError as error:
-        _log.warning("%s is damaged though it was closed in order: %s", segment.path, error)
+        _log.warning("%s: %s is damaged although the last stop was clean: %s", tp, segment.path, error)
         return segment.recover(known.recovery_point)
     return None
 
 
-def _say_cut(segment: Segment, recovery_point: int, error: CorruptRecordError) -> None:
+def _report_truncation(tp: TopicPartition, segment: Segment, recovery_point: int, error: CorruptRecordError) -> None:
     end = segment.next_offset
     if end < recovery_point:
         _log.error(
-            "%s was cut at offset %d: %s; offsets up to %d had been flushed, and are lost",
-            segment.path, end, error, recovery_point - 1,
+            "%s: recovery truncated %s to offset %d: %s; offsets up to %d had been flushed, and are lost",
+            tp, segment.path, end, error, recovery_point - 1,
         )  # fmt: skip
     else:
-        _log.warning("%s was cut at offset %d: %s", segment.path, end, error)
+        _log.warning("%s: recovery truncated %s to offset %d: %s", tp, segment.path, end, error)
 
 
-def _set_aside(directory: Path, segments: list[Segment], suffix: str) -> None:
+def _set_aside(tp: TopicPartition, segments: list[Segment], suffix: str) -> None:
     for segment in segments:
         moved = segment.set_aside(suffix)
-        names = ", ".join(path.name for path in moved)
-        _log.warning("%s: segment behind a damaged one set aside as %s", directory, names)
+        names = ", ".join(str(path) for path in moved)
+        _log.warning("%s: set aside a segment after a damaged one as %s", tp, names)
 
 
-def _read_epochs(path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
+def _read_epochs(tp: TopicPartition, path: Path, *, empty: bool) -> tuple[LeaderEpochs, bool]:
     """Returns the epochs, and whether they could be read; if not, the caller restores them from the batches."""
     try:
         return LeaderEpochs.read(path), empty or path.exists()
     except StorageError as error:
-        _log.warning("%s; it is rebuilt from the batches", error)
+        _log.warning("%s: %s; the leader epochs are restored from the batches", tp, error)
         return LeaderEpochs(path), False

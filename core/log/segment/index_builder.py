@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ...errors import CorruptRecordError
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from ...records.partition import TopicPartition
 from ..recovery.resync import find_whole
 from .index_file import SegmentState
 from .log_file import LogFile
@@ -50,6 +51,7 @@ class IndexBuilder:
 
     def __init__(
         self,
+        tp: TopicPartition,
         log_file: LogFile,
         indexes: SegmentIndexes,
         base_offset: int,
@@ -61,6 +63,7 @@ class IndexBuilder:
         verify: bool,
     ) -> None:
         """`dense`: a batch not exactly at the end of the one before is damage. `verify`: CRCs are checked."""
+        self._tp = tp
         self._log_file = log_file
         self._file = log_file.open()
         self._indexes = indexes
@@ -95,7 +98,7 @@ class IndexBuilder:
             try:
                 self._indexes.grow()
             except CorruptRecordError as error:
-                _log.warning("%s; it is rebuilt", error)
+                _log.warning("%s: %s; both indexes of the segment are rebuilt", self._tp, error)
             else:
                 self._next_offset = state.next_offset
                 self._largest = LargestTimestamp(state.largest_ms, state.largest_offset)
@@ -130,8 +133,8 @@ class IndexBuilder:
         if header.last_offset - self._base > MAX_RELATIVE:
             return None
         _log.error(
-            "%s: bytes %d to %d (offsets from %d to %d) are damaged: %s; reads of them fail, what is behind is kept",
-            self._log_file.path, damaged, behind, self._next_offset, header.base_offset - 1, error,
+            "%s: bytes %d to %d of %s (offsets %d to %d) are damaged: %s; reads of them fail, later batches are kept",
+            self._tp, damaged, behind, self._log_file.path, self._next_offset, header.base_offset - 1, error,
         )  # fmt: skip
         self._indexes.bytes_since_entry = self._interval + 1
         check_follows(header, self._base, self._next_offset)

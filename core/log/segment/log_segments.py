@@ -7,10 +7,11 @@ only the last one, the active segment, grows. Not thread-safe: `PartitionLog` ho
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ...config.sections.topic import TopicConfig
+from ...records.partition import TopicPartition
 from ..cleanup.swap import finish_swap
 from .file_operations import write_atomically
 from .naming import HOLES
@@ -22,18 +23,26 @@ from .segment import Segment
 class LogSegments:
     """Finds, rolls, replaces, truncates and deletes segments. `len` and iteration go from the oldest to the active one.
 
-    The files of a segment that was deleted or replaced are renamed at once and stay on disk until `take_deleted`.
+    The files of a segment that was deleted or replaced are renamed at once and stay on disk until the caller removes
+    `deleted_files`.
     """
 
     def __init__(
-        self, directory: Path, segments: Sequence[Segment], config: TopicConfig, files: OpenFiles, *, dense: bool
+        self,
+        tp: TopicPartition,
+        directory: Path,
+        segments: Sequence[Segment],
+        config: TopicConfig,
+        files: OpenFiles,
+        *,
+        dense: bool,
     ) -> None:
-        """`segments`: at least one, loaded."""
+        """`segments`: at least one, loaded, each with the same value of `dense`."""
         self.active = segments[-1]
-        self.dense = dense
-        """Whether offsets have no gaps, so that each batch begins exactly where the one before it ended."""
-        self.directory_changed = True
-        """Whether a segment's file was created since the directory was last flushed."""
+        """The last segment. Set by this class only; no property, because every append reads it."""
+        self._tp = tp
+        self._dense = dense
+        self._directory_changed = True
         self._directory = directory
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in segments]
@@ -49,6 +58,12 @@ class LogSegments:
 
     def __contains__(self, segment: Segment) -> bool:
         return segment in self._segments
+
+    @property
+    def dense(self) -> bool:
+        """True if offsets have no gaps, so that each batch begins exactly where the one before it ended. Only
+        `allow_gaps` changes it, here and in every segment."""
+        return self._dense
 
     @property
     def first_offset(self) -> int:
@@ -67,11 +82,11 @@ class LogSegments:
 
     def allow_gaps(self) -> None:
         """Offsets may have gaps from now on, for good: reads check all but that offsets follow one another exactly."""
-        if self.dense:
+        if self._dense:
             write_atomically(self._directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
-            self.dense = False
+            self._dense = False
             for segment in self._segments:
-                segment.dense = False
+                segment.allow_gaps()
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -103,7 +118,7 @@ class LogSegments:
                 found.append(segment.extent(start, end, expected))
                 size += end - start
             index += 1
-            if index < len(segments) and self.dense and segment.next_offset < bases[index]:
+            if index < len(segments) and self._dense and segment.next_offset < bases[index]:
                 if found:
                     break  # what comes before the gap is read; the next read, which begins at the gap, is refused
                 missing = f"offsets {segment.next_offset} to {bases[index] - 1} are damaged or missing"
@@ -115,12 +130,11 @@ class LogSegments:
 
     def roll(self, base_offset: int, now_ms: int) -> Segment:
         """Begins a new active segment; the old one must have been sealed. Nothing changes where that fails."""
-        segment = Segment(self._directory, base_offset, self._config, now_ms, self._files)
-        segment.dense = self.dense
+        segment = Segment(self._tp, self._directory, base_offset, self._config, now_ms, self._files, dense=self._dense)
         sealed, self.active = self.active, segment
         self._segments.append(segment)
         self._bases.append(base_offset)
-        self.directory_changed = True
+        self._directory_changed = True
         sealed.used()
         return segment
 
@@ -150,11 +164,18 @@ class LogSegments:
             self._deleted += [(due_ms, path) for path in moved]
             del self._segments[0], self._bases[0]
 
-    def take_deleted(self, now_ms: int) -> list[Path]:
-        """The files whose delay has passed; the caller removes them."""
-        due = [path for at, path in self._deleted if at <= now_ms]
-        self._deleted = [(at, path) for at, path in self._deleted if at > now_ms]
-        return due
+    def deleted_files(self, now_ms: int) -> list[Path]:
+        """Returns the files whose delay has passed. The caller removes them and says so to `forget_deleted`."""
+        return [path for at, path in self._deleted if at <= now_ms]
+
+    def forget_deleted(self, removed: Collection[Path]) -> None:
+        """Forgets files that no longer exist."""
+        self._deleted = [(at, path) for at, path in self._deleted if path not in removed]
+
+    def take_directory_changed(self) -> bool:
+        """Returns True if the file of a segment was created since the last call: the caller flushes the directory."""
+        changed, self._directory_changed = self._directory_changed, False
+        return changed
 
     def truncate_to(self, offset: int) -> None:
         """Drops every batch that holds `offset` or a later one, and the segments that begin at or after it but for the

@@ -15,6 +15,7 @@ from ...config.sections.topic import TopicConfig
 from ...errors import CorruptRecordError, StorageError
 from ...faults import fault_point
 from ...records.header import HEADER_SIZE, NO_TIMESTAMP, BatchHeader
+from ...records.partition import TopicPartition
 from ..recovery.resync import scan_past_damage
 from .file_operations import OpenFile, remove, rename, storage
 from .index_builder import BuiltIndexes, Checked, IndexBuilder, check_follows
@@ -37,30 +38,45 @@ class Segment:
 
     def __init__(
         self,
+        tp: TopicPartition,
         directory: Path,
         base_offset: int,
         config: TopicConfig,
         now_ms: int,
         files: OpenFiles,
         suffix: str = "",
+        *,
+        dense: bool = False,
     ) -> None:
         """Opens or creates the files. `load` or `rebuild` must follow where the file was there before. `suffix` ends
-        the names of files that are not yet the log's."""
+        the names of files that are not yet the log's. `dense`: offsets have no gaps, so a batch that does not begin
+        exactly at the end of the one before it is damaged."""
         self.base_offset = base_offset
         self._log_file = LogFile(segment_file(directory, base_offset, LOG + suffix), files)
         self._indexes = SegmentIndexes(directory, base_offset, config.segment_index_bytes, suffix)
-        self.size = self._log_file.open().size()
         self.next_offset = base_offset
+        """The offset after the last record. Set by this class only; no property, because every append reads it."""
         self.largest = LargestTimestamp(NO_TIMESTAMP, base_offset)
-        self.created_ms = now_ms
-        self.dense = False
-        """Whether offsets have no holes, so that a batch not exactly at the end of the one before is damage."""
+        """Set by this class only; no property, because every append reads it."""
+        self._tp = tp
+        self._size = self._log_file.open().size()
+        self._created_ms = now_ms
+        self._dense = dense
         self._config = config
         self._first_timestamp: int | None = None
         self._hints: dict[int, int] = {}
         """Positions of batches by base offset, of those that readers and the writer have met last."""
         self._refused_at = -1
         self._damaged = False
+
+    def __repr__(self) -> str:
+        state = f"size={self._size}, largest_ms={self.largest.timestamp_ms}{', damaged' if self._damaged else ''}"
+        return f"Segment({self._tp}, offsets=[{self.base_offset}, {self.next_offset}), {state})"
+
+    @property
+    def size(self) -> int:
+        """The end of the last whole batch, in bytes."""
+        return self._size
 
     @property
     def path(self) -> Path:
@@ -82,14 +98,18 @@ class Segment:
     def reconfigure(self, config: TopicConfig) -> None:
         self._config = config
 
+    def allow_gaps(self) -> None:
+        """Accepts gaps between the offsets of batches from now on; called by `LogSegments.allow_gaps` only."""
+        self._dense = False
+
     # -- opening -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
         """Uses the index files if they fit the segment, otherwise rebuilds them; raises what `rebuild` raises."""
         state = self._indexed()
-        if state is None or state.size != self.size:
+        if state is None or state.size != self._size:
             if state is not None:
-                _log.warning("the indexes of %s do not fit it and are rebuilt", self.path)
+                _log.warning("%s: the indexes of %s do not match it and are rebuilt", self._tp, self.path)
             self.rebuild()
             return
         self.next_offset = state.next_offset
@@ -101,10 +121,13 @@ class Segment:
             state = self._indexes.load()
             if state is not None:
                 return state
-            if self.size:
-                _log.info("an index of %s is missing, or they do not fit together: they are rebuilt", self.path)
+            if self._size:
+                _log.info(
+                    "%s: an index of %s is missing, or the two do not match each other: both are rebuilt",
+                    self._tp, self.path,
+                )  # fmt: skip
         except (CorruptRecordError, StorageError) as error:
-            _log.warning("%s; it is rebuilt", error)
+            _log.warning("%s: %s; both indexes of the segment are rebuilt", self._tp, error)
         self._indexes.clear()
         return None
 
@@ -126,10 +149,11 @@ class Segment:
         self._take_bounds(built)
         if built.error:
             _log.error(
-                "%s: from byte %d of %d (offset %d) on nothing is whole: %s; reads of it fail, what follows is kept",
-                self.path, built.end, self.size, self.next_offset, built.error,
+                "%s: %s contains no complete batch from byte %d of %d (offset %d) on: %s; reads of these offsets fail, "
+                "later segments are kept",
+                self._tp, self.path, built.end, self._size, self.next_offset, built.error,
             )  # fmt: skip
-            self.size = built.end
+            self._size = built.end
 
     def recover(self, recovery_point: int = 0, checked: Checked | None = None) -> CorruptRecordError | None:
         """Checks, after a crash, every CRC past the recovery point; truncates the file at the first bad batch and
@@ -140,7 +164,7 @@ class Segment:
         differ from the disk.
         """
         state = self._indexed()
-        if state is not None and (state.size > self.size or state.next_offset > recovery_point):
+        if state is not None and (state.size > self._size or state.next_offset > recovery_point):
             state = None
             self._remove_indexes()
         self.file.forget_pages(state.size if state else 0)
@@ -149,7 +173,7 @@ class Segment:
         if built.error:
             with storage(f"cannot truncate {self.path}"):
                 self.file.truncate(built.end)
-            self.size = built.end
+            self._size = built.end
         return built.error
 
     def _build(
@@ -163,8 +187,8 @@ class Segment:
         """Builds both indexes. Does not change the bounds: the caller does that, unless there are readers."""
         self._hints = {}
         builder = IndexBuilder(
-            self._log_file, self._indexes, self.base_offset, self.size, self._config.index_interval_bytes,
-            checked or Checked(), dense=self.dense, verify=verify,
+            self._tp, self._log_file, self._indexes, self.base_offset, self._size, self._config.index_interval_bytes,
+            checked or Checked(), dense=self._dense, verify=verify,
         )  # fmt: skip
         built = builder.build(state, keep_below)
         self._damaged = self._damaged or built.damaged
@@ -192,7 +216,7 @@ class Segment:
         self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
     ) -> None:
         """Appends a batch that is known to follow the last one. It runs for every batch, so it is one function."""
-        position, size = self.size, len(batch)
+        position, size = self._size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
             if faults.hook:
@@ -202,7 +226,7 @@ class Segment:
                 fault_point("log.append.after_write")
         except OSError as error:
             self._undo_write(position, error)
-        self.size = position + size
+        self._size = position + size
         hints = self._hints
         if len(hints) >= MAX_HINTS:
             hints.clear()
@@ -224,12 +248,15 @@ class Segment:
             self.file.truncate(position)
         if self._refused_at != position:  # once, not for every batch that comes while the disk is full
             self._refused_at = position
-            _log.error("cannot write %s: %s; batches are refused until a write succeeds", self.path, error.strerror)
+            _log.error(
+                "%s: cannot write %s: %s; batches are refused until a write succeeds",
+                self._tp, self.path, error.strerror,
+            )  # fmt: skip
         raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
         """Whether a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""
-        if not self.size:
+        if not self._size:
             return True
         config, first = self._config, self._first_timestamp
         if first is not None and first > 0 < max_timestamp:
@@ -237,7 +264,7 @@ class Segment:
         else:
             age_ms = self._age_ms(max_timestamp, now_ms)
         return (
-            self.size + size <= config.segment_bytes
+            self._size + size <= config.segment_bytes
             and age_ms <= config.segment_ms
             and not self._indexes.full
             and last_offset - self.base_offset <= MAX_RELATIVE
@@ -246,16 +273,26 @@ class Segment:
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
         """The age by record time if the first batch and `timestamp_ms` have one, otherwise since the segment was
         opened."""
-        if self._first_timestamp is None and self.size:
+        if self._first_timestamp is None and self._size:
             self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
         first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
         if first > 0 < timestamp_ms:
             return timestamp_ms - first
-        return now_ms - self.created_ms
+        return now_ms - self._created_ms
+
+    def fill_level(self, timestamp_ms: int, now_ms: int) -> str:
+        """Returns, for a log line, how far the segment is from each limit that `has_room` checks."""
+        config, age_ms = self._config, self._age_ms(timestamp_ms, now_ms)
+        return (
+            f"has {self._size} bytes (segment.bytes={config.segment_bytes}), "
+            f"is {age_ms} ms old (segment.ms={config.segment_ms}), "
+            f"spans {self.next_offset - self.base_offset} offsets (at most {MAX_RELATIVE + 1}), "
+            f"and its indexes are {'full' if self._indexes.full else 'not full'}"
+        )
 
     def older_than(self, age_ms: int, now_ms: int) -> bool:
         """Whether the first batch is older than `age_ms`; False for an empty segment."""
-        return bool(self.size) and self._age_ms(now_ms, now_ms) > age_ms
+        return bool(self._size) and self._age_ms(now_ms, now_ms) > age_ms
 
     def seal(self) -> None:
         """Writes the indexes, when no batch is expected for now. If the disk is too full for them, they stay in memory
@@ -264,7 +301,7 @@ class Segment:
         try:
             self._indexes.seal(self._state())
         except StorageError as error:
-            _log.warning("%s; the next start rebuilds the index", error)
+            _log.warning("%s: %s; the next start rebuilds the index", self._tp, error)
 
     def index_contents(self) -> list[bytes | None]:
         """Returns the contents of the two index files for the current segment; None for one that is on disk already."""
@@ -282,7 +319,7 @@ class Segment:
         return self._indexes.stored_entries(self._state())
 
     def _state(self) -> SegmentState:
-        return SegmentState(self.size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
+        return SegmentState(self._size, self.next_offset, self.largest.timestamp_ms, self.largest.offset)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -301,7 +338,7 @@ class Segment:
         if offset <= self.base_offset:
             return 0, self.base_offset
         if offset >= self.next_offset:
-            return self.size, self.next_offset
+            return self._size, self.next_offset
         if cached_only and not self._indexes.offsets.in_memory:
             raise NotCachedError
         try:
@@ -319,7 +356,7 @@ class Segment:
         before."""
         start = entry[1] if entry else 0
         expected, path = self.base_offset, self.path
-        for position, header in scan(self.file, start, self.size, cached_only=cached_only):
+        for position, header in scan(self.file, start, self._size, cached_only=cached_only):
             if entry and position == start:
                 if header.last_offset != entry[0]:
                     raise CorruptRecordError(
@@ -334,12 +371,12 @@ class Segment:
             if header.last_offset >= offset:
                 return position, expected
             expected = header.next_offset
-        return self.size, self.next_offset
+        return self._size, self.next_offset
 
     def _rebuild_under_readers(self, error: Exception) -> None:
         """Rebuilds the indexes when an entry was wrong or the segment is damaged. Damaged batches get no entries; the
         bounds do not change."""
-        _log.warning("%s; the indexes of %s are rebuilt", error, self.path)
+        _log.warning("%s: %s; the indexes of %s are rebuilt", self._tp, error, self.path)
         self._build(keep_below=self.base_offset + MAX_RELATIVE)
 
     def extent(self, start: int, end: int, expected: int) -> Extent:
@@ -365,7 +402,7 @@ class Segment:
             start = self.locate(offset)
         except CorruptRecordError:
             start = 0
-        return (found for found in scan_past_damage(self.file, start, self.size) if found[1].last_offset >= offset)
+        return (found for found in scan_past_damage(self.file, start, self._size) if found[1].last_offset >= offset)
 
     # -- shortening and removing ---------------------------------------------------------------------------------
 
@@ -375,7 +412,7 @@ class Segment:
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
             self.file.truncate(position)
-        self.size = position
+        self._size = position
         self._remove_indexes()
         self.rebuild()
         if not position:

@@ -24,15 +24,19 @@ class GivenProducerIds:
     def __init__(self, directory: Path) -> None:
         self._path = directory / GIVEN_PRODUCER_IDS
         self._lock = Lock()
-        self.highest = self._read()
-        """-1 when none was given."""
+        self._highest = self._read()
+
+    @property
+    def highest(self) -> int:
+        """The highest producer id that was taken; -1 if none."""
+        return self._highest
 
     def note(self, producer_id: int) -> None:
         """Stores the id durably; raises `StorageError`."""
         with self._lock:
-            if producer_id > self.highest:
+            if producer_id > self._highest:
                 write_atomically(self._path, seal(f"{VERSION}\n{producer_id}\n"))
-                self.highest = producer_id
+                self._highest = producer_id
 
     def _read(self) -> int:
         with storage(f"cannot read {self._path}"):

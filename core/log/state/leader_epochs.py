@@ -29,9 +29,13 @@ class LeaderEpochs:
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
-        """-1 when no epoch is known."""
-        self.durable = True
-        """Whether the file as it is would survive a power cut."""
+        """-1 if no epoch is known. Set by this class only; no property, because every append reads it."""
+        self._durable = True
+
+    @property
+    def durable(self) -> bool:
+        """True if all epochs are in the file and the file would survive a power cut."""
+        return self._durable
 
     @classmethod
     def read(cls, path: Path) -> LeaderEpochs:
@@ -67,8 +71,8 @@ class LeaderEpochs:
     def sync(self, *, written: bool = False) -> None:
         """Makes the file durable; `written`: the caller has synced the whole file system since it changed."""
         if written:
-            self.durable = True
-        elif not self.durable:
+            self._durable = True
+        elif not self._durable:
             self._replace(self._epochs, self._starts)
 
     def epoch_at(self, offset: int) -> int:
@@ -104,4 +108,4 @@ class LeaderEpochs:
         write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts
         self.latest = epochs[-1] if epochs else NO_EPOCH
-        self.durable = durable
+        self._durable = durable

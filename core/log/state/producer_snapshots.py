@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from ...errors import CorruptRecordError
+from ...records.partition import TopicPartition
 from ..segment.file_operations import remove, storage, write_atomically
 from ..segment.naming import SNAPSHOT, parse_segment_file, segment_file
 from .producer_state import ProducerState
@@ -22,7 +23,8 @@ _log = logging.getLogger(__name__)
 class Snapshots:
     """The snapshots of one partition. Not thread-safe: the log's lock guards it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, tp: TopicPartition, directory: Path) -> None:
+        self._tp = tp
         self._directory = directory
         with storage(f"cannot read {directory}"):
             parsed = [parse_segment_file(path.name) for path in directory.iterdir()]
@@ -34,10 +36,10 @@ class Snapshots:
             path = segment_file(self._directory, offset, SNAPSHOT)
             try:
                 with storage(f"cannot read {path}"):
-                    return ProducerState.from_bytes(path.read_bytes()), offset
+                    return ProducerState.from_bytes(self._tp, path.read_bytes()), offset
             except CorruptRecordError as error:
-                _log.warning("%s: %s; the batches are read instead", path, error)
-        return ProducerState(), 0
+                _log.warning("%s: %s cannot be used: %s; the batches are read instead", self._tp, path, error)
+        return ProducerState(self._tp), 0
 
     def write(self, state: ProducerState, offset: int, *, durable: bool) -> None:
         self.keep(state.to_bytes(), offset, durable=durable)

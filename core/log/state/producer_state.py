@@ -16,6 +16,7 @@ from crc32c import crc32c
 
 from ...errors import CorruptRecordError
 from ...records.header import NO_PRODUCER_ID, NO_SEQUENCE, BatchHeader
+from ...records.partition import TopicPartition
 from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
 
 BATCHES_KEPT: Final = 5
@@ -53,16 +54,21 @@ class ProducerStateEntry:
 class ProducerState:
     """All producers of one partition. Not thread-safe: the log's lock guards it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tp: TopicPartition) -> None:
+        self._tp = tp
         self._producers: dict[int, ProducerStateEntry] = {}  # the least recently active first
-        self.highest_id = NO_PRODUCER_ID
-        """The highest producer id ever seen, including removed producers."""
+        self._highest_id = NO_PRODUCER_ID
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._producers)
+
+    @property
+    def highest_id(self) -> int:
+        """The highest producer id ever seen, including removed producers; -1 if none."""
+        return self._highest_id
 
     def check(self, header: BatchHeader) -> BatchEntry | None:
         """Returns the stored batch if this is a retry of it, None if it is new; raises if it may not be stored."""
@@ -75,20 +81,23 @@ class ProducerState:
                     return entry
         elif header.producer_epoch < producer.epoch:
             raise InvalidProducerEpochError(
-                f"producer {header.producer_id} sent the epoch {header.producer_epoch}, the last was {producer.epoch}"
+                f"{self._tp}: producer {header.producer_id} sent the epoch {header.producer_epoch}, "
+                f"but its last epoch here was {producer.epoch}"
             )
         elif header.base_sequence != 0:
             raise OutOfOrderSequenceError(
-                f"producer {header.producer_id} began its epoch {header.producer_epoch} with the sequence "
+                f"{self._tp}: producer {header.producer_id} began its epoch {header.producer_epoch} with the sequence "
                 f"{header.base_sequence}, not 0"
             )
         else:
             return None
         if producer.batches:
             last = producer.batches[-1].last_sequence
-            if header.base_sequence != (0 if last == _MAX_SEQUENCE else last + 1):
+            expected = 0 if last == _MAX_SEQUENCE else last + 1
+            if header.base_sequence != expected:
                 raise OutOfOrderSequenceError(
-                    f"producer {header.producer_id} sent the sequence {header.base_sequence} after {last}"
+                    f"{self._tp}: producer {header.producer_id} sent the sequence {header.base_sequence}, "
+                    f"expected {expected} (epoch {header.producer_epoch})"
                 )
         return None
 
@@ -99,7 +108,7 @@ class ProducerState:
         producer = self._producers.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = ProducerStateEntry(header.producer_epoch, now_ms)
-            self.highest_id = max(self.highest_id, header.producer_id)
+            self._highest_id = max(self._highest_id, header.producer_id)
             if len(self._producers) >= MAX_PRODUCERS:
                 del self._producers[next(iter(self._producers))]
         producer.seen_ms = now_ms
@@ -140,9 +149,9 @@ class ProducerState:
         return _PREFIX.pack(SNAPSHOT_VERSION, crc32c(body), len(self._producers)) + bytes(body)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> ProducerState:
+    def from_bytes(cls, tp: TopicPartition, data: bytes) -> ProducerState:
         """`CorruptRecordError` for anything but a whole snapshot."""
-        state = cls()
+        state = cls(tp)
         try:
             version, crc, count = _PREFIX.unpack_from(data)
             if version != SNAPSHOT_VERSION or crc32c(data[_PREFIX.size :]) != crc:
@@ -154,7 +163,7 @@ class ProducerState:
                 end = pos + batches * _BATCH.size
                 entries = [BatchEntry._make(_BATCH.unpack_from(data, at)) for at in range(pos, end, _BATCH.size)]
                 state._producers[pid] = ProducerStateEntry(epoch, seen_ms, entries)
-                state.highest_id = max(state.highest_id, pid)
+                state._highest_id = max(state._highest_id, pid)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers
                 raise CorruptRecordError(f"a producer snapshot says {count} producers, and holds more")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ...records.partition import TopicPartition
 from ..segment.segment import Segment
 from .leader_epochs import LeaderEpochs
 from .producer_snapshots import Snapshots
@@ -16,10 +17,14 @@ from .producer_state import ProducerState
 class ProducerStateManager:
     """`state` is replaced by `reload`: read it from here for each use, never keep it."""
 
-    def __init__(self, snapshots: Snapshots) -> None:
+    def __init__(self, tp: TopicPartition, snapshots: Snapshots) -> None:
         """Empty; `reload` must follow."""
-        self.state = ProducerState()
+        self.state = ProducerState(tp)
+        self._tp = tp
         self._snapshots = snapshots
+
+    def __repr__(self) -> str:
+        return f"ProducerStateManager({self._tp}, producers={len(self.state)}, highest_id={self.state.highest_id})"
 
     def take_snapshot(self, offset: int, *, durable: bool) -> None:
         """Writes the state, which is that at `offset`, the log's end."""
@@ -39,7 +44,7 @@ class ProducerStateManager:
         covers the epoch in a batch.
         """
         self._snapshots.drop_after(end)
-        self.state, start = self._snapshots.latest() if lost_epochs is None else (ProducerState(), 0)
+        self.state, start = self._snapshots.latest() if lost_epochs is None else (ProducerState(self._tp), 0)
         for segment in segments:
             if segment.next_offset <= start:
                 continue

@@ -78,7 +78,7 @@ REFUSED = {
 def test_what_is_refused_leaves_nothing(log: PartitionLog, name: str) -> None:
     make, code = REFUSED[name]
     with pytest.raises(KlammError) as caught:
-        log.append(make())
+        log.append_as_leader(make(), 0)
     assert caught.value.code is code, caught.value
     assert "\n" not in str(caught.value)
     assert (log.log_end_offset, log.size) == (0, 0)
@@ -88,7 +88,7 @@ def test_what_is_refused_leaves_nothing(log: PartitionLog, name: str) -> None:
 def test_a_batch_larger_than_a_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=500)
     with pytest.raises(KlammError) as caught:
-        log.append(batch([b"x" * 1000]))
+        log.append_as_leader(batch([b"x" * 1000]), 0)
     assert caught.value.code is ErrorCode.record_list_too_large
 
 
@@ -100,7 +100,7 @@ def test_old_records_are_taken_unless_the_topic_says_otherwise(tmp_path: Path) -
     append(log, batch(timestamp_ms=START_MS - 1000))
     append(log, batch(timestamp_ms=-1))
     with pytest.raises(KlammError) as caught:
-        log.append(batch(timestamp_ms=START_MS - 1001))
+        log.append_as_leader(batch(timestamp_ms=START_MS - 1001), 0)
     assert caught.value.code is ErrorCode.invalid_timestamp
 
 
@@ -109,13 +109,13 @@ def test_log_append_time(tmp_path: Path) -> None:
     log = open_log(tmp_path, clock, message_timestamp_type="LogAppendTime")
     clock.advance(77)
     raw = batch([b"a", b"b"], timestamp_ms=5)
-    assert log.append(raw).log_append_time_ms == START_MS + 77
+    assert log.append_as_leader(raw, 0).log_append_time_ms == START_MS + 77
     assert crc_matches(raw, 0, BatchHeader.parse(raw))
     assert [r.timestamp_ms for r in read_all(log)] == [START_MS + 77] * 2
 
 
 def test_create_time_has_no_append_time(log: PartitionLog) -> None:
-    assert log.append(batch()).log_append_time_ms == -1
+    assert log.append_as_leader(batch(), 0).log_append_time_ms == -1
 
 
 def test_third_party_codecs_only_where_the_topic_names_them(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_third_party_codecs_only_where_the_topic_names_them(tmp_path: Path) -> N
     codecs = CodecTable([Rot()])
     log = open_log(tmp_path, codecs=codecs)
     with pytest.raises(KlammError) as caught:
-        log.append(batch(codec=Rot()))
+        log.append_as_leader(batch(codec=Rot()), 0)
     assert caught.value.code is ErrorCode.unsupported_compression_type
     log.reconfigure(log.config.model_copy(update={"compression_type": "rot"}))
     append(log, batch(codec=Rot()))
@@ -155,11 +155,11 @@ def test_compacted_topics_refuse_records_without_a_key(tmp_path: Path) -> None:
     )
     assert log.append_may_block(raw)
     with pytest.raises(InvalidRecordError, match="1 of 2 records have no key"):
-        log.append(raw)
+        log.append_as_leader(raw, 0)
     append(log, batch(key=b"k"))
     lying = batch([b"a"] * 3, codec=CODECS.by_name("gzip"))
     with pytest.raises(InvalidRecordError, match="cannot be read"):
-        log.append(changed(changed(lying, 57, count(2)), 23, count(1)))
+        log.append_as_leader(changed(changed(lying, 57, count(2)), 23, count(1)), 0)
 
 
 def test_plain_appends_do_not_block(log: PartitionLog) -> None:
@@ -169,8 +169,8 @@ def test_plain_appends_do_not_block(log: PartitionLog) -> None:
 
 def test_an_older_leader_is_fenced(log: PartitionLog) -> None:
     append(log, batch(), leader_epoch=5)
-    with pytest.raises(FencedLeaderEpochError, match="epoch 4, 5 has begun"):
-        log.append(batch(), leader_epoch=4)
+    with pytest.raises(FencedLeaderEpochError, match="epoch 4, but epoch 5 has begun"):
+        log.append_as_leader(batch(), 4)
     append(log, batch(), leader_epoch=5)
 
 
@@ -180,7 +180,7 @@ def test_an_epoch_may_begin_before_its_first_batch(log: PartitionLog) -> None:
     log.begin_leader_epoch(3)
     assert (log.leader_epoch, log.end_offset_for_epoch(4)) == (4, (4, 1))
     with pytest.raises(FencedLeaderEpochError):
-        log.append(batch(), leader_epoch=3)
+        log.append_as_leader(batch(), 3)
 
 
 @pytest.mark.parametrize("offset", [1, 7])
@@ -193,21 +193,26 @@ def test_truncation_to_the_end_forgets_an_epoch_without_records(log: PartitionLo
 
 def test_a_replica_keeps_the_leader_s_offsets(log: PartitionLog) -> None:
     raw = bytearray(encode_batch([(START_MS, None, b"v", ())], base_offset=10, leader_epoch=2))
-    log.append(raw, origin=AppendOrigin.REPLICA, leader_epoch=2)
+    log.append_as_follower(raw, 2)
     assert (log.log_end_offset, log.high_watermark, log.leader_epoch) == (11, 0, 2)
-    with pytest.raises(InvalidRecordError, match="before 11"):
-        log.append(raw, origin=AppendOrigin.REPLICA, leader_epoch=2)
+    with pytest.raises(InvalidRecordError, match="before the log end offset 11"):
+        log.append_as_follower(raw, 2)
     assert log.read(0, 1000, isolation=ReadIsolation.LOG_END).data == bytes(raw)
 
 
 def test_the_broker_may_write_control_batches(log: PartitionLog) -> None:
-    log.append(changed(batch(), 21, b"\0\x20"), origin=AppendOrigin.INTERNAL)
+    log.append_as_leader(changed(batch(), 21, b"\0\x20"), 0, origin=AppendOrigin.INTERNAL)
     assert log.log_end_offset == 1
 
 
 def test_a_closed_log_says_so(log: PartitionLog) -> None:
     log.close()
-    for call in (lambda: log.append(batch()), lambda: log.read(0, 10), log.flush, lambda: log.truncate_to(0)):
+    for call in (
+        lambda: log.append_as_leader(batch(), 0),
+        lambda: log.read(0, 10),
+        log.flush,
+        lambda: log.truncate_to(0),
+    ):
         with pytest.raises(LogClosedError, match="events-0: the log is closed"):
             call()
     log.close()

@@ -73,7 +73,7 @@ def test_the_same_log_comes_of_both(tmp_path: Path, seed: int, general: list[Val
         if rng.random() < 0.3:
             data, sequence = batch([b"a", b"b"], producer=(7, 0, sequence)), sequence + 2
         result = append_checked(short, from_request(data), leader_epoch=epoch)
-        assert result == long.append(data, leader_epoch=epoch, commit=True)
+        assert result == long.append_as_leader(data, epoch, commit=True)
         assert result.high_watermark_advanced
         assert said(short) == said(long)
     fast = 200 - general.count(short._validator)
@@ -117,7 +117,7 @@ def outcome(log: PartitionLog, data: bytearray, *, checked: bool) -> object:
     """The result, or the error's kind and text."""
     request = from_request(data) if checked else None
     try:
-        return log.append(request[0] if request else bytearray(data), checked=request, commit=True)
+        return log.append_as_leader(request or bytearray(data), 0, commit=True)
     except KlammError as error:
         return type(error), str(error)
 
@@ -145,7 +145,7 @@ def test_without_a_commit_nothing_is_shown(tmp_path: Path, general: list[Validat
     log = open_log(tmp_path)
     log.begin_leader_epoch(0)
     for checked in (from_request(batch()), None):
-        assert not log.append(checked[0] if checked else batch(), checked=checked).high_watermark_advanced
+        assert not log.append_as_leader(checked or batch(), 0).high_watermark_advanced
     assert (log.log_end_offset, log.high_watermark, len(general)) == (2, 0, 1)
 
 

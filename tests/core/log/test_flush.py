@@ -79,7 +79,7 @@ def test_what_a_crash_left_unflushed_is_seen_after_the_start(tmp_path: Path) -> 
 
 def test_a_flush_does_not_show_what_replicas_lack(tmp_path: Path) -> None:
     log = open_log(tmp_path, flush_ms=1000)
-    log.append(batch())
+    log.append_as_leader(batch(), 0)
     log.flush()
     assert log.high_watermark == 0
 
@@ -99,9 +99,9 @@ def test_a_full_disk_stores_nothing_and_the_log_goes_on(tmp_path: Path, script: 
     for point in ("log.append.before_write", "log.append.after_write"):
         script(f"{point}=ENOSPC")  # type: ignore[operator]
         with pytest.raises(StorageError, match="No space left"):
-            log.append(batch([b"b"], producer=(1, 0, 0)))
+            log.append_as_leader(batch([b"b"], producer=(1, 0, 0)), 0)
         assert (log.log_end_offset, log.offline) == (1, None)
-    result = log.append(batch([b"c"], producer=(1, 0, 0)))
+    result = log.append_as_leader(batch([b"c"], producer=(1, 0, 0)), 0)
     assert (result.base_offset, result.duplicate) == (1, False)
     assert [r.value for r in read_all(log)] == [b"a", b"c"]
 
@@ -118,10 +118,10 @@ def test_a_write_that_cannot_be_undone_takes_the_log_offline(
     script("log.append.after_write=EIO")  # type: ignore[operator]
     monkeypatch.setattr("klamm.core.log.segment.file_operations.os.ftruncate", refuse)
     with pytest.raises(StorageError):
-        log.append(batch([b"b"]))
+        log.append_as_leader(batch([b"b"]), 0)
     assert log.offline is not None
     with pytest.raises(LogClosedError, match="offline"):
-        log.append(batch([b"c"]))
+        log.append_as_leader(batch([b"c"]), 0)
     monkeypatch.undo()
     log.close()
     again = open_log(tmp_path)
@@ -137,7 +137,7 @@ def test_a_failed_fsync_takes_the_log_offline(tmp_path: Path, script: object) ->
     assert log.recovery_point == 0
     assert log.high_watermark == 0
     with pytest.raises(LogClosedError, match="a flush failed"):
-        log.append(batch())
+        log.append_as_leader(batch(), 0)
     log.close()
     assert open_log(tmp_path).log_end_offset == 1
 
@@ -148,7 +148,7 @@ def test_a_new_epoch_that_cannot_be_noted_stores_nothing(tmp_path: Path, script:
     append(log, batch([b"a"]), leader_epoch=1)
     script(f"{point}=ENOSPC")  # type: ignore[operator]
     with pytest.raises(StorageError):
-        log.append(batch([b"b"]), leader_epoch=2)
+        log.append_as_leader(batch([b"b"]), 2)
     assert (log.log_end_offset, log.leader_epoch) == (1, 1)
     assert append(log, batch([b"b"]), leader_epoch=2) == (1, 1)
     log.close(clean=False)
@@ -160,7 +160,7 @@ def test_a_roll_that_fails_is_tried_again(tmp_path: Path, script: object) -> Non
     append(log, batch([b"x" * 100]))
     script("files.write@3=ENOSPC")  # type: ignore[operator]  # two indexes, then the snapshot
     with pytest.raises(StorageError):
-        log.append(batch([b"x" * 200]))
+        log.append_as_leader(batch([b"x" * 200]), 0)
     assert append(log, batch([b"x" * 200])) == (1, 1)
     assert log.segment_count == 2
 
@@ -177,7 +177,7 @@ def test_a_retry_is_acknowledged_when_its_batch_is_on_disk(tmp_path: Path) -> No
             raise OSError(errno.EIO, "planted")
 
     def send() -> AppendResult:
-        return log.append(batch([b"v"], producer=(1, 0, 0)))
+        return log.append_as_leader(batch([b"v"], producer=(1, 0, 0)), 0)
 
     faults.install(hook)
     try:

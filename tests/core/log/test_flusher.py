@@ -27,7 +27,8 @@ CONFIG = TopicConfig()
 def segments(tmp_path: Path) -> LogSegments:
     """Empty."""
     files = OpenFiles()
-    return LogSegments(tmp_path, [Segment(tmp_path, 0, CONFIG, START_MS, files)], CONFIG, files, dense=True)
+    first = Segment(TP, tmp_path, 0, CONFIG, START_MS, files, dense=True)
+    return LogSegments(TP, tmp_path, [first], CONFIG, files, dense=True)
 
 
 @pytest.fixture
@@ -104,7 +105,7 @@ def test_a_failed_sync_moves_nothing(segments: LogSegments, flusher: Flusher) ->
 
 
 def test_a_snapshot_says_where_recovery_begins(tmp_path: Path, segments: LogSegments, flusher: Flusher) -> None:
-    producers = ProducerStateManager(Snapshots(tmp_path))
+    producers = ProducerStateManager(TP, Snapshots(TP, tmp_path))
     assert flusher.begin(segments, 0, producers.state).snapshot is None, "an empty segment needs none"
     end = put(segments, 2)
     size = segments.active.size

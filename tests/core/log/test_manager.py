@@ -193,7 +193,7 @@ def test_deleted_partitions_go_after_the_delay(tmp_path: Path) -> None:
     manager.remove(TP)
     manager.remove(TP)
     with pytest.raises(LogClosedError):
-        log.append(batch())
+        log.append_as_leader(batch(), 0)
     (gone,) = tmp_path.glob("events-0.*-delete")
     manager.run_maintenance(clock() + 499)
     assert gone.exists()
@@ -330,7 +330,7 @@ KILLED = """
     start = log.log_end_offset
     for n in range(start, start + 2000):
         raw = bytearray(encode_batch([(n, None, b"%06d" % n, ())], producer_id=1, producer_epoch=0, base_sequence=n))
-        result = log.append(raw)
+        result = log.append_as_leader(raw, 0)
         assert result.base_offset == n
         print(n, flush=True)
         if n % 7 == 0:
@@ -368,4 +368,32 @@ def test_killed_at_a_fault_point_no_acknowledged_record_is_lost(tmp_path: Path, 
     assert [r.value for r in read_all(log)] == [b"%06d" % n for n in range(log.log_end_offset)]
     last = log.log_end_offset - 1
     retry = batch([b"%06d" % last], timestamp_ms=last, key=None, producer=(1, 0, last))
-    assert log.append(retry).duplicate
+    assert log.append_as_leader(retry, 0).duplicate
+
+
+def test_a_truncation_lowers_the_recovery_point_on_disk(tmp_path: Path) -> None:
+    """Otherwise recovery after a crash takes batches appended since for flushed ones and does not check them."""
+    manager = start(tmp_path)
+    log = manager.create(TP, TOPIC_ID, TopicConfig())
+    for _ in range(5):
+        append(log, batch([b"old"]))
+    log.flush()
+    manager.write_checkpoints()
+    manager.truncate_to(TP, 2)
+    assert "events 0 2\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    position = log.size
+    append(log, batch([b"torn"]))
+    append(log, batch([b"lost"]))
+    manager.close(clean=False)
+    path = log.directory / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[position + 70] ^= 1  # as a power cut may leave what was not flushed
+    path.write_bytes(raw)
+    again = start(tmp_path).get(TP)
+    assert again is not None
+    assert (again.log_end_offset, [r.value for r in read_all(again)]) == (2, [b"old", b"old"])
+
+
+def test_only_logs_that_exist_can_be_truncated(manager: LogManager) -> None:
+    with pytest.raises(StorageError, match="nope-0 has no log in"):
+        manager.truncate_to(TopicPartition("nope", 0), 0)

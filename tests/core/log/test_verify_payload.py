@@ -151,7 +151,7 @@ def test_only_what_unpacks_in_no_time_is_opened_on_the_loop(tmp_path: Path) -> N
             append_checked(log, from_request(many), on_loop=True)
         append(log, bytearray(many))
     with pytest.raises(WouldBlockError):
-        log.append(bytearray(grows), on_loop=True)
+        log.append_as_leader(bytearray(grows), 0, on_loop=True)
     assert not log.append_may_block(batch())
     assert log.log_end_offset == 71
 

@@ -100,7 +100,7 @@ class Life:
         sequences = self.sequences[tp] if tp.partition == 0 else None
         batch, stamps = make_batch(self.chance, CODECS, sequences, f"{tp}/{self.sent}", self.clock(), 6)
         self.say(["send", str(tp), mark(batch)])
-        result = log.append(batch, leader_epoch=self.epoch)
+        result = log.append_as_leader(batch, self.epoch)
         log.advance_high_watermark(log.log_end_offset)
         self.say(["ack", str(tp), result.base_offset, result.last_offset, mark(batch), max(stamps), batch.hex()])
 
@@ -110,7 +110,7 @@ class Life:
         if at < log.log_end_offset:
             self.say(["truncate", str(tp), at])
             self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers of truncated batches start over
-            log.truncate_to(at)
+            manager.truncate_to(tp, at)
 
 
 @dataclass

@@ -124,7 +124,7 @@ class Template:
                 batch, stamps = make_batch(chance, CODECS, sequences, f"{tp}/{i}", clock())
                 clock.advance(chance.randint(0, 2_000))
                 epoch = i * 5 // batches
-                result = log.append(batch, leader_epoch=epoch)
+                result = log.append_as_leader(batch, epoch)
                 log.advance_high_watermark(log.log_end_offset)
                 rewrite_base(batch, 0, result.base_offset, epoch)
                 self.content[tp].append(Written(result.base_offset, result.last_offset, bytes(batch), stamps))
@@ -243,7 +243,7 @@ def check_appends(injection: object, log: PartitionLog, result: Result) -> None:
     """Checks that the log accepts a new batch at its end and serves it."""
     batch, stamps = make_batch(random.Random(0), CODECS, None, "new", START_MS)
     try:
-        at = log.append(batch, leader_epoch=99)
+        at = log.append_as_leader(batch, 99)
     except KlammError as error:
         result.wrong(injection, f"{log.tp} takes no new batch: {error}")
         return

@@ -84,7 +84,7 @@ def clean_start(log: PartitionLog) -> OpenFrom:
 def append(log: PartitionLog, data: bytearray, *, leader_epoch: int = 0) -> tuple[int, int]:
     """Appends as a leader without followers does, advances the high watermark, and returns the first and the last
     offset."""
-    result = log.append(data, leader_epoch=leader_epoch)
+    result = log.append_as_leader(data, leader_epoch)
     log.advance_high_watermark(log.log_end_offset)
     return result.base_offset, result.last_offset
 
@@ -101,7 +101,7 @@ def append_checked(
     log: PartitionLog, checked: CheckedBatch, *, leader_epoch: int = 0, on_loop: bool = False
 ) -> AppendResult:
     """Appends the batch of a request as a leader without followers does."""
-    return log.append(checked[0], leader_epoch=leader_epoch, on_loop=on_loop, checked=checked, commit=True)
+    return log.append_as_leader(checked, leader_epoch, on_loop=on_loop, commit=True)
 
 
 def records_of(data: bytes) -> Iterator[Record]:

@@ -151,7 +151,7 @@ def test_sequences_survive_where_all_records_went(tmp_path: Path) -> None:
     again = open_log(tmp_path, clock, **SMALL)
     records = [(START_MS, b"a", b"2", (("h", b"x"),))]
     retry = encode_batch(records, producer_id=5, producer_epoch=0, base_sequence=2)
-    assert again.append(bytearray(retry)).duplicate
+    assert again.append_as_leader(bytearray(retry), 0).duplicate
     write(again, rows("a=10"), sequence=3)
 
 

@@ -154,7 +154,7 @@ def test_what_is_never_deleted(tmp_path: Path, config: dict[str, object]) -> Non
 def test_records_above_the_watermark_stay(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=SIZE, retention_bytes=0)
     for _ in range(4):
-        log.append(batch([b"x" * 100]))
+        log.append_as_leader(batch([b"x" * 100]), 0)
     assert log.apply_retention(START_MS) == 0
     log.advance_high_watermark(2)
     assert log.apply_retention(START_MS) == 2

@@ -82,8 +82,8 @@ def test_it_is_said_in_one_line_where(tmp_path: Path, caplog: pytest.LogCaptureF
     assert served(again) == set(range(COUNT)) - {9}
     first = caplog.records[0].getMessage()
     assert first == (
-        f"{path}: bytes {position} to {end} (offsets from 9 to 9) are damaged: batch at offset 9 fails its CRC; "
-        "reads of them fail, what is behind is kept"
+        f"events-0: bytes {position} to {end} of {path} (offsets 9 to 9) are damaged: batch at offset 9 fails its CRC; "
+        "reads of them fail, later batches are kept"
     )
 
 

@@ -64,7 +64,7 @@ def test_a_tail_cut_anywhere_keeps_the_whole_batches(
     assert again.size == ([0, *ends])[kept]
     assert append(again, batch([b"next"]), leader_epoch=9) == (kept, kept)
     for n in range(max(0, kept - 5), kept):
-        assert again.append(batch([WANTED[n]], producer=(1, 0, n)), leader_epoch=9).duplicate
+        assert again.append_as_leader(batch([WANTED[n]], producer=(1, 0, n)), 9).duplicate
     again.close()
     shutil.rmtree(directory)
 

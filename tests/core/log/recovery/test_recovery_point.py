@@ -65,7 +65,7 @@ def test_what_is_old_is_flushed_and_not_read_after_a_crash(tmp_path: Path) -> No
         found = log.offset_for_timestamp(START_MS + n, isolation=ReadIsolation.LOG_END)
         assert found is not None
         assert found.offset == n
-    assert log.append(batch([b"62" * 20], producer=(1, 0, COUNT + 2))).duplicate
+    assert log.append_as_leader(batch([b"62" * 20], producer=(1, 0, COUNT + 2)), 0).duplicate
 
 
 def test_a_snapshot_is_written_once_enough_was_written_since_the_last_one(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_snapshot_that_cannot_be_written_is_no_failed_flush(tmp_path: Path, ca
     finally:
         faults.install(None)
     assert (log.recovery_point, log.offline) == (5, None)
-    assert "a start after a crash reads more for it" in caplog.text
+    assert "crash recovery will read more batches" in caplog.text
 
 
 def test_logs_are_opened_by_several_threads(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

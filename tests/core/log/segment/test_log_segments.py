@@ -13,7 +13,7 @@ from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.log.segment.reading import BrokenChainError
 from klamm.core.log.segment.segment import Segment
 from klamm.core.records.header import BatchHeader, iter_headers, rewrite_base
-from klammtest.logs import START_MS, batch
+from klammtest.logs import START_MS, TP, batch
 
 CONFIG = TopicConfig()
 
@@ -28,8 +28,8 @@ def put(segment: Segment, offset: int) -> None:
 def filled(directory: Path, bases: tuple[int, ...] = (0, 3, 6)) -> LogSegments:
     """Segments of three records."""
     files = OpenFiles()
-    first = Segment(directory, bases[0], CONFIG, START_MS, files)
-    segments = LogSegments(directory, [first], CONFIG, files, dense=True)
+    first = Segment(TP, directory, bases[0], CONFIG, START_MS, files, dense=True)
+    segments = LogSegments(TP, directory, [first], CONFIG, files, dense=True)
     for base in bases:
         if base != first.base_offset:
             segments.active.seal()
@@ -50,10 +50,11 @@ def test_the_active_segment_is_the_last_one(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in segments] == [0, 3, 6]
     assert (len(segments), segments.first_offset, segments.active.base_offset) == (3, 0, 6)
     assert segments.size == sum(path.stat().st_size for path in tmp_path.glob("*.log"))
-    segments.directory_changed = False
+    assert segments.take_directory_changed()
+    assert not segments.take_directory_changed()
     rolled = segments.roll(9, START_MS)
     assert segments.active is rolled
-    assert segments.directory_changed
+    assert segments.take_directory_changed()
     assert rolled in segments
 
 
@@ -75,7 +76,8 @@ def test_a_gap_ends_what_is_read_and_then_refuses(tmp_path: Path) -> None:
     segments.allow_gaps()
     assert (tmp_path / HOLES).exists()
     assert offsets(segments, 1, 8) == [1, 2, 5, 6, 7]
-    assert not segments.roll(10, START_MS).dense
+    assert not segments.dense
+    assert not segments.roll(10, START_MS)._dense
 
 
 def test_sealed_segments_end_at_or_below_the_offset(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ def test_sealed_segments_end_at_or_below_the_offset(tmp_path: Path) -> None:
 def test_only_sealed_neighbours_can_be_replaced(tmp_path: Path) -> None:
     segments = filled(tmp_path)
     first, second, active = segments
-    other = Segment(tmp_path, 3, CONFIG, START_MS, OpenFiles(), ".cleaned")
+    other = Segment(TP, tmp_path, 3, CONFIG, START_MS, OpenFiles(), ".cleaned")
     assert segments.holds_sealed([first, second])
     assert segments.holds_sealed([second])
     assert not segments.holds_sealed([active])
@@ -101,11 +103,14 @@ def test_deleted_segments_leave_files_until_their_time(tmp_path: Path) -> None:
     segments = filled(tmp_path)
     segments.delete_oldest(2, 1000)
     assert [segment.base_offset for segment in segments] == [6]
-    assert segments.take_deleted(999) == []
-    due = segments.take_deleted(1000)
+    assert segments.deleted_files(999) == []
+    due = segments.deleted_files(1000)
     assert sorted(due) == sorted(tmp_path.glob("*.deleted"))
     assert len(due) == 6
-    assert segments.take_deleted(2000) == []
+    segments.forget_deleted(due[:2])
+    assert segments.deleted_files(2000) == due[2:]
+    segments.forget_deleted(due)
+    assert segments.deleted_files(2000) == []
 
 
 def test_truncation_moves_the_active_segment_back(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_many_partitions_under_a_low_limit(tmp_path: Path) -> None:
             logs.create(TopicPartition("t", n), UUID(int=1), CONFIG)
         for round in range(3):
             for log in logs.logs().values():
-                log.append(bytearray(encode_batch([(1, None, b"value", ())])))
+                log.append_as_leader(bytearray(encode_batch([(1, None, b"value", ())])), 0)
                 log.advance_high_watermark(log.log_end_offset)
         logs.run_maintenance(2**60)
         logs.close()
@@ -126,7 +126,7 @@ def test_many_partitions_under_a_low_limit(tmp_path: Path) -> None:
             for log in logs.logs().values():
                 log.advance_high_watermark(log.log_end_offset)
                 assert len(log.read(0, 1 << 20).data) == log.size > 0, log.tp
-                log.append(bytearray(encode_batch([(1, None, b"more", ())])))
+                log.append_as_leader(bytearray(encode_batch([(1, None, b"more", ())])), 0)
             assert len(logs.logs()) == 100
             logs.close(clean=clean)
     """)

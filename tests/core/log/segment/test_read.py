@@ -14,7 +14,6 @@ from klamm.core.errors import CorruptRecordError
 from klamm.core.log.errors import OffsetOutOfRangeError
 from klamm.core.log.partition_log import PartitionLog, ReadIsolation
 from klamm.core.log.segment.open_files import OpenFiles
-from klamm.core.log.validation import AppendOrigin
 from klamm.core.records.encode import encode_batch
 from klamm.core.records.header import iter_headers
 from klammtest.logs import START_MS, append, batch, open_log, read_all, records_of
@@ -61,7 +60,7 @@ def test_reading_at_the_end_is_empty_and_beyond_is_out_of_range(log: PartitionLo
 
 
 def test_isolation(log: PartitionLog) -> None:
-    log.append(batch([b"unseen"]))
+    log.append_as_leader(batch([b"unseen"]), 0)
     assert bases(log.read(27, 1 << 20).data) == [27]
     assert bases(log.read(27, 1 << 20, isolation=ReadIsolation.COMMITTED).data) == [27]
     assert bases(log.read(27, 1 << 20, isolation=ReadIsolation.LOG_END).data) == [27, 30]
@@ -74,7 +73,7 @@ def test_isolation(log: PartitionLog) -> None:
 def test_the_watermark_only_grows_and_stays_within_the_log(log: PartitionLog) -> None:
     shown = []
     log.on_visible = shown.append
-    log.append(batch())
+    log.append_as_leader(batch(), 0)
     log.advance_high_watermark(5)
     assert log.high_watermark == 30
     assert shown == []
@@ -87,7 +86,7 @@ def test_holes_are_passed_over(tmp_path: Path) -> None:
     log = open_log(tmp_path, segment_bytes=200)
     for base in (0, 5, 40, 41, 100):
         raw = bytearray(encode_batch([(START_MS, None, b"x" * 50, ())], base_offset=base))
-        log.append(raw, origin=AppendOrigin.REPLICA)
+        log.append_as_follower(raw, 0)
     log.advance_high_watermark(log.log_end_offset)
     assert log.segment_count > 1
     for offset, base in ((1, 5), (5, 5), (6, 40), (42, 100), (99, 100)):

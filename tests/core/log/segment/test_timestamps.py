@@ -64,7 +64,7 @@ def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
 
 def test_what_consumers_cannot_see_is_not_found(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    log.append(batch([b"a"]))
+    log.append_as_leader(batch([b"a"]), 0)
     assert log.offset_for_timestamp(START_MS) is None
     found = log.offset_for_timestamp(START_MS, isolation=ReadIsolation.LOG_END)
     assert found == (START_MS, 0, 0)

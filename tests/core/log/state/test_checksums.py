@@ -94,9 +94,9 @@ def test_the_mark_of_a_clean_stop(tmp_path: Path) -> None:
 
 
 def test_snapshots_of_producers() -> None:
-    state = ProducerState()
+    state = ProducerState(TP)
     for pid in range(3):
         state.update(BatchHeader.parse(batch(producer=(pid, 0, 0))), 5)
     for raw in flips(state.to_bytes()):
         with pytest.raises(CorruptRecordError):
-            ProducerState.from_bytes(raw)
+            ProducerState.from_bytes(TP, raw)

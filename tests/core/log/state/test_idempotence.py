@@ -11,7 +11,7 @@ from klamm.core.log.errors import InvalidProducerEpochError, OutOfOrderSequenceE
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.state.producer_state import BATCHES_KEPT, MAX_PRODUCERS, ProducerState
 from klamm.core.records.header import BatchHeader
-from klammtest.logs import START_MS, ManualClock, append, batch, clean_start, open_log, read_all
+from klammtest.logs import START_MS, TP, ManualClock, append, batch, clean_start, open_log, read_all
 
 DAY_MS = 86_400_000
 
@@ -22,7 +22,9 @@ def log(tmp_path: Path) -> PartitionLog:
 
 
 def send(log: PartitionLog, sequence: int, *, count: int = 1, epoch: int = 0, pid: int = 1) -> tuple[int, bool]:
-    result = log.append(batch([b"%d" % (sequence + i) for i in range(count)], producer=(pid, epoch, sequence)))
+    result = log.append_as_leader(
+        batch([b"%d" % (sequence + i) for i in range(count)], producer=(pid, epoch, sequence)), 0
+    )
     return result.base_offset, result.duplicate
 
 
@@ -39,13 +41,13 @@ def test_five_batches_back_and_no_further(log: PartitionLog) -> None:
         send(log, sequence)
     for sequence in range(2, 7):
         assert send(log, sequence) == (sequence, True)
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 1 after 6"):
+    with pytest.raises(OutOfOrderSequenceError, match=r"^events-0: producer 1 sent the sequence 1, expected 7"):
         send(log, 1)
 
 
 def test_gaps_are_refused(log: PartitionLog) -> None:
     send(log, 0)
-    with pytest.raises(OutOfOrderSequenceError, match="sequence 2 after 0") as caught:
+    with pytest.raises(OutOfOrderSequenceError, match="sequence 2, expected 1") as caught:
         send(log, 2)
     assert caught.value.code is ErrorCode.out_of_order_sequence_number
     assert send(log, 1) == (1, False)
@@ -64,7 +66,7 @@ def test_an_unknown_producer_may_begin_anywhere(log: PartitionLog) -> None:
 
 def test_epochs(log: PartitionLog) -> None:
     send(log, 0, epoch=1)
-    with pytest.raises(InvalidProducerEpochError, match="epoch 0, the last was 1") as caught:
+    with pytest.raises(InvalidProducerEpochError, match="epoch 0, but its last epoch here was 1") as caught:
         send(log, 1, epoch=0)
     assert caught.value.code is ErrorCode.invalid_producer_epoch
     with pytest.raises(OutOfOrderSequenceError, match="epoch 2 with the sequence 1, not 0"):
@@ -77,8 +79,8 @@ def test_sequences_wrap(log: PartitionLog) -> None:
     send(log, top - 1, count=2)
     assert send(log, 0) == (2, False)
     assert send(log, 1, count=2) == (3, False)
-    log.append(batch([b"x"] * 3, producer=(2, 0, top)))
-    assert log.append(batch([b"y"], producer=(2, 0, 2))).duplicate is False
+    log.append_as_leader(batch([b"x"] * 3, producer=(2, 0, top)), 0)
+    assert log.append_as_leader(batch([b"y"], producer=(2, 0, 2)), 0).duplicate is False
 
 
 def test_producers_do_not_disturb_each_other(log: PartitionLog) -> None:
@@ -118,10 +120,10 @@ def test_truncation_takes_producers_back(log: PartitionLog) -> None:
 def test_idle_producers_are_forgotten_by_the_broker_s_clock(tmp_path: Path) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, clock)
-    log.append(batch(timestamp_ms=0, producer=(1, 0, 0)))
+    log.append_as_leader(batch(timestamp_ms=0, producer=(1, 0, 0)), 0)
     assert log.expire_producers(clock(), DAY_MS) == 0, "an old record does not make its producer old"
     clock.advance(DAY_MS)
-    log.append(batch(producer=(2, 0, 0)))
+    log.append_as_leader(batch(producer=(2, 0, 0)), 0)
     clock.advance(1)
     assert log.expire_producers(clock(), DAY_MS) == 1
     assert send(log, 500) == (2, False)
@@ -130,7 +132,7 @@ def test_idle_producers_are_forgotten_by_the_broker_s_clock(tmp_path: Path) -> N
 
 
 def test_the_number_of_producers_is_bounded() -> None:
-    state = ProducerState()
+    state = ProducerState(TP)
     header = BatchHeader.parse(batch(producer=(0, 0, 0)))
     for pid in range(MAX_PRODUCERS + 10):
         state.update(header._replace(producer_id=pid), START_MS)
@@ -139,20 +141,20 @@ def test_the_number_of_producers_is_bounded() -> None:
 
 
 def test_snapshots_round_trip_and_notice_damage() -> None:
-    state = ProducerState()
+    state = ProducerState(TP)
     for n in range(20):
         header = BatchHeader.parse(batch([b"x"] * 2, producer=(n % 3, 1, n * 2)))
         state.update(header._replace(base_offset=n * 2), START_MS + n)
     raw = state.to_bytes()
-    assert ProducerState.from_bytes(raw).to_bytes() == raw
+    assert ProducerState.from_bytes(TP, raw).to_bytes() == raw
     for at in range(len(raw)):
         with pytest.raises(CorruptRecordError):
-            ProducerState.from_bytes(raw[:at])
+            ProducerState.from_bytes(TP, raw[:at])
         flipped = bytearray(raw)
         flipped[at] ^= 0x10
         if not 6 <= at < 10:
             with pytest.raises(CorruptRecordError):
-                ProducerState.from_bytes(bytes(flipped))
+                ProducerState.from_bytes(TP, bytes(flipped))
 
 
 def test_a_refused_batch_changes_nothing(log: PartitionLog) -> None:

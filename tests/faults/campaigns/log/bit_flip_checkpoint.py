@@ -101,7 +101,7 @@ def _retry(i: int, flip: Flip, log: PartitionLog, written: list[Written], total:
     last = {BatchHeader.parse(w.data).producer_id: w for w in written}
     for w in last.values():
         try:
-            again = log.append(bytearray(w.data), leader_epoch=log.leader_epoch)
+            again = log.append_as_leader(bytearray(w.data), log.leader_epoch)
         except KlammError as error:
             total.wrong(i, f"{flip}: a retry is refused: {error}")
             continue

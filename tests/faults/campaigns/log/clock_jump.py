@@ -77,7 +77,7 @@ def _life(i: int, chance: random.Random, folder: Path, total: Result, days: int)
                 batch, stamps = make_batch(
                     chance, CODECS, sequences if tp == IDEMPOTENT else None, f"{tp}/{step}", true()
                 )
-                at = log.append(batch)
+                at = log.append_as_leader(batch, 0)
                 log.advance_high_watermark(log.log_end_offset)
                 rewrite_base(batch, 0, at.base_offset, 0)
                 written[tp].append(Written(at.base_offset, at.last_offset, bytes(batch), stamps))
@@ -106,7 +106,7 @@ def _check(i: int, log: PartitionLog, written: list[Written], now_ms: int, total
         log.offset_for_timestamp(written[len(written) // 2].stamps[0])
         last = written[-1]
         if BatchHeader.parse(last.data).producer_id >= 0:
-            again = log.append(bytearray(last.data))
+            again = log.append_as_leader(bytearray(last.data), 0)
             if not again.duplicate:
                 total.wrong(i, f"{log.tp}: a retry of {last.base} was stored again at {again.base_offset}")
     except KlammError as error:

@@ -124,7 +124,7 @@ class Work:
             [(self.clock(), key.encode(), None if value is None else value.encode(), ()) for key, value in rows],
             codec=CODECS.by_name(name) if name else None,
         )
-        at = log.append(bytearray(batch)).base_offset
+        at = log.append_as_leader(bytearray(batch), 0).base_offset
         log.advance_high_watermark(log.log_end_offset)
         say(["ack", [(at + i, key, value) for i, (key, value) in enumerate(rows)]])
 

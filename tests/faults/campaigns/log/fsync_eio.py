@@ -96,7 +96,7 @@ def _append(
     chance: random.Random, manager: LogManager, tp: TopicPartition, stored: Content, step: int, clock: ManualClock
 ) -> None:
     batch, stamps = make_batch(chance, CODECS, None, f"{tp}/{step}", clock(), 12 if step < 99 else 1)
-    at = manager.logs()[tp].append(batch)
+    at = manager.logs()[tp].append_as_leader(batch, 0)
     manager.logs()[tp].advance_high_watermark(at.last_offset + 1)
     rewrite_base(batch, 0, at.base_offset, 0)
     stored[tp].append(Written(at.base_offset, at.last_offset, bytes(batch), stamps))
@@ -110,7 +110,7 @@ def _offline(
     log = manager.logs()[PLAIN]
     if log.offline is None:
         total.wrong(i, "the partition is not offline after its fsync failed")
-    for attempt in (log.flush, lambda: log.append(make_batch(chance, CODECS, None, "no", clock())[0])):
+    for attempt in (log.flush, lambda: log.append_as_leader(make_batch(chance, CODECS, None, "no", clock())[0], 0)):
         try:
             attempt()
             total.wrong(i, "the partition that failed takes another flush or batch")

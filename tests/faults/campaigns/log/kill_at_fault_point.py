@@ -102,7 +102,7 @@ def _retry_and_go_on(at: str, account: Account, log: PartitionLog, total: Result
     batch = as_stored(kept[base], base)
     idempotent = BatchHeader.parse(batch).producer_id >= 0
     try:
-        again = log.append(batch, leader_epoch=log.leader_epoch)
+        again = log.append_as_leader(batch, log.leader_epoch)
     except KlammError as error:
         total.wrong(at, f"{log.tp}: a retry is refused: {error}")
         return
