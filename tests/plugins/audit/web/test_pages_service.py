@@ -27,7 +27,7 @@ from klammtest.broker import running_broker
 from klammtest.pages.audit_page import hand_made
 from klammtest.ports import free_port
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "audit-pages.yaml"
+EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "audit-pages.yaml"
 TIMEOUT_S = 120
 
 
