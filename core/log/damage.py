@@ -1,4 +1,4 @@
-"""Logs and counts each damaged place of one log once."""
+"""Logs and counts the damaged places of one log, each place once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ _MAX_PLACES: Final = 1000
 
 
 class DamagedPlaces:
-    """Takes no lock: two readers that find the same place at the same moment may both log it."""
+    """Remembers the damaged places that reads of one log have found. Takes no lock: two readers that find the same
+    place at the same moment may both log it."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self._tp = tp
@@ -25,7 +26,7 @@ class DamagedPlaces:
         return len(self._places)
 
     def report(self, broken: BrokenChainError) -> None:
-        """Logs and counts the place, unless it is known or 1,000 places are."""
+        """Logs and counts the place. Does nothing if the place is known or 1,000 places are."""
         place = broken.path.name, broken.position
         if place not in self._places and len(self._places) < _MAX_PLACES:
             self._places.add(place)

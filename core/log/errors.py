@@ -26,7 +26,7 @@ __all__ = [
 
 
 MAX_RECORD_ERRORS: Final = 1000
-"""Upper bound of the records named in one error; the message gives their total number."""
+"""Upper bound of the records that one error names; its message has their total number."""
 
 
 class RecordError(NamedTuple):
@@ -69,7 +69,7 @@ class InvalidTimestampError(RecordValidationError):
 
 
 class OutOfOrderSequenceError(KlammError):
-    """An idempotent producer's sequence leaves a gap."""
+    """A sequence of an idempotent producer does not follow the last one."""
 
     code = ErrorCode.out_of_order_sequence_number
 
@@ -87,7 +87,7 @@ class OffsetOutOfRangeError(KlammError):
 
 
 class FencedLeaderEpochError(KlammError):
-    """An append has an older leader epoch than the latest in the log."""
+    """An append has an older leader epoch than the latest one in the log."""
 
     code = ErrorCode.fenced_leader_epoch
 
@@ -99,8 +99,8 @@ class InvalidTopicNameError(KlammError):
 
 
 class WouldBlockError(KlammError):
-    """The append must run on a worker thread; nothing was stored."""
+    """The append would block the event loop and must run on a worker thread; nothing was stored."""
 
 
 class LogClosedError(StorageError):
-    """The partition's log is closed, or failed and must be reopened."""
+    """The log of the partition is closed, or it failed and must be opened again."""

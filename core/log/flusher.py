@@ -38,7 +38,7 @@ class RecoverySnapshot(NamedTuple):
 
 
 class PendingFlush(NamedTuple):
-    """The work that brings all records below `offset` to disk."""
+    """The segments and, if set, the directory to flush, so that all records below `offset` are on disk."""
 
     offset: int
     segments: list[Segment]
@@ -55,7 +55,7 @@ class Flusher:
         self._tp = tp
         self._directory = directory
         self._snapshot_at: tuple[Segment | None, int] = (None, 0)
-        """The segment of the last snapshot written, and its size at that time."""
+        """The segment of the last written snapshot, and its size at that time."""
 
     def __repr__(self) -> str:
         return f"Flusher({self._tp}, recovery_point={self._recovery_point}, last_flush_ms={self._last_flush_ms})"
@@ -73,7 +73,7 @@ class Flusher:
     # -- a flush -------------------------------------------------------------------------------------------------
 
     def begin(self, segments: LogSegments, end: int, producers: ProducerState | None) -> PendingFlush:
-        """Lists what must be flushed up to `end`, the log end offset; with `producers`, takes a snapshot as well."""
+        """Lists the files to flush up to `end`, the log end offset; with `producers`, takes a snapshot as well."""
         active, snapshot = segments.active, None
         if producers is not None and active.size:
             snapshot = RecoverySnapshot(active, active.size, active.index_contents(), producers.to_bytes(), end)
@@ -81,7 +81,7 @@ class Flusher:
         return PendingFlush(end, unflushed, segments.take_directory_changed(), snapshot)
 
     def sync(self, pending: PendingFlush, open_file: Callable[[Segment], OpenFile | None]) -> None:
-        """Waits for the disk. After a `StorageError` it is unknown which bytes are on disk.
+        """Flushes the files and waits for the disk. After a `StorageError` it is unknown which bytes are on disk.
 
         `open_file` is called for one segment at a time, which keeps few files open; it returns None for a segment that
         was deleted in the meantime.
@@ -96,13 +96,13 @@ class Flusher:
                     file.sync()
 
     def finish(self, pending: PendingFlush, end: int, now_ms: int) -> None:
-        """Advances the recovery point, never beyond `end`, the current log end offset."""
+        """Advances the recovery point to the flushed offset, but not above `end`, the current log end offset."""
         self._recovery_point = max(self._recovery_point, min(pending.offset, end))
         self._last_flush_ms = now_ms
 
     def write_snapshot(self, snapshot: RecoverySnapshot, producers: ProducerStateManager) -> None:
-        """Writes the snapshot without flushing it: its files have checksums, and recovery reads more batches where they
-        fail. Logs a failure."""
+        """Writes the snapshot without flushing it: its files have checksums, and recovery reads more batches if one is
+        damaged. Logs a failure instead of raising it."""
         try:
             snapshot.segment.write_indexes(snapshot.indexes)
             producers.write_snapshot(snapshot.producers, snapshot.offset)
@@ -111,7 +111,8 @@ class Flusher:
             _log.warning("%s: %s; crash recovery will read more batches", self._tp, error)
 
     def truncate_to(self, end: int) -> None:
-        """Lowers the recovery point to `end`, the new log end offset, and drops the snapshot, which may cover more."""
+        """Lowers the recovery point to `end`, the new log end offset, and forgets the snapshot, which may cover later
+        batches."""
         self._recovery_point = min(self._recovery_point, end)
         self._snapshot_at = (None, 0)
 

@@ -1,8 +1,8 @@
-"""The ownership of a broker's log directory: its identity, and its lock against a second process.
+"""Claims a log directory for one broker: its lock against a second process, its identity and its clean-stop marker.
 
 `.lock` contains the broker's process id and is held with flock; the kernel releases it when the process ends for any
-reason. `meta.properties` names cluster, broker and directory, as Kafka's does; the directory of another broker or
-cluster is refused.
+reason. `meta.properties` names the cluster, the broker and the directory, as Kafka's does; a directory of another
+broker or cluster is refused. `.kafka_cleanshutdown` exists between a clean stop and the next start.
 """
 
 from __future__ import annotations
@@ -51,13 +51,14 @@ class DirectoryLock:
             os.write(self._fd, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
+        """Releases the lock; does nothing if it is released already."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
 
 def holder(directory: Path) -> int | None:
-    """Returns the id of the process that holds the directory's lock; None if there is none."""
+    """Returns the id of the process that holds the lock of the directory; None if no process does."""
     try:
         with (directory / LOCK).open("rb") as file:
             try:
@@ -107,7 +108,8 @@ def read_meta(directory: Path) -> DirectoryMeta | None:
 
 
 def _fields(raw: bytes) -> dict[str, str]:
-    """Accepts a checksum in the last line, or exactly the lines that Kafka and older brokers write."""
+    """Returns the properties by name. Accepts a file with a checksum in its last line, and one with exactly the lines
+    that Kafka and older brokers write."""
     fields = properties(raw, "=")
     if set(fields) != {"version", "cluster.id", "broker.id", "directory.id"}:
         fields = properties(unseal(raw), "=")
@@ -115,7 +117,8 @@ def _fields(raw: bytes) -> dict[str, str]:
 
 
 def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMeta:
-    """Writes the file the first time; raises `StorageError` if the directory belongs to another broker or cluster."""
+    """Returns the content of `meta.properties`, which it writes the first time. Raises `StorageError` if the directory
+    belongs to another broker or cluster."""
     meta = read_meta(directory)
     if meta is None:
         meta = DirectoryMeta(cluster_id, broker_id, uuid4())
@@ -136,7 +139,7 @@ def claim_meta(directory: Path, cluster_id: str, broker_id: int) -> DirectoryMet
 
 
 def take_clean_marker(directory: Path) -> bool:
-    """Returns whether the last stop was clean, and removes the marker, before anything else is written."""
+    """Returns True if the last stop was clean, and removes the marker. Call it before anything else is written."""
     path = directory / CLEAN_SHUTDOWN
     with storage(f"cannot remove {path}"):
         if not path.exists():
@@ -149,10 +152,11 @@ def take_clean_marker(directory: Path) -> bool:
     try:
         unseal(content)
     except ValueError:
-        _log.warning("%s is damaged; the logs are checked as after a crash", path)
+        _log.warning("%s is damaged; recovery checks the logs as after a crash", path)
         return False
     return True
 
 
 def leave_clean_marker(directory: Path) -> None:
+    """Writes the marker of a clean stop. Call it after everything else is written."""
     write_atomically(directory / CLEAN_SHUTDOWN, seal(_OLD_CLEAN.decode()))

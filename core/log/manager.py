@@ -1,11 +1,12 @@
-"""All partition logs of a broker, in one log directory.
+"""Holds all partition logs of a broker, in one log directory.
 
 A partition never restarts at offset 0 silently (`missing`): the start fails if the log directory is empty but the
-cluster has partitions on this broker; a partition whose files are gone, but whose end a checkpoint has, is not created
-again. The operator may accept both at the start.
+cluster has partitions on this broker, and a partition whose files are gone is not created again if a checkpoint has
+its end offset. The operator may accept both at the start.
 
-A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted; that of a deleted
-topic is renamed to `….<uuid>-delete`, and its files are removed after `file.delete.delay.ms`. Blocking and thread-safe.
+A partition directory that the cluster does not know is renamed to `….<uuid>-stray` and never deleted. The directory of
+a partition of a deleted topic is renamed to `….<uuid>-delete`, and its files are removed after `file.delete.delay.ms`.
+Blocking and thread-safe.
 """
 
 from __future__ import annotations
@@ -54,17 +55,22 @@ _FLUSHING_S: Final = 1.0
 _SYNC_AT_ONCE: Final = 64  # partitions
 _MAX_RESCAN_BYTES: Final = 4 << 20  # read in about 4 ms; the three files of a snapshot cost 1 ms
 ConfigFor = Callable[[str], TopicConfig]
-"""Returns a topic's configuration by its name, for the logs found at start; the defaults for an unknown topic."""
+"""Returns the configuration of a topic by its name, for the logs found at the start; the defaults for an unknown
+topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogTuning:
-    """Settings of a broker for all its logs. `recovery_threads`: threads that open the logs at the start;
-    `flush_interval_ms`: the longest time that written records stay unflushed, and the recovery point unchanged;
-    `verify_on_read`: every read checks CRCs; `open_files`: upper bound of open segment files; `max_rescan_bytes`:
-    flushed bytes of a partition that crash recovery may read again, which saves writing its indexes for every few
-    batches; `decompressed_max_bytes`: upper bound of one decompressed batch, where a topic requires batches to be
-    opened."""
+    """The settings of a broker for all its logs.
+
+    - `recovery_threads`: number of threads that open the logs at the start.
+    - `flush_interval_ms`: the longest time that appended records stay unflushed and the recovery point unchanged.
+    - `verify_on_read`: every read checks the CRC of each batch.
+    - `open_files`: upper bound of open segment files.
+    - `max_rescan_bytes`: flushed bytes of a partition that crash recovery may read again. A higher value writes the
+      indexes of the active segment less often.
+    - `decompressed_max_bytes`: upper bound of one decompressed batch, for topics that require reading the records.
+    """
 
     recovery_threads: int = 2
     flush_interval_ms: int = 60_000
@@ -76,7 +82,7 @@ class LogTuning:
 
 @dataclass(slots=True)
 class ScrubCounts:
-    """Counts of the scrubber since the start."""
+    """The counts of the scrubber since the start of the broker."""
 
     bytes: int = 0
     segments: int = 0
@@ -86,7 +92,7 @@ class ScrubCounts:
 
 
 class LogManager:
-    """Holds the directory's lock from construction to `close`."""
+    """Opens, creates, maintains and closes the logs. Holds the lock of the directory from construction to `close`."""
 
     def __init__(
         self,
@@ -108,7 +114,7 @@ class LogManager:
         """Locks the directory, checks `meta.properties` and opens every log; raises `StorageError` on failure.
 
         `expected`: the partitions that the cluster has on this broker. `accept_missing`: partitions whose logs
-        are gone may restart at offset 0. `past`: what the coordination knows about this directory.
+        are gone may restart at offset 0. `past`: the coordination's knowledge of this directory.
 
         `elapsed`: a monotonic clock in ms; with it, setting `clock` ahead deletes no records. `on_visible` is called
         when more records of a partition become visible to consumers; it must not block.
@@ -138,7 +144,7 @@ class LogManager:
             self.given_producer_ids = GivenProducerIds(self.directory)
             self._load(config_for)
             if self._missing.new_directory:
-                self.write_checkpoints()  # from now on a directory without them is one that was emptied
+                self.write_checkpoints()  # from now on a directory without checkpoints counts as emptied
         except BaseException:
             self._directory_lock.release()
             raise
@@ -188,8 +194,8 @@ class LogManager:
             return dict(self._logs)
 
     def highest_producer_id(self) -> int:
-        """The highest producer id in any log or allocated by this broker; -1 if none. A new producer must get a higher
-        one."""
+        """Returns the highest producer id that is in a log or that this broker has allocated; -1 if none. A new
+        producer must get a higher one."""
         in_logs = max((log.highest_producer_id for log in self.logs().values()), default=-1)
         return max(in_logs, self.given_producer_ids.highest)
 
@@ -197,7 +203,7 @@ class LogManager:
         """Returns the partition's log with this configuration; creates it if it does not exist. A log of another topic
         id (the topic was deleted and created again while this broker was down) is set aside. Raises
         `InvalidTopicNameError` and `StorageError`."""
-        partition_directory(tp)  # refuses an invalid name before anything is changed
+        partition_directory(tp)  # refuses an invalid name before anything changes
         with self._lock:
             log = self._logs.get(tp)
             if log is not None and log.topic_id != topic_id:
@@ -223,7 +229,7 @@ class LogManager:
 
     def sync_leader_epochs(self) -> dict[TopicPartition, StorageError]:
         """Makes the current leader epochs durable; returns the errors of the partitions that failed. For many
-        partitions the file system is synced once: two fsyncs for each of 2,000 would take 10 s or more."""
+        partitions the file system is synced once: two fsyncs for each of 2,000 partitions would take 10 s or more."""
         waiting = {tp: log for tp, log in self.logs().items() if not log.leader_epochs_durable}
         whole = len(waiting) >= _SYNC_AT_ONCE and sync_file_system(self.directory)
         failed = {}
@@ -240,8 +246,8 @@ class LogManager:
         return self._missing
 
     def shared_checkpoint(self, name: str) -> OffsetCheckpoint:
-        """The cleaner's or the scrubber's checkpoint. The manager keeps them to remove a partition that is created
-        again."""
+        """Returns the checkpoint of the cleaner or of the scrubber. The manager owns both, because it removes the entry
+        of a partition that is created again."""
         return self._shared[name]
 
     def remove(self, tp: TopicPartition) -> None:
@@ -293,11 +299,11 @@ class LogManager:
         return start
 
     def truncate_to(self, tp: TopicPartition, offset: int) -> None:
-        """Truncates the log of a follower (`PartitionLog.truncate_to`) and makes its recovery point durable.
+        """Truncates the log of a follower (`PartitionLog.truncate_to`) and makes its lower recovery point durable.
 
-        With an old recovery point above the new end, recovery after a crash would take batches appended since for
-        flushed ones: it would keep damaged ones among them, where it must truncate the log. Raises `StorageError` also
-        if there is no such log or the checkpoint cannot be written.
+        If the checkpoint kept a recovery point above the new end, recovery after a crash would treat batches appended
+        since as flushed, and keep damaged ones where it must truncate the log. Raises what `PartitionLog.truncate_to`
+        does, and `StorageError` if there is no such log or the checkpoint cannot be written.
         """
         log = self._logs.get(tp)
         if log is None:
@@ -306,11 +312,11 @@ class LogManager:
         with self._checkpoint_lock:
             self._recovery_points.write({name: each.recovery_point for name, each in self.logs().items()})
 
-    # -- upkeep --------------------------------------------------------------------------------------------------
+    # -- maintenance ---------------------------------------------------------------------------------------------
 
     def run_maintenance(self, now_ms: int) -> None:
-        """Flushes what is due, expires idle producers, removes files of deleted segments and topics, writes the
-        checkpoints.
+        """Flushes the logs that are due, expires idle producers, removes the files of deleted segments and topics,
+        writes the checkpoints.
 
         Call it every few seconds from one worker thread. A failure of one partition is logged; the others continue.
         """
@@ -334,7 +340,7 @@ class LogManager:
                 try:
                     work(log)
                 except KlammError as error:
-                    _log.error("%s of %s: %s", what, tp, error)
+                    _log.error("%s: %s failed: %s", tp, what, error)
 
     def _for_deleting(self, now_ms: int) -> int:
         with self._lock:
@@ -350,16 +356,16 @@ class LogManager:
         log.expire_producers(deleting_ms, self._producer_id_expiration_ms)
 
     def _move_recovery_points(self, now_ms: int) -> None:
-        """Flushes logs that have waited for `flush_interval_ms`, so that crash recovery reads at most what was written
-        since, plus `max_rescan_bytes`. Stops after one second; the remaining logs of thousands follow in the next
-        round."""
+        """Flushes logs that were not flushed for `flush_interval_ms`, so that crash recovery reads no more than the
+        bytes appended since, plus `max_rescan_bytes`. Stops after one second: with thousands of partitions the next
+        round flushes the others."""
         due = [log for log in self.logs().values() if log.recovery_point_is_due(now_ms, self._tuning.flush_interval_ms)]
         until = time.monotonic() + _FLUSHING_S
         for log in sorted(due, key=lambda log: log.last_flush_ms):
             try:
                 log.flush(snapshot=log.rescan_exceeds(self._tuning.max_rescan_bytes))
             except KlammError as error:
-                _log.error("maintenance of %s: %s", log.tp, error)
+                _log.error("%s: maintenance failed: %s", log.tp, error)
             if time.monotonic() > until:
                 break
 
@@ -372,11 +378,11 @@ class LogManager:
                 with storage(f"cannot remove {path}"):
                     remove_tree(path)
             except StorageError as error:
-                _log.error("%s; it is tried again at the next start", error)
+                _log.error("%s; the next start tries again", error)
 
     def write_checkpoints(self) -> None:
-        """Writes all checkpoints, log start offsets first: one below its segments is corrected when the log is
-        opened."""
+        """Writes all checkpoints. The log start offsets come first: opening a log corrects a start offset below its
+        first segment."""
         with self._checkpoint_lock:
             logs = self.logs()
             self._log_starts.write({tp: log.log_start_offset for tp, log in logs.items()})
@@ -386,8 +392,8 @@ class LogManager:
             )
 
     def close(self, *, clean: bool = True) -> None:
-        """Closes all logs and releases the directory; writes the marker of a clean stop only if every log was
-        flushed."""
+        """Closes all logs and releases the directory. With `clean` it also writes the checkpoints, and the marker of a
+        clean stop if every log was flushed."""
         failed = False
         for tp, log in self.logs().items():
             try:
@@ -395,7 +401,7 @@ class LogManager:
                 log.close(clean=clean)
             except KlammError as error:
                 failed = True
-                _log.error("closing %s: %s", tp, error)
+                _log.error("%s: closing failed: %s", tp, error)
         try:
             if clean:
                 self.write_checkpoints()
@@ -406,7 +412,7 @@ class LogManager:
 
 
 def _read(checkpoint: OffsetCheckpoint) -> dict[TopicPartition, int]:
-    """A damaged checkpoint does not prevent the start: without it all segments are checked."""
+    """Returns the offsets of a checkpoint; none if it is damaged, so that the start checks all segments."""
     try:
         return checkpoint.read()
     except StorageError as error:

@@ -1,8 +1,8 @@
-"""A partition's log: batches appended to segments in a directory, and read from them by offset.
+"""The log of one partition: appends batches to the segments in a directory and reads them by offset.
 
 Invariants: log_start_offset <= last_stable_offset <= high_watermark <= log_end_offset; each segment begins at or after
-the end of the one before; only the last grows. Consumers see records below the high watermark. Where `flush.messages`
-or `flush.ms` is set, the high watermark does not pass the flushed records.
+the end of the one before it; only the last one grows. Consumers see records below the high watermark. Where
+`flush.messages` or `flush.ms` is set, the high watermark does not pass the flushed records.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = ["TO_HIGH_WATERMARK", "AppendResult", "LogRead", "PartitionLog", "Read
 TO_HIGH_WATERMARK: Final = -1
 _log = logging.getLogger(__name__)
 _FRONT: Final = Struct(">qii")
-"""Base offset, batch length, leader epoch: the first fields of a batch."""
+"""The first fields of a batch: base offset, batch length, leader epoch."""
 
 
 class ReadIsolation(Enum):
@@ -65,7 +65,8 @@ class ReadIsolation(Enum):
 
 
 class AppendResult(NamedTuple):
-    """`log_append_time_ms` is -1 unless the broker's clock stamped the batch. `duplicate`: a retry of a stored batch.
+    """The place of an appended batch. `log_append_time_ms`: the time that the broker set as the batch's timestamp, -1
+    if it set none. `duplicate`: the batch was a retry, and the offsets are those of the stored batch.
     `high_watermark_advanced`: the append advanced the high watermark."""
 
     base_offset: int
@@ -76,12 +77,13 @@ class AppendResult(NamedTuple):
 
 
 _new_result: Final = cast(Callable[[type[AppendResult], tuple[int, int, int, bool, bool]], AppendResult], tuple.__new__)
-"""Makes one of all its fields, at half the cost of calling the class: every batch pays for it."""
+"""Builds an `AppendResult` from all its fields at half the cost of calling the class: every append builds one."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRead:
-    """Whole batches and the log's bounds. The first batch contains the requested offset, or follows it in a gap."""
+    """Whole batches and the log's bounds. The first batch contains the requested offset; if that lies in a gap between
+    batches, the first batch is the next one."""
 
     data: bytes
     high_watermark: int
@@ -92,7 +94,7 @@ class LogRead:
 class PartitionLog:
     """The facade over a log's parts: `LogSegments`, `LeaderEpochs`, `ProducerStateManager`, `Flusher`, `Validator`.
 
-    The log's own state is its offsets (start, end, replicated end), its configuration and whether it is online.
+    The facade's own state: the log's offsets (start, end, replicated end), its configuration, and its offline reason.
     Each part owns its state, knows nothing of the facade and is called under the lock unless it says otherwise.
 
     Blocking and thread-safe. `_lock` guards all state; it is not held while segments are flushed, while batches are
@@ -192,7 +194,7 @@ class PartitionLog:
     # -- configuration -------------------------------------------------------------------------------------------
 
     def reconfigure(self, config: TopicConfig) -> None:
-        """Replaces the configuration, from the next append, flush and retention on."""
+        """Replaces the configuration; the next append, flush and retention use the new one."""
         with self._lock:
             self._set_config(config)
             self._segments.reconfigure(config)
@@ -204,18 +206,19 @@ class PartitionLog:
         if config.compacts:
             self._segments.allow_gaps()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX
-        """Whether consumers see flushed records only."""
+        """True if consumers see flushed records only."""
         self._stores_as_sent = (
             config.compression_type == "producer"
             and config.message_timestamp_type != "LogAppendTime"
             and not (config.compacts or self._held_back)
         )
-        """Whether batches are stored as they are sent and are visible at once."""
+        """True if batches are stored as they are sent and become visible at once."""
 
     # -- bounds --------------------------------------------------------------------------------------------------
 
     @property
     def log_start_offset(self) -> int:
+        """The first offset that can be read; earlier records are deleted."""
         return self._start
 
     @property
@@ -230,7 +233,8 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """No transaction is open below this offset. It is the high watermark: transactional batches are refused."""
+        """No transaction is open below this offset. It equals the high watermark, because transactional batches are
+        refused."""
         return self.high_watermark
 
     @property
@@ -240,12 +244,13 @@ class PartitionLog:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         with self._lock:
             return self._segments.size
 
     @property
     def segment_count(self) -> int:
+        """The number of segments, at least one."""
         return len(self._segments)
 
     @property
@@ -254,8 +259,8 @@ class PartitionLog:
         return self._producers.state.highest_id
 
     def advance_high_watermark(self, offset: int) -> bool:
-        """All replicas have the records below `offset`. Returns whether the high watermark advanced; only `truncate_to`
-        lowers it."""
+        """Advances the high watermark to `offset`, because all in-sync replicas have the records below it. Returns True
+        if it advanced: a lower offset changes nothing; only `truncate_to` lowers it."""
         with self._lock:
             advanced = self._advance_high_watermark(offset)
         if advanced and self.on_visible is not None:
@@ -280,20 +285,23 @@ class PartitionLog:
             return self._epochs.end_offset(epoch, self._end)
 
     def begin_leader_epoch(self, epoch: int, *, durable: bool = True) -> None:
-        """Stores that `epoch` begins at the log end offset, which saves the first append from doing so. Without
-        `durable` the caller makes the epochs of many logs durable together (`sync_leader_epochs`) before it appends: no
-        CRC covers the epoch in a batch, so the file must have every epoch that a batch has."""
+        """Stores that `epoch` begins at the log end offset, so the first append need not write it.
+
+        Without `durable` the caller makes the epochs of many logs durable together (`sync_leader_epochs`) before it
+        appends: no CRC covers the epoch in a batch, so the epoch file must contain every epoch that a batch has.
+        """
         with self._lock:
             self._check_open()
             self._epochs.assign(epoch, self._end, durable=durable)
 
     @property
     def leader_epochs_durable(self) -> bool:
-        """Whether all epochs of the log are on disk."""
+        """True if all epochs of the log are on disk."""
         return self._epochs.durable
 
     def sync_leader_epochs(self, *, written: bool = False) -> None:
-        """Makes the epochs durable. `written`: the caller has synced the whole file system since the last one began."""
+        """Makes the epochs durable. `written`: the caller has synced the whole file system since the last epoch began,
+        so there is nothing to write."""
         with self._lock:
             self._epochs.sync(written=written)
 
@@ -324,7 +332,7 @@ class PartitionLog:
                 return stored
             batch = batch[0]
         if on_loop and self.append_may_block(batch):
-            raise WouldBlockError(f"{self.tp}: the append decompresses the batch or waits for the disk")
+            raise WouldBlockError(f"{self.tp}: the append reads the records of the batch or waits for the disk")
         batch, header, append_time = self._validator.prepare(
             batch, origin, now_ms, self.decompressed_max_bytes, on_loop=on_loop
         )
@@ -376,8 +384,9 @@ class PartitionLog:
         """The fast case of `append_as_leader`: a batch that is stored as sent, under the latest epoch, in the active
         segment.
 
-        Returns None and changes nothing in all other cases: a topic that opens batches, sets their time or shows
-        flushed records only; a batch that breaks a rule of the topic; a retry; a new leader epoch; a new segment.
+        Returns None and changes nothing in all other cases: the topic decompresses batches, sets their timestamp or
+        shows flushed records only; the batch breaks a rule of the topic, is a retry, begins a leader epoch or needs a
+        new segment.
         """
         if not self._stores_as_sent or not self._validator.passes(checked, now_ms):
             return None
@@ -413,13 +422,13 @@ class PartitionLog:
         return _new_result(AppendResult, (base, last, NO_TIMESTAMP, False, commit))
 
     def append_may_block(self, batch: bytes | bytearray | memoryview) -> bool:
-        """True if appending opens the batch or waits for the disk, and so must not run on an event loop."""
+        """True if the append reads the records or waits for the disk, and so must not run on an event loop."""
         if self.config.flush_messages < LONG_MAX:
             return True
         try:
             return self._validator.may_block(BatchHeader.parse(batch))
         except CorruptRecordError:
-            return False  # append raises the error without blocking
+            return False  # the append raises this error without blocking
 
     def _check_may_append(self, leader_epoch: int) -> None:
         if self._closed is not None or leader_epoch < self._epochs.latest:
@@ -457,7 +466,7 @@ class PartitionLog:
         )  # fmt: skip
         return active
 
-    # -- whether it serves ---------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------
 
     @property
     def offline(self) -> str | None:
@@ -465,12 +474,12 @@ class PartitionLog:
         return self._closed
 
     def check_files(self) -> None:
-        """Takes the log offline if another process has removed or cut its active file: later records would be lost when
-        this process ends."""
+        """Takes the log offline if another process has removed or truncated the file of its active segment: records
+        appended to it would be lost when this process ends."""
         with self._lock:
             active = self._segments.active
             if self._closed is None and is_short(active.path, active.size):
-                self._fail(f"{active.path} was removed or cut while it was written")
+                self._fail(f"{active.path} was removed or truncated by another process")
 
     def close(self, *, clean: bool = True) -> None:
         """Closes the log, in this order: flushes all records; writes the indexes; writes the snapshot of the producer
@@ -503,20 +512,20 @@ class PartitionLog:
             raise LogClosedError(f"{self.tp}: {self._closed}")
 
     def _fail(self, why: str) -> None:
-        """Takes the log offline until it is reopened, because the content of the disk is unknown."""
+        """Takes the log offline until it is opened again, because it is unknown which bytes are on disk."""
         self._closed = f"the log is offline, {why}; restart the broker to recover it"
         _log.error("%s: %s", self.tp, self._closed)
 
     def _write_failed(self, active: Segment, error: StorageError) -> None:
-        """Takes the log offline unless the segment is unchanged."""
+        """Takes the log offline unless the failed write has left the segment unchanged."""
         if active.next_offset != self._end or active.file.size() != active.size:
             self._fail(f"a write failed ({error})")
 
     # -- flushing ------------------------------------------------------------------------------------------------
 
     def flush(self, *, snapshot: bool = False) -> None:
-        """Brings all records that are in the log now to disk. A failure takes the log offline: it is unknown what a
-        failed fsync has stored.
+        """Flushes all records that are in the log now. A failure takes the log offline, because it is unknown which
+        bytes a failed fsync has stored.
 
         `snapshot`: also writes the indexes of the active segment and the producer state as of this moment, so that
         crash recovery reads later records only.
@@ -545,7 +554,7 @@ class PartitionLog:
     def _sync(self, pending: PendingFlush) -> None:
         try:
             self._flusher.sync(pending, self._file_to_flush)
-        except BaseException as error:  # any: `begin` has noted the directory as flushed
+        except BaseException as error:  # any error: `begin` has marked the directory as flushed
             with self._lock:
                 self._fail(f"a flush failed ({str(error) or type(error).__name__})")
             raise
@@ -556,7 +565,7 @@ class PartitionLog:
 
     @property
     def last_flush_ms(self) -> int:
-        """When the log was last flushed or opened, by the broker's clock."""
+        """The time at which the log was last flushed or opened, by the broker's clock."""
         return self._flusher.last_flush_ms
 
     def flush_is_due(self, now_ms: int) -> bool:
@@ -604,7 +613,7 @@ class PartitionLog:
         isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK,
         min_one: bool = True,
     ) -> LogRead | None:
-        """As `read`, without waiting for the disk: returns None unless all bytes are in the page cache."""
+        """Reads as `read` does, without waiting for the disk: returns None unless all bytes are in the page cache."""
         try:
             extents, bounds = self._plan(offset, max_bytes, isolation, cached_only=True)
         except NotCachedError:
@@ -615,7 +624,7 @@ class PartitionLog:
     def _plan(
         self, offset: int, max_bytes: int, isolation: ReadIsolation, *, cached_only: bool = False
     ) -> tuple[list[Extent], tuple[int, int, int]]:
-        """Returns the byte ranges of the files to read, which keep the files open, and the log's bounds."""
+        """Returns the byte ranges to read, whose objects keep the files open, and the log's bounds."""
         with self._lock:
             self._check_open()
             if not self._start <= offset <= self._end:
@@ -639,11 +648,11 @@ class PartitionLog:
         return data
 
     def chain_rules(self, *, verify: bool) -> ChainRules:
-        """Returns the rules that the log's batches must meet now."""
+        """Returns the rules by which a read checks the log's batches. `verify`: the CRC of each batch too."""
         return ChainRules(self._segments.dense, verify, *self._epochs.columns())
 
     def report(self, broken: BrokenChainError) -> None:
-        """Logs and counts a damaged place once."""
+        """Logs and counts a damaged place, once for each place."""
         self._damage.report(broken)
 
     @property
@@ -656,7 +665,8 @@ class PartitionLog:
     def offset_for_timestamp(
         self, timestamp_ms: int, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
     ) -> TimestampedOffset | None:
-        """Returns the first visible record of this timestamp or later. Opens a batch, so not for an event loop."""
+        """Returns the first visible record with this timestamp or a later one. Reads and decompresses a batch, so it
+        must not run on an event loop."""
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self._bound(isolation)
@@ -666,7 +676,8 @@ class PartitionLog:
     def offset_of_largest_timestamp(
         self, *, isolation: ReadIsolation = ReadIsolation.HIGH_WATERMARK
     ) -> TimestampedOffset | None:
-        """Returns the first record with the largest timestamp (ListOffsets -3). Opens a batch."""
+        """Returns the first visible record with the largest timestamp (ListOffsets -3). Reads and decompresses a
+        batch."""
         with self._lock:
             self._check_open()
             segments, start, bound = list(self._segments), self._start, self._bound(isolation)
@@ -699,9 +710,8 @@ class PartitionLog:
     # -- retention, truncation, DeleteRecords --------------------------------------------------------------------
 
     def apply_retention(self, now_ms: int) -> int:
-        """Removes the segments beyond `retention.ms`, `retention.bytes` or the log start; returns their number.
-
-        `remove_expired_files` removes their files after `file.delete.delay.ms`."""
+        """Deletes the segments that `retention.ms`, `retention.bytes` or the log start offset exclude; returns their
+        number. `remove_expired_files` removes their files after `file.delete.delay.ms`."""
         with self._lock:
             self._check_open()
             count, reason = expired(list(self._segments), self.config, now_ms, self.high_watermark, self._start)
@@ -748,7 +758,8 @@ class PartitionLog:
         """Raises the log start offset to `offset` (-1: the high watermark) and returns it.
 
         Earlier records can no longer be read; `LogManager.delete_records` makes that durable. The next retention
-        removes whole segments. Raises `OffsetOutOfRangeError` above the high watermark.
+        deletes the segments that contain none of the remaining records. Raises `OffsetOutOfRangeError` above the high
+        watermark.
         """
         with self._lock:
             self._check_open()
@@ -764,13 +775,13 @@ class PartitionLog:
             return self._start
 
     def truncate_to(self, offset: int) -> None:
-        """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if
-        necessary.
+        """Removes every batch that contains `offset` or a later one; lowers the high watermark to the new end if it is
+        above it.
 
         Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
         that the leader does not have would never agree with the leader's epochs (KIP-101).
 
-        `LogManager.truncate_to` also makes the lower recovery point durable; a log with a manager is truncated by it.
+        Call `LogManager.truncate_to` instead if the log has a manager: it makes the lower recovery point durable.
         """
         with self._flush_lock, self._lock:
             self._check_open()
@@ -798,7 +809,8 @@ class PartitionLog:
     # -- producers -----------------------------------------------------------------------------------------------
 
     def expire_producers(self, now_ms: int, expiration_ms: int) -> int:
-        """Removes producers that were silent for `producer.id.expiration.ms`; returns their number."""
+        """Removes producers that have sent nothing for `expiration_ms` (`producer.id.expiration.ms`); returns their
+        number."""
         with self._lock:
             return self._producers.state.expire(now_ms - expiration_ms)
 

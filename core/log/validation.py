@@ -1,4 +1,4 @@
-"""The rules for appends, checked by a batch's header alone where that is sufficient (design D2)."""
+"""Checks batches before they are appended, by the header alone where that is sufficient (design D2)."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ LeaderOrigin: TypeAlias = Literal[AppendOrigin.CLIENT, AppendOrigin.INTERNAL]
 """The origins of the batches that a leader appends."""
 
 ON_LOOP_PACKED: Final = 64 * 1024
-"""A larger compressed batch is opened on a worker thread; so is one that unpacks to more than `ON_LOOP_UNPACKED`. For a
-smaller one, switching to another thread and back takes several times as long as reading the batch."""
+"""A compressed batch of more bytes is decompressed on a worker thread; so is one of more than `ON_LOOP_UNPACKED` bytes
+of uncompressed records. For a smaller one, a switch to another thread and back takes several times as long as reading
+it."""
 ON_LOOP_UNPACKED: Final = 256 * 1024
 
 
@@ -86,10 +87,10 @@ class Validator:
     def prepare(
         self, batch: bytearray | memoryview, origin: AppendOrigin, now_ms: int, max_size: int, *, on_loop: bool = False
     ) -> tuple[bytearray | memoryview, BatchHeader, int]:
-        """Returns the batch as it is stored, except for its offsets; its header; and the time set by the broker's
-        clock, -1 if none. `max_size` bounds the uncompressed bytes of the records that are read.
+        """Returns the batch as it will be stored, except for its offsets; its header; and the timestamp that the broker
+        set, -1 if none. `max_size` bounds the uncompressed bytes of records that are read.
 
-        Raises what `check` and `open` do, and `WouldBlockError` if `on_loop` and reading the records would block an
+        Raises what `check` and `open` do, and with `on_loop` `WouldBlockError` if reading the records would block an
         event loop for too long.
         """
         try:
@@ -98,7 +99,7 @@ class Validator:
                 batch, header = self._opened(batch, header, now_ms, max_size, on_loop)
         except InvalidTimestampError as error:
             if on_loop:
-                raise WouldBlockError("the records are read to name those with wrong timestamps") from error
+                raise WouldBlockError("the records must be read to name those with wrong timestamps") from error
             raise self.with_records(error, batch, max_size, now_ms) from None
         if origin is AppendOrigin.REPLICA or not self._sets_append_time:
             return batch, header, NO_TIMESTAMP
@@ -107,7 +108,8 @@ class Validator:
     def _opened(
         self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, max_size: int, on_loop: bool
     ) -> tuple[bytearray | memoryview, BatchHeader]:
-        """Reads the records; returns the batch as it is stored, and its header. See `may_block`."""
+        """Reads the records; returns the batch as it will be stored, and its header. With `on_loop`, raises
+        `WouldBlockError` if the records exceed `ON_LOOP_UNPACKED`."""
         try:
             opened = self.open(batch, header, min(max_size, ON_LOOP_UNPACKED) if on_loop else max_size, now_ms)
         except MessageTooLargeError as error:
@@ -122,11 +124,12 @@ class Validator:
         return recompress(opened.header, opened.records, self.codecs.by_id(stored))
 
     def passes(self, checked: CheckedBatch, now_ms: int) -> bool:
-        """True if a batch that meets the rules of all topics (`records.checked_batch`) also meets those of this topic:
-        its size, codec and timestamps are within the limits, its CRC is right, and its records, if the topic requires
-        reading them, match the header.
+        """True if a batch that meets the rules of all topics (`records.checked_batch`) also meets the rules of this
+        topic: its size, codec and timestamps are within the limits, its CRC is right, and its records match the header
+        if the topic requires reading them.
 
-        Also False if the check would block an event loop for too long. `prepare` then corrects or refuses the batch.
+        Also False if the check would block an event loop for too long. If it is False, `prepare` corrects, accepts or
+        refuses the batch.
         """
         batch, count, first_ms, largest_ms, codec_id, _, crc = checked
         return (
@@ -149,8 +152,8 @@ class Validator:
         return header
 
     def _ordinary(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
-        """Returns the header if it is valid for every origin; otherwise `_judge` accepts it or names the broken rule.
-        One expression, because every append pays for it."""
+        """Returns the header if it is valid for every origin; None if `_judge` must accept it or name the broken rule.
+        It is one expression because it runs for every append."""
         if len(batch) < HEADER_SIZE:
             return None
         fields = HEADER.unpack_from(batch)
@@ -167,13 +170,16 @@ class Validator:
         return BatchHeader._make(fields) if fits else None
 
     def _judge(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
+        """Returns the header if it is valid for `origin`; raises the error that names the broken rule."""
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
             raise InvalidRecordError(f"a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")
         header = BatchHeader.parse(batch)
         if header.size > len(batch):
-            raise CorruptRecordError(f"a record batch of {header.size} bytes is cut off after {len(batch)}")
+            raise CorruptRecordError(f"a record batch of {header.size} bytes is truncated after {len(batch)} bytes")
         if header.size < len(batch):
-            raise InvalidRecordError(f"{len(batch) - header.size} bytes follow the one batch that is expected")
+            raise InvalidRecordError(
+                f"{len(batch) - header.size} bytes follow the record batch; only one batch is allowed"
+            )
         self._check_size(header)
         self._check_header(header)
         if origin is AppendOrigin.CLIENT:
@@ -191,13 +197,15 @@ class Validator:
 
     def _check_header(self, header: BatchHeader) -> None:
         if header.record_count < 1:
-            raise InvalidRecordError(f"a record batch says that it holds {header.record_count} records")
+            raise InvalidRecordError(
+                f"a record batch has the record count {header.record_count}, but must have at least 1"
+            )
         codec_id = header.codec_id
         if codec_id >= FIRST_THIRD_PARTY_CODEC or codec_id not in self.codecs:
             codec = self.codecs.by_id(codec_id)
             if codec.name != self.config.compression_type:
                 raise UnsupportedCodecError(
-                    f"the codec {codec.name} is not Kafka's: the topic's compression.type must name it"
+                    f"the codec {codec.name} is not one of Kafka's: the topic's compression.type must name it"
                 )
 
     def _check_client(self, header: BatchHeader) -> None:
@@ -213,11 +221,11 @@ class Validator:
             raise InvalidRecordError(f"producer {header.producer_id} sent a batch without a sequence")
         if header.producer_id < NO_PRODUCER_ID or header.base_sequence < NO_SEQUENCE:
             raise InvalidRecordError(
-                f"producer {header.producer_id} and sequence {header.base_sequence} should not be negative"
+                f"the producer id {header.producer_id} and the sequence {header.base_sequence} must not be negative"
             )
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
-        """Checks the two timestamps of the header, without opening the records."""
+        """Checks the two timestamps of the header, without reading the records."""
         if header.log_append_time:
             raise InvalidTimestampError("a client sent a batch whose timestamp type is LogAppendTime")
         if problem := self._timestamp_problem(header, now_ms):
@@ -231,18 +239,18 @@ class Validator:
     def _too_early(self, stamp_ms: int, now_ms: int) -> str:
         if stamp_ms == NO_TIMESTAMP or now_ms - stamp_ms <= self._before_ms:
             return ""
-        return f"timestamp {stamp_ms} lies more than message.timestamp.before.max.ms={self._before_ms} before now"
+        return f"timestamp {stamp_ms} is more than message.timestamp.before.max.ms={self._before_ms} before now"
 
     def _too_late(self, stamp_ms: int, now_ms: int) -> str:
         if stamp_ms - now_ms <= self._after_ms:
             return ""
-        return f"timestamp {stamp_ms} lies more than message.timestamp.after.max.ms={self._after_ms} after now"
+        return f"timestamp {stamp_ms} is more than message.timestamp.after.max.ms={self._after_ms} after now"
 
     def with_records(
         self, error: InvalidTimestampError, batch: Buffer, max_size: int, now_ms: int
     ) -> InvalidTimestampError:
-        """Returns the error with the records whose timestamps are out of range (KIP-467); unchanged if the records
-        cannot be read."""
+        """Returns the error with the records whose timestamps are out of range (KIP-467), or `error` itself if the
+        records cannot be read."""
         try:
             stamps = decode_columns(batch, 0, BatchHeader.parse(batch), self.codecs, max_size).timestamps_ms
         except CorruptRecordError:
@@ -254,8 +262,8 @@ class Validator:
     # -- the records ---------------------------------------------------------------------------------------------
 
     def verifies(self, codec_id: int, first_ms: int, largest_ms: int) -> bool:
-        """True if the records of a batch that is stored unchanged are read: by `verify.payload`, or because the
-        header's timestamps contradict each other (Kafka reads every batch and corrects them)."""
+        """True if the records of a batch that is stored unchanged must be read: because `verify.payload` says so, or
+        because the header's timestamps contradict each other (Kafka reads every batch and corrects them)."""
         return (
             self._verifies_all
             or (self._verifies_plain and codec_id == 0)
@@ -264,14 +272,15 @@ class Validator:
         )
 
     def requires_open(self, header: BatchHeader) -> bool:
-        """True if appending reads the records: by `verifies`, in a compacted topic, or to store another codec."""
+        """True if the append reads the records: because `verifies` says so, the topic is compacted, or the batch is
+        stored with another codec."""
         if header.is_control:
             return False
         by_topic = self.config.compacts or self.stored_codec(header) != header.codec_id
         return by_topic or self.verifies(header.codec_id, header.base_timestamp, header.max_timestamp)
 
     def may_block(self, header: BatchHeader) -> bool:
-        """True if the header shows that the append must run on a worker thread; `open` has a bound for other
+        """True if the header shows that the append must run on a worker thread. The size limit of `open` covers other
         batches."""
         if header.is_control:
             return False
@@ -280,8 +289,8 @@ class Validator:
         return header.codec_id != 0 and header.size > ON_LOOP_PACKED and self.requires_open(header)
 
     def open(self, batch: bytearray | memoryview, header: BatchHeader, max_size: int, now_ms: int) -> Opened:
-        """Checks the records of a batch whose CRC is right, without building record objects. Corrects a max timestamp
-        that no record has in the batch, as Kafka's brokers do.
+        """Checks the records of a batch whose CRC is right, without building record objects. Corrects, in the batch, a
+        max timestamp that no record has, as Kafka's brokers do.
 
         Raises `InvalidRecordError` if the records cannot be decompressed or do not match the header: the error is not
         retriable. Raises `MessageTooLargeError` if they take more than `max_size` bytes: some producers then split the
@@ -291,11 +300,13 @@ class Validator:
         try:
             if header.codec_id:
                 records = self.codecs.by_id(header.codec_id).decompress(records, max_size)
-            # The checked offsets are those that the log will assign.
+            # The offset deltas are checked as the log will assign them: 0 to count - 1.
             count, first_ms = header.record_count, header.base_timestamp
             largest_ms, keyless = native.validate(records, count, 0, count - 1, first_ms, False)
         except DecompressionBombError as error:
-            raise MessageTooLargeError(f"a record batch cannot be opened: {error} (decompressed.max.bytes)") from error
+            raise MessageTooLargeError(
+                f"a record batch cannot be decompressed: {error} (decompressed.max.bytes)"
+            ) from error
         except CorruptRecordError as error:
             raise InvalidRecordError(f"the records of a batch with the right CRC cannot be read: {error}") from error
         if largest_ms != header.max_timestamp:
@@ -304,7 +315,7 @@ class Validator:
         return Opened(header, records, keyless)
 
     def _bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
-        """True if the records match the header; also False if the check would take too long."""
+        """True if the records match the header; also False if reading them would block an event loop for too long."""
         records: Buffer = batch[HEADER_SIZE:]
         try:
             if codec_id:

@@ -1,4 +1,4 @@
-"""The file operations of the log, each with its fault point; OSError is translated here once."""
+"""The file operations of the log, each with its fault point; translates OSError to `StorageError` in one place."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Final
 from ...errors import StorageError
 from ...faults import fault_point
 
-MOST_CACHED: Final = 512 * 1024  # a copy of that size takes about as long as a thread to wake up
+MOST_CACHED: Final = 512 * 1024  # copying that many bytes takes about as long as waking a thread
 _FILE_MODE: Final = 0o644
 _NO_NOWAIT: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 
 
 class storage:
-    """A context manager: OSError becomes `StorageError`, which says what failed, and why.
+    """A context manager that translates OSError to `StorageError`, whose message has the failed operation and the
+    reason.
 
     It is a class because every read enters it, and a generator costs three times as much.
     """
@@ -41,7 +42,8 @@ class storage:
 
 
 class _Scratch(threading.local):
-    """A buffer for each thread, for reads that do not wait: a new buffer would be zeroed for each read."""
+    """One buffer for each thread, for reads that do not wait: Python would fill a new buffer with zeros for each
+    read."""
 
     def __init__(self) -> None:
         self._memory: memoryview | None = None
@@ -130,12 +132,12 @@ class OpenFile:
 
 
 def is_short(path: Path, size: int) -> bool:
-    """Whether the file is certainly missing or shorter than `size`."""
+    """True if the file is missing or shorter than `size`; False if that cannot be found out."""
     try:
         return path.stat().st_size < size
     except (FileNotFoundError, NotADirectoryError):
         return True
-    except OSError:  # not known; a read or a write will fail if something is wrong
+    except OSError:  # unknown; the next read or write fails if the file is unusable
         return False
 
 
@@ -150,8 +152,8 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file_system(path: Path) -> bool:
-    """Makes all that was written to the file system of `path` durable, names too. Returns False if that fails: the
-    caller then syncs file by file, which raises the error."""
+    """Makes everything that was written to the file system of `path` durable, including names. Returns False if that
+    fails: the caller then syncs file by file, which raises the error."""
     syncfs = getattr(ctypes.CDLL(None), "syncfs", None)
     if syncfs is None:
         return False

@@ -1,4 +1,4 @@
-"""Builds the indexes of a segment from its batches: after a crash, and if an index is missing or damaged."""
+"""Builds the indexes of a segment from its batches, after a crash or if an index is missing or damaged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,20 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Checked:
-    """Bytes that recovery has read, for reports of its progress."""
+    """Counts the bytes that recovery has read, for reports of its progress."""
 
     bytes: int = 0
 
 
 class BuiltIndexes(NamedTuple):
-    """What a segment's batches say. `end`: where the last whole one ends; `error`: why nothing behind it counts;
-    `first_timestamp`: the first batch's, None where it was not read; `damaged`: whether something was found damaged."""
+    """The result of a pass over a segment's batches.
+
+    - `end`: the position where the last whole batch ends.
+    - `next_offset`, `largest`: the offset after that batch, and the largest timestamp up to it.
+    - `first_timestamp`: the max timestamp of the first batch; None if that batch was not read.
+    - `damaged`: True if a batch below `keep_below` (see `build`) is damaged.
+    - `error`: the reason why the pass ended before the end of the file; None if it did not.
+    """
 
     end: int
     next_offset: int
@@ -39,15 +45,18 @@ class BuiltIndexes(NamedTuple):
 
 
 def check_follows(header: BatchHeader, base_offset: int, next_offset: int) -> None:
-    """`CorruptRecordError` unless the batch may follow in the segment of that base whose last batch ends there."""
+    """Raises `CorruptRecordError` unless the batch may follow the last one, which ends before `next_offset`, in the
+    segment with this base offset."""
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        raise CorruptRecordError(f"batch at offset {header.base_offset} follows offset {next_offset - 1}")
+        raise CorruptRecordError(f"batch at offset {header.base_offset} comes after offset {next_offset - 1}")
     if header.last_offset - base_offset > MAX_RELATIVE:
-        raise CorruptRecordError(f"batch at offset {header.base_offset} is too far from {base_offset}")
+        raise CorruptRecordError(
+            f"batch at offset {header.base_offset} is too far from the segment's base offset {base_offset}"
+        )
 
 
 class IndexBuilder:
-    """One pass over a segment: `build` is called once."""
+    """Builds the indexes in one pass over a segment; `build` is called once."""
 
     def __init__(
         self,
@@ -62,7 +71,8 @@ class IndexBuilder:
         dense: bool,
         verify: bool,
     ) -> None:
-        """`dense`: a batch not exactly at the end of the one before is damage. `verify`: CRCs are checked."""
+        """`dense`: a batch that does not begin exactly at the end of the one before it is damaged. `verify`: CRCs are
+        checked."""
         self._tp = tp
         self._log_file = log_file
         self._file = log_file.open()
@@ -79,7 +89,7 @@ class IndexBuilder:
         self._damaged = False
 
     def build(self, state: SegmentState | None = None, keep_below: int = 0) -> BuiltIndexes:
-        """Indexes all batches, or those after `state`, for which the indexes have been loaded.
+        """Indexes all batches, or only those after `state`, if the indexes of that state have been loaded.
 
         Damage at an offset below `keep_below` is skipped if a whole batch follows it.
         """
@@ -107,7 +117,8 @@ class IndexBuilder:
         return 0
 
     def _index_from(self, end: int) -> tuple[int, CorruptRecordError | None]:
-        """Where the last good batch ends, and the error that follows it."""
+        """Indexes the batches from position `end` on. Returns the position where the last whole one ends, and the error
+        that follows it, if any."""
         try:
             for position, header in scan(self._file, end, self._size, verify=self._verify):
                 check_follows(header, self._base, self._next_offset)
@@ -123,8 +134,8 @@ class IndexBuilder:
         return end, None
 
     def _pass_over(self, damaged: int, error: CorruptRecordError) -> int | None:
-        """Indexes the first whole batch behind byte `damaged`, so that readers are led past the damage; where it ends.
-        None when nothing whole is behind."""
+        """Indexes the first whole batch after byte `damaged`, so that an index entry leads readers past the damage.
+        Returns the position where that batch ends; None if no whole batch follows."""
         self._damaged = True
         behind = find_whole(self._file, damaged + 1, self._size, self._next_offset)
         if behind is None:

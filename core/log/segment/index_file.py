@@ -1,15 +1,15 @@
 """A sorted list of fixed-size entries beside a segment; it can always be rebuilt from the segment.
 
 While the segment grows the entries are in memory only: after a crash they are rebuilt from the batches. The file is
-written whole, when no more batches are expected or the recovery point moves:
+written as a whole when no more batches are expected or the recovery point moves:
 
-    header   magic "KLIX", version (uint16), bytes an entry (uint16), base offset of the segment (int64)
+    header   magic "KLIX", version (uint16), bytes per entry (uint16), base offset of the segment (int64)
     entries  key and value
-    footer   number of entries (uint32); what the segment was like: bytes, next offset, largest timestamp, the offset of
-             that (int64 each); CRC-32C of all before (uint32)
+    footer   number of entries (uint32); the state of the segment: size in bytes, next offset, largest timestamp, offset
+             of that timestamp (int64 each); CRC-32C of all bytes before it (uint32)
 
-So one flipped bit anywhere, a part that is missing, an older format or the index of another segment is noticed when the
-log is opened, and the index is rebuilt.
+Opening the log detects one flipped bit anywhere, a missing part, an older format and the index of another segment, and
+rebuilds the index.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ class SegmentState(NamedTuple):
 
 
 class IndexFile:
-    """Entries `(key, value)` with keys that grow. Not thread-safe: the log's lock guards it."""
+    """Entries `(key, value)` in ascending order of their keys. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, path: Path, base_offset: int, entry: Struct, max_bytes: int) -> None:
-        """Empty, and in memory; `load` takes what the file holds."""
+        """Begins empty and in memory; `load` uses the file instead."""
         self.path = path
         self._base = base_offset
         self._entry = entry
@@ -56,21 +56,21 @@ class IndexFile:
         self._data: bytearray | None = bytearray()
         self._count = 0
         self.full = self._max_entries <= 1
-        """Whether the segment must be rolled. One entry is reserved for the last one, which is added at the roll."""
+        """True if the segment must be rolled: one entry is reserved for the last one, which the roll adds."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def in_memory(self) -> bool:
-        """Whether a search needs no file."""
+        """True if a search reads no file."""
         return self._data is not None or not self._count
 
     # -- the file ------------------------------------------------------------------------------------------------
 
     def load(self) -> SegmentState | None:
-        """Returns the state of the segment that the file fits; None if there is no file, `CorruptRecordError` if it is
-        damaged. The entries stay on disk."""
+        """Uses the entries of the file, which stay on disk. Returns the state of the segment when the file was written;
+        None if there is no file. Raises `CorruptRecordError` if it is damaged."""
         with storage(f"cannot read {self.path}"):
             if not self.path.exists():
                 return None
@@ -90,13 +90,13 @@ class IndexFile:
                 raise CorruptRecordError(f"{self.path} fails its CRC")
             count, *state = _FOOTER.unpack_from(raw, len(raw) - _CRC.size - _FOOTER.size)
         except StructError as error:
-            raise CorruptRecordError(f"{self.path} is cut off") from error
+            raise CorruptRecordError(f"{self.path} is truncated") from error
         if (version, size, base) != (_VERSION, self._entry.size, self._base) or len(raw) != _AROUND + count * size:
-            raise CorruptRecordError(f"{self.path} is of version {version}, or another segment's")
+            raise CorruptRecordError(f"{self.path} has version {version} or belongs to another segment")
         return SegmentState(*state), count
 
     def encoded(self, state: SegmentState) -> bytes | None:
-        """Returns the file's content, for `write`; None if the file has it already."""
+        """Returns the content of the file, for `write`; None if the file has it already."""
         return self._encode(state)
 
     def _encode(self, state: SegmentState, *more: tuple[int, int]) -> bytes | None:
@@ -108,20 +108,23 @@ class IndexFile:
         return body + _CRC.pack(crc32c(body))
 
     def write(self, content: bytes) -> None:
-        """Writes the file without a flush: the CRC detects what a power cut leaves, and the file is rebuilt."""
+        """Writes the file without a flush: after a power cut the CRC detects an incomplete file, which is then
+        rebuilt."""
         with storage(f"cannot write {self.path}"):
             fault_point("log.index.write")
         write_atomically(self.path, content, durable=False)
 
     def seal(self, state: SegmentState) -> None:
-        """Writes the file and frees the memory, when no entry is expected for now. `StorageError` changes nothing."""
+        """Writes the file and frees the memory, because no entry is expected for now. Changes nothing if it raises
+        `StorageError`."""
         content = self.encoded(state)
         if content is not None:
             self.write(content)
             self._data = None
 
     def grow(self) -> None:
-        """Reads the entries into memory, to add more. `CorruptRecordError` if the file is damaged."""
+        """Reads the entries into memory, so that more can be added. Raises `CorruptRecordError` if the file is
+        damaged."""
         if self._data is None:
             self._data = bytearray(self._entries())
 
@@ -130,11 +133,11 @@ class IndexFile:
         with storage(f"cannot read {self.path}"):
             raw = self.path.read_bytes()
         if self._parse(raw)[1] != self._count:
-            raise CorruptRecordError(f"{self.path} was exchanged")
+            raise CorruptRecordError(f"{self.path} has another number of entries than when it was opened")
         return memoryview(raw)[_HEADER.size : _HEADER.size + self._count * self._entry.size]
 
     def stored_state(self) -> SegmentState:
-        """Returns the state in the file now, after checking its CRC."""
+        """Returns the state of the segment that the file has now, after checking its CRC."""
         with storage(f"cannot read {self.path}"):
             return self._parse(self.path.read_bytes())[0]
 
@@ -146,7 +149,7 @@ class IndexFile:
     # -- entries -------------------------------------------------------------------------------------------------
 
     def append(self, key: int, value: int) -> None:
-        """Adds an entry; keys must grow."""
+        """Adds an entry, whose key must be larger than all before."""
         if self._data is None:
             self.grow()
         assert self._data is not None
@@ -158,7 +161,8 @@ class IndexFile:
         self.full = count >= self._max_entries - 1
 
     def floor(self, key: int) -> tuple[int, int] | None:
-        """The last entry whose key is at most `key`; from the file without its CRC: for answers that are checked."""
+        """Returns the last entry whose key is at most `key`; None if there is none. Does not check the CRC of the file,
+        so the caller must check the result."""
         if not self._count:
             return None
         if self._data is not None:
@@ -172,7 +176,7 @@ class IndexFile:
                 os.close(fd)
 
     def floor_checked(self, key: int) -> tuple[int, int] | None:
-        """As `floor`, after checking the CRC of the whole file; `CorruptRecordError` when it fails."""
+        """Does the same as `floor`, after checking the CRC of the whole file; `CorruptRecordError` if it fails."""
         data = self._data if self._data is not None else self._entries()
         return self._search(lambda index: self._at(data, index), key)
 
@@ -183,7 +187,7 @@ class IndexFile:
     def _read(self, fd: int, index: int) -> tuple[int, int]:
         raw = os.pread(fd, self._entry.size, _HEADER.size + index * self._entry.size)
         if len(raw) < self._entry.size:
-            raise CorruptRecordError(f"{self.path} is cut off")
+            raise CorruptRecordError(f"{self.path} is truncated")
         return self._at(raw, 0)
 
     def _search(self, entry: Callable[[int], tuple[int, int]], key: int) -> tuple[int, int] | None:
@@ -199,7 +203,7 @@ class IndexFile:
     # -- emptying ------------------------------------------------------------------------------------------------
 
     def clear(self) -> None:
-        """Removes all entries from memory; the file is then stale until `seal` replaces it."""
+        """Removes all entries; the file, if there is one, is stale until `seal` replaces it."""
         self._data = bytearray()
         self._set_count(0)
 
@@ -210,5 +214,6 @@ class IndexFile:
         self.path = target
 
     def remove(self) -> None:
+        """Removes all entries and the file; raises OSError."""
         self.clear()
         remove(self.path)

@@ -1,4 +1,4 @@
-"""A segment's `.log` file, open only while it is used: `OpenFiles` bounds how many are open."""
+"""The `.log` file of a segment, which `OpenFiles` may close between two uses to bound the number of open files."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from .open_files import OpenFiles
 
 
 class LogFile:
-    """`opened` is None while the file is closed. Hold the `OpenFile` while using it, not its number: `OpenFiles` may
-    close it here at any time. Not thread-safe but for `close_file`: the log's lock guards it."""
+    """Opens the file on demand. `opened` is None while the file is closed.
+
+    Hold the `OpenFile` while using it, not its number, because `OpenFiles` may close the file here at any time. Only
+    `close_file` is thread-safe; the log's lock guards the rest.
+    """
 
     def __init__(self, path: Path, files: OpenFiles) -> None:
         self.path = path
@@ -20,8 +23,8 @@ class LogFile:
         self._files = files
 
     def open(self) -> OpenFile:
-        """Returns the open file; opens or creates it where it is closed. Other files are closed where the system has no
-        more descriptors."""
+        """Returns the open file; opens or creates it if it is closed. Closes other files if the system has no more
+        descriptors."""
         file = self.opened
         if file is not None:
             return file
@@ -43,6 +46,6 @@ class LogFile:
         self._files.used(self)
 
     def close_file(self) -> None:
-        """Closes the file, once its last reader is done; the next use opens it."""
+        """Closes the file once its last reader is done; the next use opens it again."""
         self.opened = None
         self._files.closed(self)

@@ -1,6 +1,6 @@
-"""The segments of one partition, in offset order.
+"""Holds the segments of one partition, in offset order.
 
-Invariants: there is at least one; base offsets increase; each segment begins at or after the end of the one before;
+Invariants: there is at least one; base offsets increase; each segment begins at or after the end of the one before it;
 only the last one, the active segment, grows. Not thread-safe: `PartitionLog` holds the lock.
 """
 
@@ -72,7 +72,7 @@ class LogSegments:
 
     @property
     def size(self) -> int:
-        """Bytes of all segments."""
+        """The size of all segments in bytes."""
         return sum(segment.size for segment in self._segments)
 
     def reconfigure(self, config: TopicConfig) -> None:
@@ -81,7 +81,8 @@ class LogSegments:
             segment.reconfigure(config)
 
     def allow_gaps(self) -> None:
-        """Offsets may have gaps from now on, for good: reads check all but that offsets follow one another exactly."""
+        """Permits gaps between the offsets of batches from now on, also after a restart. Reads then no longer check
+        that each batch begins exactly where the one before it ended."""
         if self._dense:
             write_atomically(self._directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
             self._dense = False
@@ -91,19 +92,19 @@ class LogSegments:
     # -- finding -------------------------------------------------------------------------------------------------
 
     def sealed(self, below: int) -> list[Segment]:
-        """The segments that are no longer written and end at or below this offset."""
+        """Returns the segments before the active one that end at or below the offset `below`."""
         return [segment for segment in self._segments[:-1] if segment.next_offset <= below]
 
     def base_after(self, offset: int) -> int | None:
-        """The first base offset above `offset`; None where there is none."""
+        """Returns the first base offset above `offset`; None if there is none."""
         return next((base for base in self._bases if base > offset), None)
 
     def extents(self, offset: int, bound: int, max_bytes: int, *, cached_only: bool) -> list[Extent]:
-        """Returns where the batches are from the one that holds `offset` to the offset `bound`, in as many segments as
-        it takes to reach `max_bytes`. The extents hold the files open.
+        """Returns the byte ranges of the batches from the one that contains `offset` to the offset `bound`, in as many
+        segments as are necessary to reach `max_bytes`. The extents hold the files open.
 
-        Raises `BrokenChainError` where offsets are missing in a log without gaps before anything was found, and
-        `NotCachedError` when `cached_only` and the disk would have to be read.
+        Raises `BrokenChainError` if the log has no gaps and offsets are missing at `offset`, and `NotCachedError` if
+        `cached_only` and the disk would have to be read.
         """
         found: list[Extent] = []
         segments, bases = self._segments, self._bases
@@ -120,7 +121,7 @@ class LogSegments:
             index += 1
             if index < len(segments) and self._dense and segment.next_offset < bases[index]:
                 if found:
-                    break  # what comes before the gap is read; the next read, which begins at the gap, is refused
+                    break  # this read ends before the gap; the next one, which begins at the gap, raises
                 missing = f"offsets {segment.next_offset} to {bases[index] - 1} are damaged or missing"
                 raise BrokenChainError(segment.path, segment.size, missing)
             offset = max(offset, segment.next_offset)
@@ -129,7 +130,7 @@ class LogSegments:
     # -- changing ------------------------------------------------------------------------------------------------
 
     def roll(self, base_offset: int, now_ms: int) -> Segment:
-        """Begins a new active segment; the old one must have been sealed. Nothing changes where that fails."""
+        """Begins a new active segment; the old one must have been sealed. Changes nothing if it raises."""
         segment = Segment(self._tp, self._directory, base_offset, self._config, now_ms, self._files, dense=self._dense)
         sealed, self.active = self.active, segment
         self._segments.append(segment)
@@ -139,14 +140,14 @@ class LogSegments:
         return segment
 
     def holds_sealed(self, segments: Sequence[Segment]) -> bool:
-        """Whether all of them are here, one after the other, and none is the active one."""
+        """True if the log has all of `segments`, one after the other, and none of them is the active one."""
         first = bisect_right(self._bases, segments[0].base_offset) - 1
         last = first + len(segments)
         return first >= 0 and last < len(self._segments) and self._segments[first:last] == list(segments)
 
     def replace(self, old: Sequence[Segment], cleaned: Segment, due_ms: int) -> None:
-        """Puts `cleaned`, whose swap was committed, in the place of `old`; the old files go at `due_ms`. After
-        `StorageError` the files are those of neither."""
+        """Replaces `old` by `cleaned`, whose swap was committed; the old files are due for removal at `due_ms`. After
+        `StorageError` the files match neither `old` nor `cleaned`."""
         moved = finish_swap(self._directory, old, cleaned)
         self._deleted += [(due_ms, path) for path in moved]
         first = bisect_right(self._bases, old[0].base_offset) - 1
@@ -165,21 +166,21 @@ class LogSegments:
             del self._segments[0], self._bases[0]
 
     def deleted_files(self, now_ms: int) -> list[Path]:
-        """Returns the files whose delay has passed. The caller removes them and says so to `forget_deleted`."""
+        """Returns the files whose delay has passed. The caller removes them and then calls `forget_deleted`."""
         return [path for at, path in self._deleted if at <= now_ms]
 
     def forget_deleted(self, removed: Collection[Path]) -> None:
-        """Forgets files that no longer exist."""
+        """Forgets files that were removed."""
         self._deleted = [(at, path) for at, path in self._deleted if path not in removed]
 
     def take_directory_changed(self) -> bool:
-        """Returns True if the file of a segment was created since the last call: the caller flushes the directory."""
+        """Returns True if a segment file was created since the last call; the caller then flushes the directory."""
         changed, self._directory_changed = self._directory_changed, False
         return changed
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every batch that holds `offset` or a later one, and the segments that begin at or after it but for the
-        first."""
+        """Removes every batch that contains `offset` or a later one, and the segments that begin at or after `offset`,
+        except the first segment of the log."""
         while len(self._segments) > 1 and self._bases[-1] >= offset:
             self._bases.pop()
             discarded = self._segments.pop()
@@ -193,6 +194,6 @@ class LogSegments:
             segment.seal()
 
     def close_files(self) -> None:
-        """Closes the files, each once its last reader is done."""
+        """Closes each file once its last reader is done."""
         for segment in self._segments:
             segment.close_file()

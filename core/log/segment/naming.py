@@ -1,7 +1,7 @@
-"""Names on disk: partition directories, files of a segment, and what a name's suffix says.
+"""Names on disk: partition directories, the files of a segment, and the suffixes of both.
 
-`<topic>-<partition>/` holds a partition; `….<uuid>-delete` one that was deleted and waits for its files to go;
-`….<uuid>-stray` one that the cluster did not know: set aside, never deleted.
+`<topic>-<partition>/` contains a partition; `….<uuid>-delete` one that was deleted, until its files are removed;
+`….<uuid>-stray` one that the cluster did not know: it is set aside and never deleted.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 SNAPSHOT: Final = ".snapshot"
 REMOVED: Final = ".deleted"
-"""Appended to a file that is removed after `file.delete.delay.ms`, or at the next start."""
+"""The last suffix of a file that is removed after `file.delete.delay.ms`, or at the next start."""
 
 CORRUPT: Final = ".corrupt"
-"""Ends, after a time in ms, the names of a segment's files that recovery found behind a damaged one: out of the log,
-left to be looked at."""
+"""The last suffix, after a time in ms, of the files of a segment that comes after a truncated one: recovery has taken
+it out of the log, and an operator may examine it."""
 
 CLEANED: Final = ".cleaned"
-"""Ends the names of files that compaction is writing: nothing until they are renamed; removed at the next start."""
+"""The last suffix of files that compaction is writing: they are not part of the log until they are renamed, and the
+next start removes them."""
 
 SWAP: Final = ".swap"
-"""Ends the name of a compacted segment that is whole and takes the place of others; the next start finishes that."""
+"""The last suffix of a compacted segment that is complete and replaces other segments; if a crash interrupts that, the
+next start finishes it."""
 
 TEMPORARY: Final = ".tmp"
 PARTITION_METADATA: Final = "partition.metadata"
 HOLES: Final = "offsets-have-gaps"
-"""There once a log was compacted, or copied from one that was: offsets then need not follow one another exactly."""
+"""Exists once a log was compacted, or copied from a compacted one: its batches may have gaps between their offsets."""
 
 LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 
@@ -46,7 +48,8 @@ _NAME_MAX: Final = 255
 
 
 def check_topic_name(topic: str) -> None:
-    """Kafka's rule: 1 to 249 of letters, digits, `.`, `_`, `-`, and neither `.` nor `..`."""
+    """Raises `InvalidTopicNameError` by Kafka's rule: 1 to 249 letters, digits, `.`, `_` or `-`, but neither `.` nor
+    `..`."""
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
         raise InvalidTopicNameError(
             f"topic name {topic[:300]!r} should be 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
@@ -54,37 +57,42 @@ def check_topic_name(topic: str) -> None:
 
 
 def partition_directory(tp: TopicPartition) -> str:
+    """Returns the name of the partition's directory; raises `InvalidTopicNameError`."""
     check_topic_name(tp.topic)
     return str(tp)
 
 
 def parse_directory(name: str) -> TopicPartition | None:
-    """The partition that a directory holds; None for any other name."""
+    """Returns the partition that a directory of this name contains; None for any other name."""
     match = _PARTITION_DIR.fullmatch(name)
     return TopicPartition(match["topic"], int(match["partition"])) if match else None
 
 
 def is_deleted(name: str) -> bool:
+    """True for the name of a directory whose partition was deleted."""
     match = _SUFFIXED.fullmatch(name)
     return match is not None and match["kind"] == "delete"
 
 
 def is_stray(name: str) -> bool:
+    """True for the name of a directory that was set aside."""
     match = _SUFFIXED.fullmatch(name)
     return match is not None and match["kind"] == "stray"
 
 
 def suffixed(tp: TopicPartition, unique: UUID, kind: str) -> str:
-    """The name after deletion (`delete`) or setting aside (`stray`); the partition's part is cut to fit 255 bytes."""
+    """Returns the name of a directory that was deleted (`delete`) or set aside (`stray`). The part with the partition
+    is shortened so that the name has at most 255 bytes."""
     suffix = f".{unique.hex}-{kind}"
     return str(tp)[: _NAME_MAX - len(suffix)] + suffix
 
 
 def segment_file(directory: Path, base_offset: int, suffix: str) -> Path:
+    """Returns the path of a segment's file: the base offset in 20 digits, then the suffix."""
     return directory / f"{base_offset:020d}{suffix}"
 
 
 def parse_segment_file(name: str) -> tuple[int, str] | None:
-    """Base offset and suffix, for a name of 20 digits and one suffix."""
+    """Returns the base offset and the suffix of a name of 20 digits and one suffix; None for any other name."""
     match = _SEGMENT_FILE.fullmatch(name)
     return (int(match["base"]), match["suffix"]) if match else None

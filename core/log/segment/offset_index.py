@@ -1,6 +1,7 @@
-"""The sparse offset index (`%020d.index`): where in the segment a batch lies.
+"""The sparse offset index (`%020d.index`): maps offsets to positions in the segment.
 
-Kafka's entries, 8 bytes: last offset of a batch less the segment's base (uint32), position of the batch (uint32).
+An entry is Kafka's, 8 bytes: the last offset of a batch minus the segment's base offset (uint32), the position of the
+batch (uint32).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .index_file import IndexFile
 
 _ENTRY: Final = Struct(">II")
 MAX_RELATIVE: Final = 2**31 - 1
-"""The largest distance of an offset from its segment's base: beyond it the segment is rolled."""
+"""The largest difference between an offset and the base offset of its segment; a larger one requires a new segment."""
 
 
 class OffsetIndex(IndexFile):
@@ -21,9 +22,11 @@ class OffsetIndex(IndexFile):
         super().__init__(path, base_offset, _ENTRY, max_bytes)
 
     def add(self, last_offset: int, position: int) -> None:
+        """Adds an entry for the batch at `position`."""
         self.append(last_offset - self._base, position)
 
     def lookup(self, offset: int) -> tuple[int, int] | None:
-        """Returns last offset and position of a batch at or before `offset`. The caller must check that batch."""
+        """Returns the last offset and the position of a batch at or before `offset`. The caller must check that
+        batch."""
         entry = self.floor(offset - self._base)
         return (self._base + entry[0], entry[1]) if entry else None

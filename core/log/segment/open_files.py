@@ -1,6 +1,6 @@
-"""A bound on the open segment files of all logs of a broker; the least recently used file is closed first.
+"""Bounds the number of open segment files of all logs of a broker; closes the least recently used file first.
 
-A closed file is opened again on its next use, which takes about 10 µs. So thousands of partitions need no more
+The next use of a closed file opens it again, which takes about 10 µs. So thousands of partitions need no more
 descriptors than this bound, and enough remain for connections.
 """
 
@@ -14,7 +14,7 @@ DEFAULT_LIMIT: Final = 1_000
 
 class HasFile(Protocol):
     def close_file(self) -> None:
-        """Closes the file, once its last reader is done; the next use opens it."""
+        """Closes the file once its last reader is done; the next use opens it again."""
 
 
 class OpenFiles:
@@ -29,7 +29,7 @@ class OpenFiles:
         return len(self._order)
 
     def used(self, owner: HasFile) -> None:
-        """Marks `owner`'s file as the most recently used; closes the least recently used one over the limit."""
+        """Marks the file of `owner` as the most recently used; closes the least recently used one above the limit."""
         oldest: HasFile | None = None
         with self._lock:
             self._order.pop(owner, None)
@@ -41,11 +41,12 @@ class OpenFiles:
             oldest.close_file()
 
     def closed(self, owner: HasFile) -> None:
+        """Forgets the file of `owner`, which was closed."""
         with self._lock:
             self._order.pop(owner, None)
 
     def close_some(self) -> bool:
-        """Closes half of the open files, when the system has no more descriptors. Returns whether any was open."""
+        """Closes half of the open files, because the system has no more descriptors. Returns True if any was open."""
         with self._lock:
             oldest = list(self._order)[: (len(self._order) + 1) // 2]
             for owner in oldest:

@@ -1,8 +1,8 @@
-"""Reading whole batches from stretches of segment files, without the log's lock.
+"""Reads whole batches from byte ranges of segment files, without the log's lock.
 
-No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them by what surrounds them:
-each batch begins where the one before it ended (in a log with holes: not before), its epoch is the one that
-`leader-epoch-checkpoint` has for its offset. The batches before one that fails are returned; the failed one never is.
+No CRC covers a batch's base offset, length, leader epoch and magic, so every read checks them against their context:
+each batch begins where the one before it ended (in a log with gaps: not before), and its epoch is the one that
+`leader-epoch-checkpoint` has for its offset. A read returns the batches before a damaged one, never that one itself.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .file_operations import OpenFile
 
 MAX_HINTS: Final = 64
 _FRONT: Final = Struct(">qi")
-"""Base offset, batch length."""
+"""The first fields of a batch: base offset, batch length."""
 
 
 class Extent(NamedTuple):
-    """Bytes [start, end) of a segment's file: whole batches, the first of which begins at offset `expected` (in a log
-    with holes: there or later). `hints` maps offsets to positions for later reads; the segment takes a new one when it
-    is cut, so that a late reader cannot leave a wrong hint."""
+    """Bytes [start, end) of a segment's file, which are whole batches. The first one begins at offset `expected` (in a
+    log with gaps: there or later). `hints` maps offsets to positions for later reads; a segment that is truncated
+    begins a new map, so that a late reader cannot leave a wrong position in it."""
 
     file: OpenFile
     path: Path
@@ -39,7 +39,7 @@ class Extent(NamedTuple):
 
 
 class BrokenChainError(CorruptRecordError):
-    """A batch that does not follow the one before it, or fails its CRC. `position` is its first byte in `path`."""
+    """A batch does not follow the one before it, or fails its CRC. `position` is its first byte in `path`."""
 
     def __init__(self, path: Path, position: int, what: str) -> None:
         super().__init__(f"{path}, byte {position}: {what}")
@@ -49,8 +49,12 @@ class BrokenChainError(CorruptRecordError):
 
 @dataclass(frozen=True, slots=True)
 class ChainRules:
-    """The rules that the batches of one log must follow. `dense`: offsets without holes. `verify`: CRCs too. The epochs
-    and the offsets where they begin are those of the epoch checkpoint; an empty list: not known."""
+    """The rules that the batches of one log must meet.
+
+    - `dense`: offsets have no gaps.
+    - `verify`: CRCs are checked too.
+    - `epochs`, `starts`: the leader epochs of the checkpoint and the offsets where they begin; empty if unknown.
+    """
 
     dense: bool
     verify: bool
@@ -58,18 +62,19 @@ class ChainRules:
     starts: list[int]
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch of an offset. An offset before the first known start has the first epoch: the log start may lie
-        within a batch."""
+        """Returns the epoch of an offset. An offset before the first known start has the first epoch, because the log
+        start offset may lie within a batch."""
         return self.epochs[max(bisect_right(self.starts, offset) - 1, 0)]
 
     def check(self, data: bytes, extent: Extent) -> Chain:
-        """The whole batches in `data`, read at the extent's start; `BrokenChainError` at the first bad one."""
+        """Checks the whole batches in `data`, which was read at the start of the extent. Raises `BrokenChainError` at
+        the first damaged one."""
         try:
             chain = check_chain(data, expected=extent.expected, dense=self.dense, verify=self.verify)
             if self._epochs_agree(chain):
                 return chain
         except CorruptRecordError:
-            pass  # the check batch by batch finds where the fault is, and whether there is one
+            pass  # the check of each batch below decides whether one is damaged, and finds its position
         return self._check_each_batch(data, extent)
 
     def _epochs_agree(self, chain: Chain) -> bool:
@@ -82,7 +87,7 @@ class ChainRules:
         return all(self.epoch_at(base) == epoch for epoch, base in chain.epochs)
 
     def _check_each_batch(self, data: bytes, extent: Extent) -> Chain:
-        """Does the same as `check`, batch by batch."""
+        """Does the same as `check` one batch at a time, so that it can name the damaged one."""
         pos, expected, count, last, first = 0, extent.expected, 0, -1, -1
         stamps = [-1]
         while len(data) - pos >= HEADER_SIZE:
@@ -106,7 +111,7 @@ class ChainRules:
         if header.base_offset < expected or (self.dense and header.base_offset != expected):
             return f"{name} should begin at {'' if self.dense else 'or after '}{expected}"
         if header.last_offset_delta < 0 or header.record_count - 1 > header.last_offset_delta:
-            return f"{name} says that it holds {header.record_count} records up to offset {header.last_offset}"
+            return f"{name} has the record count {header.record_count} and the last offset {header.last_offset}"
         if self.epochs and header.leader_epoch != self.epoch_at(header.base_offset):
             return f"{name} has the leader epoch {header.leader_epoch}, not {self.epoch_at(header.base_offset)}"
         if not self.verify or header.size > len(data) - pos:
@@ -118,9 +123,9 @@ class ChainRules:
 def read_extents(
     extents: list[Extent], max_bytes: int, min_one: bool, rules: ChainRules, *, cached_only: bool = False
 ) -> tuple[bytes | None, BrokenChainError | None]:
-    """Returns whole batches in order, up to `max_bytes`, and the error that ended the read, if any; the batches lie
-    before it. With `min_one` the first batch may be larger. The data is None if `cached_only` and not all is in the
-    page cache."""
+    """Returns whole batches in order, up to `max_bytes`, and the error at the batch after them, if that is damaged.
+    With `min_one` the first batch may be larger. The data is None if `cached_only` and not all bytes are in the page
+    cache."""
     parts: list[bytes] = []
     room = max_bytes
     for extent in extents:
@@ -141,7 +146,7 @@ def read_extents(
                 parts.append((data or b"")[: error.position - extent.start])
             return b"".join(parts), error
         parts.append(data if chain.end == len(data) else data[: chain.end])
-        if extent.start + chain.end < extent.end:  # cut off at the limit
+        if extent.start + chain.end < extent.end:  # the read ended at its size limit
             _leave_hint(extent, chain)
             break
         room -= len(data)
@@ -176,10 +181,10 @@ def _possible_size(data: bytes, pos: int, extent: Extent) -> int:
 
 
 def _check_cut(data: bytes, pos: int, extent: Extent) -> None:
-    """Checks that the bytes after the last whole batch are a batch cut off by the read limit, not one with a wrong
+    """Checks that the bytes after the last whole batch begin a batch that the read limit cut, not one with a wrong
     length."""
     if extent.start + len(data) >= extent.end:
-        raise BrokenChainError(extent.path, extent.start + pos, "a batch is longer than what is left of its segment")
+        raise BrokenChainError(extent.path, extent.start + pos, "a batch is longer than the rest of its segment")
     if len(data) - pos >= _FRONT.size:
         _possible_size(data, pos, extent)
 

@@ -22,10 +22,10 @@ class NotCachedError(Exception):
 def scan(
     file: OpenFile, start: int, end: int, *, verify: bool = False, cached_only: bool = False
 ) -> Iterator[tuple[int, BatchHeader]]:
-    """Position and header of each batch from `start`, which must be a batch's, to `end`.
+    """Yields position and header of each batch from `start`, the position of a batch, to `end`.
 
-    `CorruptRecordError` at the first batch that is cut off, impossible or, with `verify`, fails its CRC; it lies where
-    the last batch yielded ends. `NotCachedError` only when `cached_only`.
+    Raises `CorruptRecordError` at the first batch that is incomplete or impossible, or, with `verify`, fails its CRC;
+    that batch begins where the last yielded one ends. Raises `NotCachedError` only if `cached_only`.
     """
     size = _VERIFY_WINDOW if verify else _HEADERS_WINDOW
     window, window_at = b"", start
@@ -36,7 +36,7 @@ def scan(
         header = BatchHeader.parse(window, pos - window_at)
         if header.size > end - pos:
             raise CorruptRecordError(
-                f"batch at offset {header.base_offset} is cut off: {end - pos} of {header.size} bytes"
+                f"batch at offset {header.base_offset} is incomplete: {end - pos} of {header.size} bytes"
             )
         if verify and not _whole(file, pos, header, window, window_at):
             raise CorruptRecordError(f"batch at offset {header.base_offset} fails its CRC")
@@ -45,7 +45,7 @@ def scan(
 
 
 def batch_is_whole(file: OpenFile, pos: int, end: int) -> bool:
-    """Whether a batch begins at `pos`, ends within `end` and agrees with its CRC."""
+    """True if a batch begins at `pos`, ends at or before `end` and matches its CRC."""
     window = file.read(min(_VERIFY_WINDOW, end - pos), pos)
     try:
         header = BatchHeader.parse(window)

@@ -1,7 +1,7 @@
-"""A segment: one file of whole record batches in offset order, with its two indexes.
+"""One segment of a log: a file of whole record batches in offset order, with its two indexes.
 
 Invariants: `size` is the end of the last whole batch; every offset in the file lies in [base_offset, next_offset); only
-the last segment of a log grows. Not thread-safe: the log's lock guards all but the reading of an `OpenFile`.
+the last segment of a log grows. Not thread-safe: the log's lock guards everything except reads of an `OpenFile`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 class Segment:
-    """Holds the bounds of its batches, and the parts `LogFile` and `SegmentIndexes`. `IndexBuilder` makes the indexes
+    """Owns the bounds of its batches and the parts `LogFile` and `SegmentIndexes`. `IndexBuilder` builds the indexes
     and the bounds from the batches."""
 
     def __init__(
@@ -48,9 +48,11 @@ class Segment:
         *,
         dense: bool = False,
     ) -> None:
-        """Opens or creates the files. `load` or `rebuild` must follow where the file was there before. `suffix` ends
-        the names of files that are not yet the log's. `dense`: offsets have no gaps, so a batch that does not begin
-        exactly at the end of the one before it is damaged."""
+        """Opens or creates the log file. For a file that existed before, `load`, `rebuild` or `recover` must follow.
+
+        `suffix` ends the names of files that are not yet part of the log. `dense`: offsets have no gaps, so a batch
+        that does not begin exactly at the end of the one before it is damaged.
+        """
         self.base_offset = base_offset
         self._log_file = LogFile(segment_file(directory, base_offset, LOG + suffix), files)
         self._indexes = SegmentIndexes(directory, base_offset, config.segment_index_bytes, suffix)
@@ -65,7 +67,7 @@ class Segment:
         self._config = config
         self._first_timestamp: int | None = None
         self._hints: dict[int, int] = {}
-        """Positions of batches by base offset, of those that readers and the writer have met last."""
+        """Maps base offsets to positions, for the batches that readers and the writer have used last."""
         self._refused_at = -1
         self._damaged = False
 
@@ -84,7 +86,7 @@ class Segment:
 
     @property
     def file(self) -> OpenFile:
-        """Hold the object, not its number, while using it: `OpenFiles` may close it here at any time."""
+        """The open file. Hold the object, not its number, while using it: `OpenFiles` may close it here at any time."""
         return self._log_file.open()
 
     def used(self) -> None:
@@ -92,20 +94,21 @@ class Segment:
         self._log_file.used()
 
     def close_file(self) -> None:
-        """Close the log file, once its last reader is done; the next use opens it."""
+        """Closes the log file once its last reader is done; the next use opens it again."""
         self._log_file.close_file()
 
     def reconfigure(self, config: TopicConfig) -> None:
+        """Replaces the configuration, from the next append on."""
         self._config = config
 
     def allow_gaps(self) -> None:
-        """Accepts gaps between the offsets of batches from now on; called by `LogSegments.allow_gaps` only."""
+        """Permits gaps between the offsets of batches. Only `LogSegments.allow_gaps` calls it."""
         self._dense = False
 
     # -- opening -------------------------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Uses the index files if they fit the segment, otherwise rebuilds them; raises what `rebuild` raises."""
+        """Uses the index files if they match the segment, otherwise rebuilds them; raises what `rebuild` raises."""
         state = self._indexed()
         if state is None or state.size != self._size:
             if state is not None:
@@ -116,7 +119,8 @@ class Segment:
         self.largest = LargestTimestamp(state.largest_ms, state.largest_offset)
 
     def _indexed(self) -> SegmentState | None:
-        """Returns the state of the segment when its indexes were written; None, and logs why, if they are unusable."""
+        """Loads the indexes. Returns the state of the segment when they were written; None, and logs why, if they
+        cannot be used."""
         try:
             state = self._indexes.load()
             if state is not None:
@@ -132,8 +136,8 @@ class Segment:
         return None
 
     def rebuild(self) -> None:
-        """Rebuilds both indexes from the headers; `CorruptRecordError` at the first bad one. Never changes the log
-        file."""
+        """Rebuilds both indexes from the batch headers; raises `CorruptRecordError` at the first damaged one. Never
+        changes the log file."""
         built = self._build()
         if built.error:
             raise built.error
@@ -184,7 +188,8 @@ class Segment:
         keep_below: int = 0,
         checked: Checked | None = None,
     ) -> BuiltIndexes:
-        """Builds both indexes. Does not change the bounds: the caller does that, unless there are readers."""
+        """Builds both indexes. Does not change the bounds of the segment, because there may be readers: the caller does
+        that if it may."""
         self._hints = {}
         builder = IndexBuilder(
             self._tp, self._log_file, self._indexes, self.base_offset, self._size, self._config.index_interval_bytes,
@@ -200,22 +205,22 @@ class Segment:
         self.next_offset, self.largest = built.next_offset, built.largest
 
     def _remove_indexes(self) -> None:
-        """Removes the index files: they would be wrong once the truncated segment has grown again."""
+        """Removes the index files, because they would be wrong once the truncated segment has grown again."""
         with storage(f"cannot remove the indexes of {self.path}"):
             self._indexes.remove()
 
     # -- writing -------------------------------------------------------------------------------------------------
 
     def append(self, batch: bytes | bytearray | memoryview, header: BatchHeader) -> None:
-        """Writes one batch whose offsets are set. After `StorageError` the file is unchanged, if it could be
-        truncated."""
+        """Appends one batch whose offsets are set. Raises `CorruptRecordError` if it does not follow the last one, and
+        `StorageError`, after which the file is unchanged if it could be truncated."""
         check_follows(header, self.base_offset, self.next_offset)
         self.append_next(batch, header.base_offset, header.last_offset, header.max_timestamp)
 
     def append_next(
         self, batch: bytes | bytearray | memoryview, base_offset: int, last_offset: int, max_timestamp: int
     ) -> None:
-        """Appends a batch that is known to follow the last one. It runs for every batch, so it is one function."""
+        """Appends a batch that is known to follow the last one. It is one function because it runs for every batch."""
         position, size = self._size, len(batch)
         log_file, indexes = self._log_file, self._indexes
         try:
@@ -239,14 +244,16 @@ class Segment:
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
             try:
                 indexes.add(last_offset, position, self.largest)
-            except CorruptRecordError as error:  # the entries in a file are taken into memory before the first is added
+            except (
+                CorruptRecordError
+            ) as error:  # the first addition reads the entries of the file
                 self._rebuild_under_readers(error)
         indexes.bytes_since_entry += size
 
     def _undo_write(self, position: int, error: OSError) -> None:
-        with storage(f"cannot write {self.path} ({error.strerror}), nor cut off what was written"):
+        with storage(f"cannot write {self.path} ({error.strerror}), nor truncate it to its former size"):
             self.file.truncate(position)
-        if self._refused_at != position:  # once, not for every batch that comes while the disk is full
+        if self._refused_at != position:  # logged once, not for every batch while the disk is full
             self._refused_at = position
             _log.error(
                 "%s: cannot write %s: %s; batches are refused until a write succeeds",
@@ -255,7 +262,7 @@ class Segment:
         raise StorageError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def has_room(self, size: int, last_offset: int, max_timestamp: int, now_ms: int) -> bool:
-        """Whether a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""
+        """True if a batch of `size` bytes may be appended, by Kafka's rule. An empty segment accepts any batch."""
         if not self._size:
             return True
         config, first = self._config, self._first_timestamp
@@ -271,8 +278,8 @@ class Segment:
         )
 
     def _age_ms(self, timestamp_ms: int, now_ms: int) -> int:
-        """The age by record time if the first batch and `timestamp_ms` have one, otherwise since the segment was
-        opened."""
+        """Returns the age in ms: `timestamp_ms` minus the timestamp of the first batch if both are set, otherwise the
+        time since the segment was opened."""
         if self._first_timestamp is None and self._size:
             self._first_timestamp = BatchHeader.parse(self.file.read(HEADER_SIZE, 0)).max_timestamp
         first = NO_TIMESTAMP if self._first_timestamp is None else self._first_timestamp
@@ -281,7 +288,7 @@ class Segment:
         return now_ms - self._created_ms
 
     def fill_level(self, timestamp_ms: int, now_ms: int) -> str:
-        """Returns, for a log line, how far the segment is from each limit that `has_room` checks."""
+        """Returns a phrase for a log line with the value and the limit of each rule in `has_room`."""
         config, age_ms = self._config, self._age_ms(timestamp_ms, now_ms)
         return (
             f"has {self._size} bytes (segment.bytes={config.segment_bytes}), "
@@ -291,31 +298,31 @@ class Segment:
         )
 
     def older_than(self, age_ms: int, now_ms: int) -> bool:
-        """Whether the first batch is older than `age_ms`; False for an empty segment."""
+        """True if the first batch is older than `age_ms`; False for an empty segment."""
         return bool(self._size) and self._age_ms(now_ms, now_ms) > age_ms
 
     def seal(self) -> None:
-        """Writes the indexes, when no batch is expected for now. If the disk is too full for them, they stay in memory
-        and the next start rebuilds them: a stored batch is not refused because of its index."""
+        """Writes the indexes, because no batch is expected for now. If they cannot be written, they stay in memory and
+        the next start rebuilds them: no batch is refused because of an index."""
         self._indexes.close(self.largest)
         try:
             self._indexes.seal(self._state())
         except StorageError as error:
-            _log.warning("%s: %s; the next start rebuilds the index", self._tp, error)
+            _log.warning("%s: %s; the next start rebuilds this index", self._tp, error)
 
     def index_contents(self) -> list[bytes | None]:
-        """Returns the contents of the two index files for the current segment; None for one that is on disk already."""
+        """Returns the contents of the two index files for the current state; None for a file that has it already."""
         return self._indexes.contents(self._state())
 
     def write_indexes(self, contents: list[bytes | None]) -> None:
-        """Writes the result of `index_contents` once the segment is flushed: recovery after a crash reads only what
-        follows."""
+        """Writes the result of `index_contents`. Call it once the segment is flushed: recovery after a crash then reads
+        later batches only."""
         self._indexes.write(contents)
 
     def stored_index(self) -> list[tuple[int, int]]:
-        """Returns last offset and position of each batch in the index file of a segment that no longer grows.
-        `CorruptRecordError` where one of the two files is damaged or fits another state; empty where it is in
-        memory."""
+        """Returns last offset and position of each batch that the offset index's file names; empty if an index is in
+        memory. Only for a segment that no longer grows. Raises `CorruptRecordError` if one of the two files is damaged
+        or has another state of the segment."""
         return self._indexes.stored_entries(self._state())
 
     def _state(self) -> SegmentState:
@@ -331,7 +338,7 @@ class Segment:
         return self.locate_batch(offset, cached_only=cached_only)[0]
 
     def locate_batch(self, offset: int, *, cached_only: bool = False) -> tuple[int, int]:
-        """As `locate`, and the offset where that batch must begin (with holes: there or later)."""
+        """Returns the result of `locate`, and the offset at which that batch must begin (with gaps: there or later)."""
         hint = self._hints.get(offset)
         if hint is not None:
             return hint, offset
@@ -347,13 +354,13 @@ class Segment:
             if cached_only:
                 raise NotCachedError from error
             if self._damaged:
-                raise  # the indexes were rebuilt without the damaged batches already
+                raise  # the indexes were already rebuilt without the damaged batches
             self._rebuild_under_readers(error)
         return self._find(offset, self._indexes.offsets.lookup(offset), cached_only)
 
     def _find(self, offset: int, entry: tuple[int, int] | None, cached_only: bool) -> tuple[int, int]:
-        """Scans from the batch that the index entry names. That batch must exist, and each must follow the one
-        before."""
+        """Scans from the batch that the index entry names to the one that ends at or after `offset`. Raises
+        `CorruptRecordError` if the entry is wrong or a batch does not follow the one before it."""
         start = entry[1] if entry else 0
         expected, path = self.base_offset, self.path
         for position, header in scan(self.file, start, self._size, cached_only=cached_only):
@@ -361,12 +368,12 @@ class Segment:
                 if header.last_offset != entry[0]:
                     raise CorruptRecordError(
                         f"{path}, byte {position}: a batch ends at offset {header.last_offset}, "
-                        f"its index says {entry[0]}"
+                        f"but the index has {entry[0]}"
                     )
                 expected = header.base_offset
             elif header.base_offset < expected or header.last_offset_delta < 0:
                 raise CorruptRecordError(
-                    f"{path}, byte {position}: a batch begins at offset {header.base_offset}, {expected} is expected"
+                    f"{path}, byte {position}: a batch begins at offset {header.base_offset}, expected {expected}"
                 )
             if header.last_offset >= offset:
                 return position, expected
@@ -374,21 +381,22 @@ class Segment:
         return self._size, self.next_offset
 
     def _rebuild_under_readers(self, error: Exception) -> None:
-        """Rebuilds the indexes when an entry was wrong or the segment is damaged. Damaged batches get no entries; the
-        bounds do not change."""
+        """Rebuilds the indexes because an entry was wrong or the segment is damaged. Damaged batches get no entries;
+        the bounds do not change, because there are readers."""
         _log.warning("%s: %s; the indexes of %s are rebuilt", self._tp, error, self.path)
         self._build(keep_below=self.base_offset + MAX_RELATIVE)
 
     def extent(self, start: int, end: int, expected: int) -> Extent:
-        """Bytes [start, end), to be read without the log's lock; the first batch begins at offset `expected`. Counts as
-        a use of the file."""
+        """Returns the byte range [start, end), which can be read without the log's lock; its first batch begins at
+        offset `expected`. Marks the file as used."""
         log_file = self._log_file
         file = log_file.opened or log_file.open()
         log_file.used()
         return Extent(file, log_file.path, start, end, expected, self._hints)
 
     def batches_from_time(self, timestamp_ms: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yields position and header of each batch from the first that may hold a record of that time or later."""
+        """Yields position and header of each batch, from the first one that may have a record with this timestamp or a
+        later one."""
         try:
             since = self._indexes.times.offset(timestamp_ms)
         except (CorruptRecordError, StorageError) as error:
@@ -404,10 +412,10 @@ class Segment:
             start = 0
         return (found for found in scan_past_damage(self.file, start, self._size) if found[1].last_offset >= offset)
 
-    # -- shortening and removing ---------------------------------------------------------------------------------
+    # -- truncating and removing ---------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> None:
-        """Drops every batch that holds `offset` or a later one."""
+        """Removes every batch that contains `offset` or a later one, and rebuilds the indexes."""
         position = self.locate(offset)
         self._hints = {}
         with storage(f"cannot truncate {self.path}"):
@@ -421,12 +429,13 @@ class Segment:
     def mark_removed(self) -> list[Path]:
         """Renames the files so that the next start removes them; returns their paths, to be removed after the delay.
 
-        The log file goes first: an index without a segment is swept at the next start, never used.
+        The log file is renamed first: the next start removes an index without a segment and never uses it.
         """
         return self.set_aside(REMOVED)
 
     def set_aside(self, suffix: str) -> list[Path]:
-        """Renames the files, the log file first, and closes it; returns the paths of those that exist.
+        """Adds `suffix` to the names of the files, the log file first, and closes it; returns the new paths of
+        those that exist.
 
         After `StorageError` each part has the name that its file has now, so reads still find the segment. A second
         call renames the rest and returns all paths.
@@ -449,7 +458,8 @@ class Segment:
         return moved
 
     def take_names(self, directory: Path, log_file: Path) -> None:
-        """Renames the files, made under another suffix and not open for writing, to the log's names; raises OSError.
+        """Renames files that were written under another suffix, and are not open for writing, to the names of the log;
+        raises OSError.
 
         The log file, now at `log_file`, is renamed last: indexes without a log file are ignored.
         """
@@ -458,18 +468,19 @@ class Segment:
         rename(log_file, self.path)
 
     def discard(self) -> None:
-        """Remove the files now."""
+        """Removes the files at once."""
         self.close_file()
         with storage(f"cannot remove {self.path}"):
             remove(self.path)
             self._indexes.remove()
 
     def retention_time_ms(self) -> int:
-        """The time from which retention counts: the largest timestamp of the records, or the file's time if none has
-        one (Kafka's `LogSegment.largestTimestamp`)."""
+        """Returns the time from which retention counts: the largest timestamp of the records, or the file's
+        modification time if no record has a timestamp (Kafka's `LogSegment.largestTimestamp`)."""
         stamp = self.largest.timestamp_ms
         return stamp if stamp > 0 else self.modified_ms()
 
     def modified_ms(self) -> int:
+        """Returns the modification time of the log file."""
         with storage(f"cannot read {self.path}"):
             return self.path.stat().st_mtime_ns // 1_000_000

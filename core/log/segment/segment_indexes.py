@@ -1,7 +1,7 @@
-"""The two sparse indexes of a segment, which get their entries together.
+"""Holds the two sparse indexes of a segment, which get their entries together.
 
-Invariant: after `index.interval.bytes` of log both have an entry for the same batch, the time index only where the
-largest timestamp grew. Not thread-safe: the log's lock guards it.
+Invariant: every `index.interval.bytes` of the log, both get an entry for the same batch; the time index gets it only if
+the largest timestamp has grown. Not thread-safe: the log's lock guards it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from .time_index import TimeIndex
 
 class LargestTimestamp(NamedTuple):
     """The largest timestamp in the headers of a segment's batches, and the last offset of the first batch that has it;
-    -1 and base when none. librdkafka writes 0 where its records have none: `Segment.retention_time_ms` takes 0 for
-    that."""
+    -1 and the base offset if no batch has a timestamp. librdkafka writes 0 for records without a timestamp, so
+    `Segment.retention_time_ms` treats 0 as none."""
 
     timestamp_ms: int
     offset: int
 
 
 new_largest: Final = cast(Callable[[type[LargestTimestamp], tuple[int, int]], LargestTimestamp], tuple.__new__)
-"""Makes one at half the cost of calling the class: every batch that is later than all before pays for it."""
+"""Builds a `LargestTimestamp` at half the cost of calling the class: every batch with a new largest timestamp needs
+one."""
 
 
 class SegmentIndexes:
-    """`full`: one of them has room for its last entry only, so the segment must be rolled. `bytes_since_entry`: bytes
-    of the log since the last entry; the caller counts them."""
+    """Writes, loads and clears both indexes as one.
+
+    `full`: an index has room for one last entry only, so the segment must be rolled; set by this class only.
+    `bytes_since_entry`: bytes of the log since the last entry; the caller counts them, without a call for every append.
+    """
 
     def __init__(self, directory: Path, base_offset: int, max_bytes: int, suffix: str = "") -> None:
-        """Empty, and in memory; `load` takes what the files hold."""
+        """Begins empty and in memory; `load` uses the files instead."""
         self.offsets = OffsetIndex(segment_file(directory, base_offset, OFFSET_INDEX + suffix), base_offset, max_bytes)
         self.times = TimeIndex(segment_file(directory, base_offset, TIME_INDEX + suffix), base_offset, max_bytes)
         self.bytes_since_entry = 0
@@ -45,27 +49,29 @@ class SegmentIndexes:
     # -- entries -------------------------------------------------------------------------------------------------
 
     def add(self, last_offset: int, position: int, largest: LargestTimestamp) -> None:
-        """The batch at `position` is indexed; `largest` is the segment's up to and with it."""
+        """Adds entries for the batch at `position`; `largest` is the largest timestamp up to and including that
+        batch."""
         self.offsets.add(last_offset, position)
         self.times.add(largest.timestamp_ms, largest.offset)
         self.bytes_since_entry = 0
         self.full = self.offsets.full or self.times.full
 
     def close(self, largest: LargestTimestamp) -> None:
-        """Adds the last entry of the time index, the segment's largest timestamp."""
+        """Adds the last entry of the time index, which is the largest timestamp of the segment."""
         if largest.timestamp_ms >= 0:
             self.times.add(largest.timestamp_ms, largest.offset)
             self.full = self.offsets.full or self.times.full
 
     def clear(self) -> None:
-        """Forgets all entries; the files, which are then stale, are replaced by `seal`."""
+        """Removes all entries; the files are stale until `seal` replaces them."""
         self.offsets.clear()
         self.times.clear()
         self.bytes_since_entry = 0
         self.full = self.offsets.full or self.times.full
 
     def grow(self) -> None:
-        """Takes the entries into memory, to add more. `CorruptRecordError` when a file is not whole."""
+        """Reads the entries into memory, so that more can be added. Raises `CorruptRecordError` if a file is
+        damaged."""
         self.offsets.grow()
         self.times.grow()
         self.bytes_since_entry = 0
@@ -73,8 +79,9 @@ class SegmentIndexes:
     # -- the files -----------------------------------------------------------------------------------------------
 
     def load(self) -> SegmentState | None:
-        """What the segment was like when both files were written, whose entries stay on disk; None where one is missing
-        or they do not fit together. `CorruptRecordError` or `StorageError` where one cannot be used."""
+        """Uses the entries of the two files, which stay on disk. Returns the state of the segment when both were
+        written; None if one is missing or they have different states. Raises `CorruptRecordError` or `StorageError` if
+        one cannot be used."""
         state = self.offsets.load()
         if state is None or state != self.times.load() or state.next_offset < self._base:
             return None
@@ -82,39 +89,40 @@ class SegmentIndexes:
         return state
 
     def contents(self, state: SegmentState) -> list[bytes | None]:
-        """The two files for a segment in this state, without a change; None for one that the disk has already."""
+        """Returns the contents of the two files for a segment in this state, and changes nothing; None for a file that
+        has its content already."""
         closing = (state.largest_ms, state.largest_offset) if state.largest_ms >= 0 else None
         return [self.offsets.encoded(state), self.times.encoded(state, closing=closing)]
 
     def write(self, contents: Sequence[bytes | None]) -> None:
-        """What `contents` gave, not flushed. The entries stay in memory."""
+        """Writes the result of `contents` without flushing it. The entries stay in memory."""
         for index, content in zip((self.offsets, self.times), contents, strict=True):
             if content is not None:
                 index.write(content)
 
     def seal(self, state: SegmentState) -> None:
-        """No more entries for now: writes the files and lets the memory go. After `StorageError` what was not written
-        is in memory as before."""
+        """Writes the files and frees the memory, because no entry is expected for now. After `StorageError` an index
+        that was not written is still in memory."""
         self.offsets.seal(state)
         self.times.seal(state)
 
     def stored_entries(self, state: SegmentState) -> list[tuple[int, int]]:
-        """Last offset and position of each batch that the offset index's file names; empty where it is in memory.
-        `CorruptRecordError` where one of the two files is damaged or fits another state."""
+        """Returns last offset and position of each batch that the offset index's file names; empty if an index is in
+        memory. Raises `CorruptRecordError` if one of the two files is damaged or has another state of the segment."""
         if self.offsets.in_memory or self.times.in_memory:
             return []
         for index in (self.offsets, self.times):
             if index.stored_state() != state:
-                raise CorruptRecordError(f"{index.path} does not fit the segment")
+                raise CorruptRecordError(f"{index.path} does not match the segment")
         return [(self._base + key, position) for key, position in self.offsets.stored_entries()]
 
     def take_names(self, directory: Path) -> None:
-        """The files, made under another suffix, get the names of the log's; OSError as is."""
+        """Renames files that were written under another suffix to the names of the log; raises OSError."""
         self.offsets.rename(segment_file(directory, self._base, OFFSET_INDEX))
         self.times.rename(segment_file(directory, self._base, TIME_INDEX))
 
     def remove(self) -> None:
-        """Removes the files and forgets all entries; OSError as is."""
+        """Removes the files and all entries; raises OSError."""
         self.offsets.remove()
         self.times.remove()
         self.full = self.offsets.full or self.times.full

@@ -1,8 +1,8 @@
-"""The sparse time index (`%020d.timeindex`): from which offset on a segment has records of a time.
+"""The sparse time index (`%020d.timeindex`): maps timestamps to offsets in the segment.
 
-Kafka's entries, 12 bytes: the largest timestamp so far in ms (int64), last offset of the batch that has it less the
-segment's base (uint32). Every record with a larger timestamp comes after that offset. The last entry of a segment that
-is no longer written holds its largest timestamp.
+An entry is Kafka's, 12 bytes: the largest timestamp so far in ms (int64), the last offset of the batch that has it
+minus the segment's base offset (uint32). Every record with a larger timestamp comes after that offset. The last entry
+of a segment that is no longer written has its largest timestamp.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ class TimeIndex(IndexFile):
         return state
 
     def add(self, timestamp_ms: int, offset: int) -> None:
-        """Ignored unless the timestamp is larger than all before."""
+        """Adds an entry if the timestamp is larger than all before; does nothing otherwise."""
         if timestamp_ms > self._largest:
             self.append(timestamp_ms, offset - self._base)
             self._largest = timestamp_ms
 
     def encoded(self, state: SegmentState, closing: tuple[int, int] | None = None) -> bytes | None:
-        """With the entry `closing` (timestamp, offset) that a segment's last one would be, which is not added."""
+        """Returns the content of the file, as `IndexFile.encoded` does, with `closing` (timestamp, offset) as the last
+        entry if its timestamp is larger than all before; does not add that entry."""
         if closing is None or closing[0] <= self._largest or not self.in_memory:
             return super().encoded(state)
         return self._encode(state, (closing[0], closing[1] - self._base))
@@ -44,7 +45,7 @@ class TimeIndex(IndexFile):
         self._largest = -1
 
     def offset(self, timestamp_ms: int) -> int:
-        """Returns the offset to search from for `timestamp_ms` or later; `CorruptRecordError` if the file is
-        damaged."""
+        """Returns the offset from which to search for records with `timestamp_ms` or a later timestamp. Raises
+        `CorruptRecordError` if the file is damaged."""
         entry = self.floor_checked(timestamp_ms)
         return self._base + entry[1] if entry else self._base

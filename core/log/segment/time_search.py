@@ -1,4 +1,4 @@
-"""Finding offsets by record time (ListOffsets). The one batch that is found is opened for the exact record."""
+"""Finds offsets by timestamp (ListOffsets): first the batch, by the headers, then the exact record in it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ from .segment import Segment
 
 
 class TimestampedOffset(NamedTuple):
+    """A record's timestamp, its offset, and the leader epoch of its batch."""
+
     timestamp_ms: int
     offset: int
     leader_epoch: int
 
 
 class FoundBatch(NamedTuple):
-    """A batch to be opened; the file is held open."""
+    """A batch whose records must be read. `file` keeps the segment's file open."""
 
     segment: Segment
     file: OpenFile
@@ -29,7 +31,8 @@ class FoundBatch(NamedTuple):
 
 
 def batches_since(segments: Iterable[Segment], timestamp_ms: int, start: int, bound: int) -> Iterable[FoundBatch]:
-    """The batches within [start, bound) that hold a record of `timestamp_ms` or later, first to last."""
+    """Yields, in offset order, the batches with records in [start, bound) and a max timestamp of at least
+    `timestamp_ms`."""
     for segment in segments:
         if segment.largest.timestamp_ms < timestamp_ms or segment.next_offset <= start:
             continue
@@ -43,7 +46,8 @@ def batches_since(segments: Iterable[Segment], timestamp_ms: int, start: int, bo
 def first_record_since(
     found: FoundBatch, timestamp_ms: int, start: int, bound: int, codecs: CodecTable, tp: TopicPartition
 ) -> TimestampedOffset | None:
-    """The first record in [start, bound) of that time or later; None when the batch has none there."""
+    """Returns the first record of the batch in [start, bound) whose timestamp is at least `timestamp_ms`; None if there
+    is none."""
     data = found.file.read(found.header.size, found.position)
     columns = decode_columns(data, 0, found.header, codecs, partition=tp)
     for offset, stamp in zip(columns.offsets, columns.timestamps_ms, strict=True):

@@ -245,7 +245,7 @@ def test_a_log_whose_file_somebody_takes_away_goes_offline(
     else:
         shutil.rmtree(log.directory)
     manager.run_maintenance(START_MS)
-    with pytest.raises(LogClosedError, match="was removed or cut while it was written; restart the broker"):
+    with pytest.raises(LogClosedError, match="was removed or truncated by another process; restart the broker"):
         append(log, batch([b"lost"]))
     assert [record.name for record in caplog.records if str(path) in record.message] == ["klamm.core.log.partition_log"]
     append(other, batch([b"kept"]))
