@@ -1,9 +1,9 @@
-"""The threads that compact logs: which partition next, how far it is compacted, and what to do when it fails.
+"""The log cleaner: threads that choose the next log to compact, compact it, and record how far it is compacted.
 
-The partition with the largest share of bytes not yet compacted goes first, once that share reaches
-`min.cleanable.dirty.ratio`; one with a record older than `max.compaction.lag.ms` goes before all. How far each is
-compacted stands in `cleaner-offset-checkpoint`. A partition with a batch that cannot be read is left alone from then
-on.
+The log with the largest share of uncompacted bytes is next, if that share exceeds `min.cleanable.dirty.ratio`; a log
+with an uncompacted record older than `max.compaction.lag.ms` comes before all others. `cleaner-offset-checkpoint` has
+the first uncompacted offset of each log. A log with a batch that cannot be read is not compacted again until the next
+start.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JOIN_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class CleanerConfig:
-    """`log.cleaner.*`: bytes, bytes per second, ms."""
+    """The settings `log.cleaner.*`, in bytes, bytes per second and ms."""
 
     threads: int = 1
     dedupe_buffer_size: int = 128 * 1024 * 1024
@@ -45,8 +45,8 @@ class CleanerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Dirt:
-    """The part of a log that is not compacted: offsets [first, end), `ratio` of the bytes that may be; `overdue` by its
-    age."""
+    """The part of a log to compact: offsets [first, end). `ratio`: its share of the bytes that may be compacted.
+    `overdue`: it has a record older than `max.compaction.lag.ms`."""
 
     first: int
     end: int
@@ -55,7 +55,7 @@ class Dirt:
 
 
 def dirt_of(log: PartitionLog, compacted_to: int, now_ms: int) -> Dirt | None:
-    """Returns the part to compact; None if there is none."""
+    """Returns the part of the log to compact; None if there is none. Everything below `compacted_to` is compacted."""
     config = log.config
     sealed = log.sealed_segments()
     if not sealed:
@@ -86,7 +86,8 @@ def _overdue(log: PartitionLog, segment: Segment, now_ms: int) -> bool:
 
 
 class Cleaner:
-    """Made once the logs are loaded, before topics may come or go. `start` and `stop` its threads, or `run_once`."""
+    """Compacts logs in threads of its own (`start`, `stop`) or in the caller's (`run_once`). Construct it once the logs
+    are loaded, before topics are created or deleted."""
 
     def __init__(
         self, logs: LogManager, codecs: CodecTable, config: CleanerConfig, clock: Clock = system_clock
@@ -112,7 +113,8 @@ class Cleaner:
         return Compactor(self._codecs, config.dedupe_buffer_size // share, throttle, self._clock)
 
     def reconfigure(self, config: CleanerConfig) -> None:
-        """Continues with other settings; a pass under way is cancelled and repeated. Blocks."""
+        """Replaces the settings. Stops the threads, which cancels the passes in progress, and starts new ones.
+        Blocks."""
         if config == self._config:
             return
         self.stop()
@@ -126,17 +128,18 @@ class Cleaner:
         try:
             return list(self._checkpoint.read().items())
         except StorageError as error:
-            _log.warning("%s; the logs are compacted from their start", error)
+            _log.warning("%s; compaction begins at the start of each log", error)
             return []
 
     def start(self) -> None:
+        """Starts the threads."""
         for number in range(self._config.threads):
             thread = threading.Thread(target=self._run, name=f"klamm-cleaner-{number}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self) -> None:
-        """Cancels the passes under way; their files are removed."""
+        """Cancels the passes in progress, removes their files, and waits for the threads, each at most 30 s."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(_JOIN_S)
@@ -146,14 +149,14 @@ class Cleaner:
         while not stopping.is_set():
             try:
                 worked = self.run_once()
-            except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
+            except Exception as error:  # the broker continues to serve if the cleaner fails
                 _log.error("the log cleaner: unexpected %s: %s", type(error).__name__, error)
                 worked = False
             if not worked:
                 stopping.wait(self._config.backoff_ms / 1000)
 
     def run_once(self) -> bool:
-        """Compacts the log that needs it most; False if none does, or if it failed."""
+        """Compacts the log that needs it most. Returns False if no log does, or if the compaction failed."""
         grabbed = self._grab()
         if grabbed is None:
             return False
@@ -161,15 +164,15 @@ class Cleaner:
         try:
             self._clean(log, dirt)
         except (CompactionCancelledError, ToldToStopError) as cancelled:
-            _log.debug("compaction of %s was broken off: %s", log.tp, cancelled)
+            _log.debug("%s: compaction was cancelled: %s", log.tp, cancelled)
             return False
         except (CorruptRecordError, UnsupportedCodecError) as error:
             self._given_up.add(log.topic_id)
-            _log.error("%s cannot be compacted, and is left as it is until the next start: %s", log.tp, error)
+            _log.error("%s cannot be compacted, and will not be until the next start: %s", log.tp, error)
         except LogClosedError:
             return False
         except KlammError as error:
-            _log.error("compaction of %s failed and is tried again: %s", log.tp, error)
+            _log.error("%s: compaction failed and will be tried again: %s", log.tp, error)
             return False
         finally:
             with self._lock:
@@ -200,11 +203,11 @@ class Cleaner:
         except LogClosedError:
             return None
         except KlammError as error:
-            _log.error("%s cannot be looked at for compaction: %s", log.tp, error)
+            _log.error("%s: cannot find out whether the log needs compaction: %s", log.tp, error)
             return None
 
     def compacted_to(self, log: PartitionLog) -> int:
-        """Returns the first offset that no pass has read yet; 0 for an unknown log."""
+        """Returns the first offset of the log that no pass has read yet; 0 if none has."""
         topic_id, at = self._compacted.get(log.tp, (log.topic_id, 0))
         return at if topic_id == log.topic_id else 0
 
@@ -215,11 +218,11 @@ class Cleaner:
             first = done.first_dirty
             self._note(log, first)
             _log.info(
-                "%s is compacted to offset %d: %d bytes became %d, %d records went", log.tp, first, done.bytes_before,
-                done.bytes_after, done.records_dropped,
+                "%s is compacted to offset %d: %d bytes became %d, %d records were removed",
+                log.tp, first, done.bytes_before, done.bytes_after, done.records_dropped,
             )  # fmt: skip
             if done.keyless_dropped:
-                _log.warning("%s: %d of the records that went had no key", log.tp, done.keyless_dropped)
+                _log.warning("%s: %d of the removed records had no key", log.tp, done.keyless_dropped)
 
     def _note(self, log: PartitionLog, first_dirty: int) -> None:
         with self._lock:

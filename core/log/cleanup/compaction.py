@@ -1,13 +1,13 @@
-"""Compacting a log: of each key only the last record stays, in its place and under its offset.
+"""Compacts a log: keeps only the last record of each key, in its place and with its offset.
 
-A pass reads the part that is not compacted yet into an `OffsetMap`, then writes every segment up to where the map
-reaches again, small neighbours together. What stays is Kafka's choice (`LogCleaner`, KIP-534): a record that is its
-key's last one, unless it is a tombstone whose batch's delete horizon has passed. The horizon is set,
-`delete.retention.ms` ahead, when a pass first sees the tombstone. A batch that loses all records stays as a header
-where it is its producer's last, so that sequences survive. The segment that is written to is never touched.
+A pass reads the uncompacted part of the log into an `OffsetMap`, then rewrites every segment up to the end of the map
+and merges small neighbours. It keeps the same records as Kafka (`LogCleaner`, KIP-534): the last record of each key,
+unless it is a tombstone and the delete horizon of its batch has passed. The first pass that reads a tombstone sets the
+horizon, `delete.retention.ms` ahead. A batch without remaining records stays as a header if it is the last one of its
+producer, so that the sequences are kept. The active segment is never compacted.
 
-Reading and writing are done without the log's lock; `replace_segments` then puts the new segment in the
-place of the old ones.
+The pass reads and writes without the log's lock; `PartitionLog.replace_segments` then replaces the old segments by the
+new one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _WRITE_BUFFER: Final = 1 << 20
 
 
 class CompactionCancelledError(Exception):
-    """The log changed under the pass (retention, truncation, deletion): nothing was done."""
+    """Retention, a truncation or a deletion changed the log during the pass, so nothing was replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compactor:
-    """What a pass works with. `map_bytes` bounds the memory of the offset map."""
+    """The tools of a pass. `map_bytes` bounds the memory of the offset map."""
 
     codecs: CodecTable
     map_bytes: int
@@ -54,7 +54,7 @@ class Compactor:
 
 @dataclass(slots=True)
 class Compacted:
-    """What a pass did; `first_dirty` is where the next one begins."""
+    """The result of a pass. `first_dirty`: the offset at which the next pass begins."""
 
     first_dirty: int
     bytes_before: int = 0
@@ -64,10 +64,11 @@ class Compacted:
 
 
 def compact(log: PartitionLog, first_dirty: int, end: int, tools: Compactor) -> Compacted:
-    """One pass over the sealed segments below `end` (a segment's base), with what lies from `first_dirty` on as news.
+    """Runs one pass over the sealed segments below `end`, the base offset of a segment. The part from `first_dirty` on
+    is not compacted yet.
 
-    `CompactionCancelledError`; `ToldToStopError`; `CorruptRecordError` at a batch that cannot be read; `StorageError`.
-    All leave the log as it was, or with some of its segments compacted, which is as good.
+    Raises `CompactionCancelledError`, `ToldToStopError`, `CorruptRecordError` at a batch that cannot be read, and
+    `StorageError`. The log is then unchanged, or some of its segments are compacted; both are consistent.
     """
     segments = [s for s in log.sealed_segments() if s.base_offset < end]
     offsets = _map_offsets(log, segments, first_dirty, end, tools)
@@ -105,7 +106,7 @@ def _batches(log: PartitionLog, segment: Segment, tools: Compactor) -> Iterator[
 
 
 def _groups(segments: Sequence[Segment], log: PartitionLog) -> Iterator[list[Segment]]:
-    """Neighbours that fit into one segment together."""
+    """Yields groups of neighbours that fit into one segment."""
     group: list[Segment] = []
     for segment in segments:
         too_large = sum(s.size for s in group) + segment.size > log.config.segment_bytes
@@ -118,7 +119,7 @@ def _groups(segments: Sequence[Segment], log: PartitionLog) -> Iterator[list[Seg
 
 
 class _Group:
-    """The segments that become one."""
+    """Compacts a group of segments into one segment."""
 
     def __init__(
         self,
@@ -156,17 +157,17 @@ class _Group:
             _discard(self._log, base)
             return
         modified_ms = self._segments[-1].modified_ms()
-        with storage(f"cannot set the time of {path}"):  # retention goes by it where records have no timestamps
+        with storage(f"cannot set the time of {path}"):  # retention uses it if no record has a timestamp
             os.utime(path, ns=(modified_ms * 1_000_000, modified_ms * 1_000_000))
         log = self._log
         cleaned = Segment(log.tp, directory, base, log.config, self._now_ms, log.files, CLEANED)
         cleaned.rebuild()
         cleaned.seal()
         if not log.replace_segments(self._segments, cleaned):
-            raise CompactionCancelledError("its segments have gone")
+            raise CompactionCancelledError("some of its segments are no longer in the log")
 
     def _write(self, path: Path) -> int:
-        """The compacted batches, on disk when this returns; the file's size."""
+        """Writes the compacted batches to `path` and flushes the file; returns its size."""
         with storage(f"cannot write {path}"):
             remove(path)
         file = OpenFile(path)
@@ -194,7 +195,7 @@ class _Group:
                 yield self._keep(header, data)
 
     def _keep(self, header: BatchHeader, data: bytes) -> bytes:
-        """The batch as it stays; empty when nothing does."""
+        """Returns the compacted batch; empty if nothing of it remains."""
         if header.is_control or not self._offsets.covers(header.base_offset):
             return data
         columns = decode_columns(data, 0, header, self._tools.codecs, partition=self._log.tp)
@@ -214,7 +215,7 @@ class _Group:
         key, offset = columns.keys[index], columns.offsets[index]
         if not self._offsets.covers(offset):
             return True
-        if key is None:  # from before the topic was compacted; Kafka drops it too
+        if key is None:  # written before the topic was compacted; Kafka removes it too
             self._done.keyless_dropped += 1
             return False
         if self._offsets.superseded(key, offset):
@@ -222,8 +223,9 @@ class _Group:
         return columns.values[index] is not None or not tombstones_gone
 
     def _emptied(self, header: BatchHeader, data: bytes) -> bytes:
-        """Only the header stays, or nothing. The group's last one stays always: so a reader gets past the end of what
-        is gone, and the file says itself which segments it stands for."""
+        """Returns the header of a batch without remaining records, or nothing. The last batch of the group always keeps
+        its header: so a reader gets past the removed records, and the end of the file shows which segments it
+        replaces."""
         kept = b""
         if self._last_of_producers.get(header.producer_id) == header.last_offset or header.next_offset == self._last:
             kept = data if not header.record_count else keep_nothing(header)
@@ -242,7 +244,7 @@ def _discard(log: PartitionLog, base: int) -> None:
 
 
 def first_timestamp(log: PartitionLog, segment: Segment) -> int:
-    """Largest timestamp of the segment's first batch; -1 where there is none."""
+    """Returns the max timestamp of the first batch of the segment; -1 if there is none."""
     for _, header in scan(log.file_of(segment), 0, segment.size):
         return header.max_timestamp
     return NO_TIMESTAMP

@@ -1,7 +1,7 @@
-"""The last offset of each key, in bounded memory. Compaction decides by it which records stay.
+"""Maps keys to their last offsets in bounded memory. Compaction uses it to decide which records to keep.
 
-Keys are kept as 16-byte hashes (MD5, as Kafka's cleaner), so that their length does not matter. Two keys with the same
-hash would count as one; at a billion keys the odds of one such pair are 1 in 10^20.
+A key is stored as a 16-byte hash (MD5, as in Kafka's cleaner), so its length does not matter. Two keys with the same
+hash would count as one; with a billion keys the probability of one such pair is about 1 in 10^20.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from hashlib import md5
 from typing import Final
 
 ENTRY_BYTES: Final = 200
-"""Bytes of memory for one key: hash (49), offset (32) and its place in the table, which is twice its size while it
-grows."""
+"""Bytes of memory for one key: the hash (49), the offset (32) and the entry in the table, which takes twice the space
+while the table grows."""
 
 
 class OffsetMap:
-    """Holds at most `memory_bytes / ENTRY_BYTES` keys, at least one."""
+    """Holds at most `memory_bytes / ENTRY_BYTES` keys, but at least one. `first`: the first offset to be mapped."""
 
     def __init__(self, memory_bytes: int, first: int) -> None:
         self._end = first
@@ -31,7 +31,7 @@ class OffsetMap:
         return self._end
 
     def complete(self, end: int) -> None:
-        """Sets `end`: no record between the last one that was `put` and `end` has a key."""
+        """Sets `end`, because no record between the last `put` and that offset has a key."""
         self._end = end
 
     def put(self, key: bytes, offset: int) -> bool:
@@ -44,8 +44,9 @@ class OffsetMap:
         return True
 
     def covers(self, offset: int) -> bool:
+        """True if the map has all records up to and including `offset`."""
         return offset < self._end
 
     def superseded(self, key: bytes, offset: int) -> bool:
-        """Whether the key was written again after `offset`."""
+        """True if the key was written again after `offset`."""
         return self._offsets.get(md5(key, usedforsecurity=False).digest(), -1) > offset

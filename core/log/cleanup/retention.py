@@ -1,4 +1,5 @@
-"""Chooses the segments that retention deletes: the oldest, none with records at or above the high watermark."""
+"""Chooses the segments that retention deletes: the oldest ones, but none with records at or above the high
+watermark."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ UNLIMITED: Final = -1
 
 
 class Expired(NamedTuple):
-    """The number of the oldest segments to delete, and the rule by which they are."""
+    """The number of the oldest segments to delete, and the rule that requires it."""
 
     number: int
     reason: str
@@ -21,9 +22,9 @@ class Expired(NamedTuple):
 def expired(
     segments: Sequence[Segment], config: TopicConfig, now_ms: int, high_watermark: int, log_start: int
 ) -> Expired:
-    """Returns the segments to delete: by time, by size, or because the log start offset has passed them.
+    """Returns how many segments to delete, by time, by size or because they end below the log start offset.
 
-    If it is all of them, the last one must be rolled first.
+    If it is all segments, the caller must roll the last one first.
     """
     below = sum(segment.next_offset <= high_watermark for segment in segments)
     passed = sum(segment.next_offset <= log_start for segment in segments[:-1])
@@ -36,7 +37,8 @@ def expired(
 
 
 def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> int:
-    """Counts by age: that of the largest timestamp, or of the file if no record has one."""
+    """Counts the segments older than `retention.ms`, by the largest timestamp, or by the file's time if no record has a
+    timestamp."""
     if config.retention_ms == UNLIMITED:
         return 0
     count = 0
@@ -48,7 +50,7 @@ def _by_time(segments: Sequence[Segment], config: TopicConfig, now_ms: int) -> i
 
 
 def _by_size(segments: Sequence[Segment], config: TopicConfig) -> int:
-    """Counts segments while the rest is still at least `retention.bytes` large; never the last segment."""
+    """Counts segments as long as the rest has at least `retention.bytes`; never the last segment."""
     if config.retention_bytes == UNLIMITED:
         return 0
     excess = sum(segment.size for segment in segments) - config.retention_bytes

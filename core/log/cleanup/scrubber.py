@@ -1,9 +1,9 @@
-"""Re-reads what is old, at a bounded rate, so that damage is found while there is still another copy somewhere.
+"""Reads old segments again at a bounded rate, so that damage is found while another copy still exists.
 
-A pass goes through every segment that is no longer written: the chain of its headers, each batch's CRC, the epochs, and
-its two indexes against the batches that they name. How far the pass is stands in `scrub-offset-checkpoint`; the file is
-empty between two passes, and its time is when the last one ended. What is damaged is said in one line and counted. It
-stays where it is: a read of it fails (CORRUPT_MESSAGE), everything else is served.
+A pass checks every segment that is no longer written: the chain of its headers, the CRC of each batch, the epochs, and
+its two indexes against the batches that they name. `scrub-offset-checkpoint` has the progress of the pass; the file is
+empty between two passes, and its modification time is the end of the last one. Damage is logged in one line and
+counted. Nothing is repaired: a read of a damaged batch fails (CORRUPT_MESSAGE), all others are served.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ _IDLE_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ScrubConfig:
-    """`log.scrub.*`. `interval_ms`: from the end of a pass to the next one."""
+    """The settings `log.scrub.*`. `interval_ms`: the time from the end of a pass to the next one."""
 
     bytes_per_second: int = 4 * 1024 * 1024
     interval_ms: int = 604_800_000
 
 
 class Scrubber:
-    """Made once the logs are loaded. `start` and `stop` its thread, or `run_once`."""
+    """Checks segments in a thread of its own (`start`, `stop`) or in the caller's (`run_once`). Construct it once the
+    logs are loaded."""
 
     def __init__(self, logs: LogManager, config: ScrubConfig, clock: Clock = system_clock) -> None:
         self._logs = logs
@@ -62,14 +63,16 @@ class Scrubber:
         try:
             return self._checkpoint.read()
         except StorageError as error:
-            _log.warning("%s; all segments are checked from the first on", error)
+            _log.warning("%s; the pass begins at the first segment of each log", error)
             return {}
 
     def start(self) -> None:
+        """Starts the thread."""
         self._thread = threading.Thread(target=self._run, name="klamm-scrubber", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
+        """Stops the check in progress and waits for the thread, at most 30 s."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_JOIN_S)
@@ -81,14 +84,15 @@ class Scrubber:
             except KlammError as error:
                 _log.error("the scrubber: %s", error)
                 worked = False
-            except Exception as error:  # a broker goes on serving whatever happens to its housekeeping
+            except Exception as error:  # the broker continues to serve if the scrubber fails
                 _log.error("the scrubber: unexpected %s: %s", type(error).__name__, error)
                 worked = False
             if not worked:
                 self._stopping.wait(_IDLE_S)
 
     def run_once(self) -> bool:
-        """Checks one segment; False if none is due. `StorageError` if the checkpoint cannot be written."""
+        """Checks one segment. Returns False if none is due; raises `StorageError` if the checkpoint cannot be
+        written."""
         if not self._in_pass and not self._is_due():
             return False
         self._in_pass = True
@@ -103,15 +107,15 @@ class Scrubber:
         except ToldToStopError:
             return False
         except LogClosedError:
-            return True  # it is gone, or offline: the next look passes it over
+            return True  # the log was deleted or is offline: the next call skips it
         except StorageError as error:
             self._say(log, f"{segment.path} cannot be checked: {error}")
         self._note(log, end)
         return True
 
     def _ends(self) -> dict[TopicPartition, int]:
-        """Returns where a pass ends. Segments rolled later wait for the next pass, or a busy partition would delay
-        others."""
+        """Returns the offset at which the pass ends in each log. Segments rolled later wait for the next pass, because
+        a busy partition would otherwise delay the others."""
         found = {}
         for tp, log in self._logs.logs().items():
             try:
@@ -128,7 +132,8 @@ class Scrubber:
         return not 0 <= self._clock() - ended_ms < self._config.interval_ms
 
     def _next(self) -> tuple[PartitionLog, Segment, int] | None:
-        """Returns the next segment of this pass, its log, and where the segment after it begins."""
+        """Returns the log and the next segment of this pass, and the base offset of the segment after it; None at the
+        end of the pass."""
         for tp, log in sorted(self._logs.logs().items()):
             done = self._done.get(tp, -1)
             try:
@@ -150,7 +155,7 @@ class Scrubber:
 
     def _end_pass(self) -> None:
         if self._done:
-            _log.info("all cold segments were checked: %d damaged places found in this pass", self._found)
+            _log.info("a pass has checked all segments that are no longer written: %d damaged places", self._found)
             self._counts.passes += 1
         self._done, self._limits, self._in_pass, self._found = {}, {}, False, 0
         self._checkpoint.write({}, always=True)
@@ -164,8 +169,8 @@ class Scrubber:
             self._check_indexes(log, segment, file, whole)
 
     def _check_batches(self, log: PartitionLog, segment: Segment, file: OpenFile) -> bool:
-        """Checks window by window, each from the end of the one before; after a damaged place from the next whole
-        batch. Returns whether all is whole."""
+        """Checks the batches window by window; continues after a damaged place with the next whole batch. Returns True
+        if all are whole."""
         whole = True
         rules = log.chain_rules(verify=True)
         position, expected, size = 0, segment.base_offset, segment.size
@@ -193,19 +198,21 @@ class Scrubber:
         return whole
 
     def _check_indexes(self, log: PartitionLog, segment: Segment, file: OpenFile, whole: bool) -> None:
-        """Counts a missing index as damaged. The batches that entries name are checked only if the batches are
-        `whole`."""
+        """Checks the two indexes; a missing one counts as damaged. Checks the batches that the entries name only if all
+        batches are `whole`."""
         try:
             entries = segment.stored_index()
             for last_offset, position in entries if whole else ():
                 header = BatchHeader.parse(file.read(HEADER_SIZE, position))
                 self._throttle.passed(HEADER_SIZE)
                 if header.last_offset != last_offset:
-                    raise CorruptRecordError(f"its entry for offset {last_offset} leads to offset {header.last_offset}")
+                    raise CorruptRecordError(
+                        f"its entry for offset {last_offset} points to offset {header.last_offset}"
+                    )
         except (CorruptRecordError, StorageError) as error:
             if segment in log.sealed_segments():
                 self._counts.corrupt_indexes += 1
-                self._say(log, f"an index of {segment.path} is damaged ({error}): it is rebuilt when it is needed")
+                self._say(log, f"an index of {segment.path} is damaged ({error}); its next use rebuilds it")
 
     def _found_broken(self, log: PartitionLog, segment: Segment, broken: BrokenChainError) -> None:
         if segment not in log.sealed_segments():

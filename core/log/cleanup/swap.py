@@ -1,11 +1,11 @@
-"""Replaces segments by a compacted one, so that a crash at any step leaves either the old or the new.
+"""Replaces segments by a compacted one in steps, so that a crash at any step leaves either the old or the new ones.
 
-1. `.log.cleaned` is whole and on disk. Before the next step a start removes it.
-2. It is renamed `.log.swap`, and the directory is flushed: from here on a start finishes what follows.
-3. The old segments' files are renamed `.deleted`.
-4. The new indexes lose `.cleaned`, then the segment `.swap`; the directory is flushed.
+1. `.log.cleaned` is complete and on disk. A start before the next step removes it.
+2. It is renamed to `.log.swap`, and the directory is flushed: a later start finishes the swap.
+3. The files of the old segments are renamed to `.deleted`.
+4. The new indexes are renamed to lose `.cleaned`, then the segment to lose `.swap`; the directory is flushed.
 
-A swap file ends where the last of the old segments ended (compaction sees to it), so it says itself which it replaces.
+Compaction ends a swap file at the end of the last old segment, so the file itself shows which segments it replaces.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _log = logging.getLogger(__name__)
 
 
 def commit_swap(directory: Path, cleaned: Segment) -> None:
-    """Does step 2: the swap is then finished now or at the next start. `StorageError` from the rename changes
-    nothing."""
+    """Does step 2. The swap must then be finished, now or at the next start. If the rename raises `StorageError`,
+    nothing has changed."""
     with storage(f"cannot rename {cleaned.path}"):
         fault_point("compaction.swap")
         rename(cleaned.path, _swap_file(directory, cleaned.base_offset))
@@ -53,7 +53,7 @@ def finish_swap(directory: Path, old: Iterable[Segment], cleaned: Segment) -> li
 
 
 def recover_swaps(tp: TopicPartition, directory: Path) -> None:
-    """Finishes, at start, every swap that was committed."""
+    """Finishes every committed swap, at the start."""
     with storage(f"cannot finish the compaction of {directory}"):
         swaps = sorted(path for path in directory.iterdir() if path.name.endswith(LOG + SWAP))
         for path in swaps:
@@ -82,7 +82,7 @@ def _recover(tp: TopicPartition, directory: Path, path: Path) -> None:
             remove(other)
     fault_point("compaction.recover")
     rename(path, segment_file(directory, base, LOG))
-    _log.info("%s: finished the replacement of segments that was interrupted at offset %d by the last stop", tp, base)
+    _log.info("%s: finished the swap of the compacted segment at offset %d, which the last stop interrupted", tp, base)
 
 
 def _end(path: Path, base: int) -> int:

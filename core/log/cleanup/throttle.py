@@ -1,4 +1,4 @@
-"""Limits background work to a rate."""
+"""Limits the rate of background work."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ _WORTH_WAITING_S: Final = 0.01
 
 
 class ToldToStopError(Exception):
-    """The work was told to stop."""
+    """The work must stop, because the process stops or the settings change."""
 
 
 class Throttle:
-    """Limits reads and writes to `bytes_per_s`; `wait` sleeps and returns whether to stop."""
+    """Limits reads and writes to `bytes_per_s`. `wait` sleeps for so many seconds and returns True if the work must
+    stop."""
 
     def __init__(self, bytes_per_s: float, wait: Callable[[float], bool]) -> None:
         self._rate = bytes_per_s
@@ -22,7 +23,8 @@ class Throttle:
         self._free_at = 0.0
 
     def passed(self, size: int) -> None:
-        """Counts `size` bytes of finished work and waits as the rate requires; `ToldToStopError` if told to stop."""
+        """Counts `size` bytes of finished work and waits as the rate requires; `ToldToStopError` if the work must
+        stop."""
         now = time.monotonic()
         self._free_at = max(self._free_at, now) + size / self._rate
         ahead = self._free_at - now

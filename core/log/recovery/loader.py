@@ -1,7 +1,7 @@
 """Opens a partition's directory: uses the files of a clean stop as they are, and checks those of a crash.
 
-After a crash every segment from the one that holds the recovery point on is read and its CRCs checked; the log is
-truncated at the first batch that is not whole or not in order. Segments after a truncated one are renamed
+After a crash it reads every segment from the one that contains the recovery point on and checks its CRCs; the log is
+truncated at the first batch that is incomplete or out of order. Segments after a truncated one are renamed
 `….<ms>.corrupt` and kept. Missing or wrong indexes and producer states are rebuilt from batch headers.
 """
 
@@ -41,10 +41,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class OpenFrom:
-    """What is known of a partition before its files are read, from the log directory's checkpoints.
+    """The state of a partition in the checkpoints of the log directory, before its files are read.
 
-    `clean`: the last stop was orderly. `checked` counts what recovery reads. The defaults, for a log of which nothing
-    is known, check everything.
+    `clean`: the last stop was clean. `checked` counts the bytes that recovery reads. The defaults are for a log without
+    checkpoints, and everything is checked.
     """
 
     clean: bool = False
@@ -56,7 +56,7 @@ class OpenFrom:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """The parts of a `PartitionLog`; only the active segment's file is open."""
+    """The loaded parts of a `PartitionLog`. Only the file of the active segment is open."""
 
     segments: LogSegments
     epochs: LeaderEpochs
@@ -84,7 +84,7 @@ def load(
 
 
 def _sweep(directory: Path) -> list[int]:
-    """Removes the files that a crash or an unfinished removal left; returns the segments' base offsets, sorted."""
+    """Removes files that a crash or an unfinished removal left; returns the base offsets of the segments, sorted."""
     bases: set[int] = set()
     indexes: list[tuple[int, Path]] = []
     with storage(f"cannot read {directory}"):
@@ -104,7 +104,7 @@ def _sweep(directory: Path) -> list[int]:
 
 
 def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms: int) -> list[Segment]:
-    """Loads or recovers each segment; returns those that the log consists of."""
+    """Loads or recovers each segment; returns the segments of the log, without those after a truncated one."""
     for index, segment in enumerate(segments):
         later = segments[index + 1 :]
         unsafe = not known.clean and (not later or later[0].base_offset > known.recovery_point)
@@ -125,7 +125,7 @@ def _check(tp: TopicPartition, segments: list[Segment], known: OpenFrom, now_ms:
 
 
 def _load(tp: TopicPartition, segment: Segment, following: int) -> None:
-    """Loads a flushed segment that no longer grows. Damage in it makes only the damaged batches unreadable."""
+    """Loads a flushed segment that no longer grows. If it is damaged, reads fail only at the damaged batches."""
     try:
         segment.load()
         if segment.next_offset <= following:

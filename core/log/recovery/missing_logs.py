@@ -1,14 +1,14 @@
 """Detects lost logs: a broker does not restart a partition at offset 0 if it has written to it before.
 
 The whole log directory counts as empty if `meta.properties` or every checkpoint is missing: a broker writes both before
-it gets its first partition. Then the partitions that the cluster has on this broker stop the start,
-before anything is written. In a directory that is in use the checkpoint of high watermarks says which partitions have
-held records; one of these without a segment is not made again.
+it gets its first partition. If it is empty and the cluster has partitions on this broker, the start fails before
+anything is written. In a directory that is in use, the checkpoints of recovery points and high watermarks show which
+partitions have had records; one of these without a segment is not created again.
 
-The checkpoints know nothing of a partition that was made after the backup from which they were restored. The
-coordination does (`KnownPast`): whatever existed at the broker's last start had a directory then; and a directory that
-has not seen that start is older, so that it proves nothing of any partition. A topic that is new, and whose directory a
-crash has prevented, was made after the last start.
+The checkpoints do not know a partition that was created after the backup from which they were restored. The
+coordination does (`KnownPast`): every partition that existed at the broker's last start had a directory then. A
+directory that has not seen that start is older, so a missing partition may have had records. A partition that was
+created after the last start may have no directory yet, because of a crash: it is not lost.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ _UNKNOWN: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class KnownPast:
-    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start at which every
-    partition was opened; `NO_START` where none is known. `created` gives a partition's creation id, to be
-    compared with broker epochs."""
+    """The coordination's knowledge of the directory. `last_start`: the broker epoch of the last start that opened every
+    partition; `NO_START` if none is known. `created` returns the creation id of a partition, which can be compared with
+    broker epochs."""
 
     last_start: int = NO_START
     created: Callable[[TopicPartition], int] = lambda _: NO_START
 
 
 class MissingLogs:
-    """`tp in missing` where a partition's log is gone and that was not accepted. Not thread-safe: the manager's lock
-    guards it."""
+    """The partitions whose logs are lost. `tp in missing` is True if the log of `tp` is lost and the operator has not
+    accepted that. Not thread-safe: the manager's lock guards it."""
 
     def __init__(
         self, directory: Path, expected: Collection[TopicPartition], accept: bool, past: KnownPast = KnownPast()
     ) -> None:
-        """`StorageError` where the whole directory is empty, `expected` should be there and that is not accepted."""
+        """Raises `StorageError` if the whole directory is empty, `expected` has partitions and `accept` is False."""
         self._directory = directory
         self._expected = expected
         self._past = past
         self._accept = accept
         self._ends: dict[TopicPartition, int] = {}
         self.accepted: set[TopicPartition] = set()
-        """Partitions that begin again."""
+        """Partitions that may begin again at offset 0."""
         self.new_directory = self._is_new()
         self._seen = read_last_start(directory)
         self.is_older = not self.new_directory and self._seen < past.last_start
-        """Whether the directory has not seen the broker's last start."""
+        """True if the directory has not seen the broker's last start."""
         gone = [tp for tp in sorted(expected) if self._is_empty(tp)] if self.new_directory else []
         if gone and not accept:
             raise StorageError(
@@ -77,14 +77,14 @@ class MissingLogs:
         return not used
 
     def _is_empty(self, tp: TopicPartition) -> bool:
-        """Whether there is no segment, nor one that compaction is putting in place."""
+        """True if the partition has no segment, not even one that a compaction was about to swap in."""
         path = self._directory / partition_directory(tp)
         with storage(f"cannot read {path}"):
             return not path.is_dir() or not any(LOG in file.name for file in path.iterdir())
 
     def look(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Records which partitions in the checkpoints are lost. Those that the broker itself deleted or set aside are
-        not lost: the checkpoints may be older."""
+        """Finds the lost partitions: `ends` has the end offsets in the checkpoints. Partitions that the broker deleted
+        or set aside are not lost: the checkpoints may be older than that."""
         with storage(f"cannot read {self._directory}"):
             moved = {
                 parse_directory(path.name.rpartition(".")[0])
@@ -99,10 +99,10 @@ class MissingLogs:
                 else:
                     self._ends[tp] = written.get(tp, _UNKNOWN)
         for tp in sorted(self.accepted):
-            _log.warning("%s begins again at offset 0: its log is gone, and %s was given", tp, ACCEPT)
+            _log.warning("%s begins again at offset 0: its log is gone and %s was given", tp, ACCEPT)
 
     def _was_here(self, tp: TopicPartition) -> bool:
-        """Whether the broker has had a directory for the partition, as far as the coordination knows."""
+        """True if the broker has had a directory for the partition, by what the coordination knows."""
         if self._seen == self._past.last_start != NO_START:
             return self._past.created(tp) < self._past.last_start
         return self.is_older
@@ -111,7 +111,7 @@ class MissingLogs:
         return tp in self._ends
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Returns the end offset of each, for the checkpoint: the next start needs it too. 0 if it is not known."""
+        """Returns the end offset of each lost partition, 0 if unknown. The checkpoint keeps it for the next start."""
         return dict(self._ends)
 
     def check(self, tp: TopicPartition) -> None:

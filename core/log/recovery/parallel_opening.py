@@ -1,6 +1,6 @@
-"""Opening all logs of a directory in several threads, and saying how far it is.
+"""Opens all logs of a directory in several threads and logs the progress.
 
-Reading and checking sums let the interpreter's lock go, so threads help where recovery waits for the disk or counts.
+Reads and checksums release the interpreter's lock, so threads make recovery faster.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Opening:
-    """A partition's directory that is to be opened. `bytes` is what recovery may have to read of it."""
+    """A partition directory to open. `bytes` is an upper bound of the bytes that recovery reads of it."""
 
     tp: TopicPartition
     topic_id: UUID
@@ -40,11 +40,12 @@ class Opening:
 
     @property
     def left(self) -> int:
+        """The bytes that recovery still has to read, at most."""
         return max(0, self.bytes - self.known.checked.bytes)
 
 
 def _unsafe_bytes(directory: Path, recovery_point: int) -> int:
-    """Of the segments from the one with the recovery point on."""
+    """Returns the size of the segments from the one that contains the recovery point on."""
     with storage(f"cannot read {directory}"):
         sizes = {
             parsed[0]: path.stat().st_size
@@ -62,8 +63,8 @@ def open_all(
     *,
     progress_s: float = PROGRESS_S,
 ) -> dict[TopicPartition, PartitionLog]:
-    """Every log, opened by so many threads; a line every few seconds while it takes longer. The first error is raised
-    once no more are being opened."""
+    """Opens every log in `threads` threads and returns them. Logs the progress every `progress_s`
+    seconds. Raises the first error, once no thread opens a log any more."""
     began = time.monotonic()
     total = sum(opening.bytes for opening in openings)
     if total:

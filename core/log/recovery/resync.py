@@ -1,7 +1,8 @@
 """Finds the whole batches after a damaged place of a segment.
 
-After a batch whose length is damaged, the start of the next one is not known. The search goes byte by byte for a
-possible header with an offset not before the last good one's, a CRC that agrees, and a batch that follows.
+If the length of a batch is damaged, the start of the next one is unknown. The search tries every byte for a possible
+header whose offset is not before the end of the last whole batch, whose CRC matches, and which the end of the file or a
+possible header follows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _FAR: Final = 2**31
 
 
 def find_whole(file: OpenFile, start: int, end: int, at_least: int) -> int | None:
-    """Position of the first whole batch in [start, end) whose base offset is `at_least` or a little later."""
+    """Returns the position of the first whole batch in [start, end) whose base offset is `at_least` or less than 2^31
+    above it; None if there is none."""
     at = start
     while end - at >= HEADER_SIZE:
         window = file.read(min(_WINDOW, end - at), at)
@@ -48,8 +50,8 @@ def _possible(window: bytes, position: int, at_least: int) -> BatchHeader | None
 
 
 def _goes_on(file: OpenFile, position: int, end: int, header: BatchHeader) -> bool:
-    """Whether the next batch, or the end, follows. The check is needed because a record's value may hold whole
-    batches."""
+    """True if the end or a possible header follows the batch. The check is necessary because the value of a record may
+    contain whole batches."""
     following = position + header.size
     if following == end:
         return True
@@ -57,7 +59,7 @@ def _goes_on(file: OpenFile, position: int, end: int, header: BatchHeader) -> bo
 
 
 def scan_past_damage(file: OpenFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """As `scan`, but skips damaged places, to find whole batches after them."""
+    """Yields position and header of each whole batch as `scan` does, but continues after damaged places."""
     at, expected = start, 0
     while at < end:
         try:

@@ -244,9 +244,7 @@ class Segment:
         if indexes.bytes_since_entry > self._config.index_interval_bytes:
             try:
                 indexes.add(last_offset, position, self.largest)
-            except (
-                CorruptRecordError
-            ) as error:  # the first addition reads the entries of the file
+            except CorruptRecordError as error:  # the first addition reads the entries of the file
                 self._rebuild_under_readers(error)
         indexes.bytes_since_entry += size
 

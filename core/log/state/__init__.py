@@ -1,1 +1,1 @@
-"""What a log keeps beside its records: producers, leader epochs, checkpoints, topic id."""
+"""The state of a log besides its records: producers, leader epochs, checkpoints, topic id."""

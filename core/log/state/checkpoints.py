@@ -1,9 +1,13 @@
-"""Offsets by partition in one file of the log directory, as Kafka writes them, with a checksum (`checksummed`).
+"""Offset checkpoints: offsets by partition in one file of the log directory, Kafka's format with a checksum
+(`checksummed`).
 
-A line with the version, one with the number of entries, then `topic partition offset` a line. The files:
-`recovery-point-offset-checkpoint` (all before it is on disk), `log-start-offset-checkpoint` (retention has passed),
-`replication-offset-checkpoint` (the high watermark), `cleaner-offset-checkpoint` (compaction has read what is before)
-and `scrub-offset-checkpoint` (the scrubber's pass has).
+A file has a line with the version, one with the number of entries, then a line `topic partition offset` for each entry.
+
+- `recovery-point-offset-checkpoint`: all records below the offset are on disk.
+- `log-start-offset-checkpoint`: the first offset that can be read.
+- `replication-offset-checkpoint`: the high watermark.
+- `cleaner-offset-checkpoint`: compaction has read all records below the offset.
+- `scrub-offset-checkpoint`: the current pass of the scrubber has read all records below the offset.
 """
 
 from __future__ import annotations
@@ -26,7 +30,7 @@ SCRUB_OFFSETS: Final = "scrub-offset-checkpoint"
 
 
 class OffsetCheckpoint:
-    """One such file; written only when something changed. Thread-safe."""
+    """One checkpoint file, which is written only if an offset changed. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +38,7 @@ class OffsetCheckpoint:
         self._written: dict[TopicPartition, int] | None = None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Returns no offsets if there is no file; `StorageError` if it is damaged."""
+        """Returns the offsets in the file; none if there is no file. Raises `StorageError` if it is damaged."""
         with storage(f"cannot read {self.path}"):
             if not self.path.exists():
                 return {}
@@ -50,8 +54,8 @@ class OffsetCheckpoint:
         return found
 
     def write(self, offsets: Mapping[TopicPartition, int], *, always: bool = False) -> None:
-        """Writes the file if the offsets changed; with `always` in any case, so that the file has a new modification
-        time."""
+        """Writes the file if the offsets changed. With `always` it writes in any case, which sets the file's
+        modification time."""
         with self._lock:
             if offsets == self._written and not always:
                 return
@@ -60,8 +64,8 @@ class OffsetCheckpoint:
             self._written = dict(offsets)
 
     def forget(self, tp: TopicPartition) -> None:
-        """Removes the entry of a partition that starts again, so that recovery does not use an old partition's
-        offset."""
+        """Removes the entry of a partition that is created again, so that recovery does not use the offset of the old
+        one."""
         with self._lock:
             if self._written is None:
                 self._written = self._read_or_nothing()
@@ -69,7 +73,7 @@ class OffsetCheckpoint:
                 self.write({other: offset for other, offset in self._written.items() if other != tp})
 
     def _read_or_nothing(self) -> dict[TopicPartition, int]:
-        """Returns nothing for a damaged file: the start has reported it already, and the next write replaces it."""
+        """Returns no offsets for a damaged file: the start has reported it, and the next write replaces it."""
         try:
             return self.read()
         except StorageError:

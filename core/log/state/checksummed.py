@@ -1,7 +1,8 @@
 """Small text files of the log, each with a checksum that detects a flipped bit.
 
-Version 1 is Kafka's text and a last line: `crc32c ` and the CRC-32C of all before it, eight hex digits. Version 0,
-which Kafka and older brokers wrote, has no such line: it is read, and the next write replaces it by version 1.
+Version 1 is Kafka's text and a last line: `crc32c ` and the CRC-32C of all bytes before the line, eight hex digits.
+Version 0, which Kafka and older brokers write, has no such line; it can be read, and the next write replaces it by
+version 1.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ _TAIL: Final = len(_MARK) + 8 + 1
 
 
 def seal(text: str) -> bytes:
-    """Returns `text`, which ends with a newline, followed by the checksum's line."""
+    """Returns `text`, which must end with a newline, and the line with the checksum."""
     raw = text.encode()
     return raw + _MARK + b"%08x\n" % crc32c(raw)
 
 
 def unseal(raw: bytes) -> bytes:
-    """Returns the text that `seal` was given; `ValueError` if the checksum is wrong or missing."""
+    """Returns the text before the line with the checksum; `ValueError` if the checksum is wrong or missing."""
     body, tail = raw[:-_TAIL], raw[-_TAIL:]
     if tail != _MARK + b"%08x\n" % crc32c(body):
         raise ValueError("its checksum is wrong or missing")
@@ -31,7 +32,7 @@ def unseal(raw: bytes) -> bytes:
 
 
 def versioned_lines(raw: bytes) -> list[str]:
-    """Returns the lines after the version; `ValueError` if the checksum is wrong or the version unknown."""
+    """Returns the lines after the version; `ValueError` if the checksum is wrong or the version is unknown."""
     version, _, rest = raw.partition(b"\n")
     if version == VERSION.encode():
         rest = unseal(raw).partition(b"\n")[2]
@@ -41,9 +42,9 @@ def versioned_lines(raw: bytes) -> list[str]:
 
 
 def properties(raw: bytes, separator: str) -> dict[str, str]:
-    """Parses lines of name and value; `ValueError` if the last line has no newline."""
+    """Returns names and values from lines of both; `ValueError` if the last line has no newline."""
     lines = raw.decode("ascii").split("\n")
     if lines.pop():
-        raise ValueError("its last line is cut off")
+        raise ValueError("its last line is incomplete")
     rows = [line.partition(separator) for line in lines]
     return {name: value for name, _, value in rows}

@@ -1,4 +1,4 @@
-"""Time, as the log takes it through its constructors."""
+"""The clock that the constructors of the log take."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 Clock = Callable[[], int]
-"""Now, in ms since the epoch."""
+"""Returns the current time in ms since the Unix epoch."""
 
 
 def system_clock() -> int:
+    """Returns the time of the system's clock in ms since the Unix epoch."""
     return time.time_ns() // 1_000_000

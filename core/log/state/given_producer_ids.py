@@ -1,7 +1,7 @@
-"""The highest producer id that this broker has taken from the coordination: `given-producer-ids` in the log directory.
+"""The highest producer id that this broker has allocated from the coordination: the file `given-producer-ids`.
 
-The logs contain only producers that have written; this file covers those that may still write. So a coordination that
-is restored from an older backup does not assign any of these ids again.
+The logs contain only producers that have written; this file, in the log directory, covers those that may still write.
+So a coordination that is restored from an older backup does not allocate any of these ids again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class GivenProducerIds:
-    """Thread-safe. If the file is damaged, only the logs say which ids are in use."""
+    """Reads and writes the file. Thread-safe. If the file is damaged, only the logs show which ids are in use."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / GIVEN_PRODUCER_IDS
@@ -28,11 +28,11 @@ class GivenProducerIds:
 
     @property
     def highest(self) -> int:
-        """The highest producer id that was taken; -1 if none."""
+        """The highest producer id that was allocated; -1 if none."""
         return self._highest
 
     def note(self, producer_id: int) -> None:
-        """Stores the id durably; raises `StorageError`."""
+        """Stores the id durably if it is the highest one; raises `StorageError`."""
         with self._lock:
             if producer_id > self._highest:
                 write_atomically(self._path, seal(f"{VERSION}\n{producer_id}\n"))
@@ -47,5 +47,5 @@ class GivenProducerIds:
             (line,) = versioned_lines(raw)
             return int(line)
         except ValueError as error:
-            _log.warning("%s is damaged: %s; the logs say which producer ids are in use", self._path, error)
+            _log.warning("%s is damaged: %s; only the logs show which producer ids are in use", self._path, error)
             return -1

@@ -1,6 +1,6 @@
-"""The last start of the broker in this log directory: its broker epoch, in the file `last-start`.
+"""The broker epoch of the last start that opened every partition: the file `last-start` in the log directory.
 
-The coordination holds the same number. A directory with a lower one was restored from an older backup.
+The coordination has the same number. A directory with a lower one was restored from an older backup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 def read_last_start(directory: Path) -> int:
-    """The broker epoch; `NO_START` where there is none, or the file is damaged."""
+    """Returns the broker epoch; `NO_START` if there is no file or it is damaged."""
     path = directory / LAST_START
     with storage(f"cannot read {path}"):
         if not path.exists():
@@ -28,7 +28,7 @@ def read_last_start(directory: Path) -> int:
         (line,) = versioned_lines(raw)
         return int(line)
     except ValueError as error:
-        _log.warning("%s is damaged: %s; the directory is taken for an older one", path, error)
+        _log.warning("%s is damaged: %s; the directory is treated as restored from an older backup", path, error)
         return NO_START
 
 

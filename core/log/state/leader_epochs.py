@@ -1,7 +1,7 @@
-"""Which leader epoch began at which offset (KIP-101), in the file `leader-epoch-checkpoint` of each partition.
+"""The leader epochs of one log and their start offsets (KIP-101), in the file `leader-epoch-checkpoint`.
 
-The file is Kafka's, with a checksum (`checksummed`): a line with the version, one with the number of entries, then
-`epoch start_offset` a line. Epochs and start offsets both grow.
+The file is Kafka's, with a checksum (`checksummed`): a line with the version, one with the number of entries, then a
+line `epoch start_offset` for each entry. Epochs increase, start offsets never decrease.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ NO_OFFSET: Final = -1
 
 
 class LeaderEpochs:
-    """Writes the file at each change, durably unless `assign` was asked to leave that to `sync`. Not thread-safe: the
-    log's lock guards it."""
+    """Holds the epochs and writes the file at each change: durably, unless the caller of `assign` leaves that to
+    `sync`. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, path: Path, entries: Sequence[tuple[int, int]] = ()) -> None:
         self._path = path
         self._epochs = [epoch for epoch, _ in entries]
         self._starts = [start for _, start in entries]
         self.latest = self._epochs[-1] if self._epochs else NO_EPOCH
-        """-1 if no epoch is known. Set by this class only; no property, because every append reads it."""
+        """The latest epoch; -1 if none is known. Set by this class only; no property, because every append reads it."""
         self._durable = True
 
     @property
     def durable(self) -> bool:
-        """True if all epochs are in the file and the file would survive a power cut."""
+        """True if the file with all epochs would survive a power cut."""
         return self._durable
 
     @classmethod
     def read(cls, path: Path) -> LeaderEpochs:
-        """Returns no epochs if there is no file; `StorageError` if it is damaged."""
+        """Reads the file; there are no epochs if it does not exist. Raises `StorageError` if it is damaged."""
         with storage(f"cannot read {path}"):
             if not path.exists():
                 return cls(path)
@@ -50,21 +50,23 @@ class LeaderEpochs:
             if len(entries) != int(lines[0]):
                 raise ValueError(f"{len(entries)} entries, not {lines[0]}")
             if any(a[0] >= b[0] or a[1] > b[1] for a, b in pairwise(entries)):
-                raise ValueError("epochs or offsets do not grow")
+                raise ValueError("epochs or offsets are out of order")
         except (ValueError, IndexError) as error:
             raise StorageError(f"{path} is damaged: {error}") from error
         return cls(path, entries)
 
     def entries(self) -> list[tuple[int, int]]:
+        """Returns each epoch with its start offset, the oldest first."""
         return list(zip(self._epochs, self._starts, strict=True))
 
     def columns(self) -> tuple[list[int], list[int]]:
-        """Epochs and start offsets. The lists are never changed, so they may be read without the lock."""
+        """Returns the epochs and their start offsets. Nothing changes these lists, so they may be read without the
+        lock."""
         return self._epochs, self._starts
 
     def assign(self, epoch: int, start_offset: int, *, durable: bool = True) -> None:
-        """`epoch` begins at this offset, unless it or a later one has begun. Without `durable` the caller must call
-        `sync` before it writes a batch of the epoch."""
+        """Adds `epoch`, which begins at `start_offset`; does nothing if it or a later one has begun. Without `durable`
+        the caller must call `sync` before it writes a batch of the epoch."""
         if epoch > self.latest:
             self._replace([*self._epochs, epoch], [*self._starts, start_offset], durable=durable)
 
@@ -76,12 +78,13 @@ class LeaderEpochs:
             self._replace(self._epochs, self._starts)
 
     def epoch_at(self, offset: int) -> int:
-        """The epoch under which an offset was written; -1 when not known."""
+        """Returns the epoch under which the record at `offset` was written; -1 if it is unknown."""
         index = bisect_right(self._starts, offset) - 1
         return self._epochs[index] if index >= 0 else NO_EPOCH
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """The largest known epoch up to `epoch` and where it ended (OffsetsForLeaderEpoch); (-1, -1) when not known."""
+        """Returns the largest known epoch up to `epoch` and its end offset (OffsetsForLeaderEpoch); (-1, -1) if
+        unknown."""
         if epoch == NO_EPOCH or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET
         if epoch == self.latest:
@@ -103,7 +106,7 @@ class LeaderEpochs:
             self._replace(self._epochs[index:], [first, *self._starts[index + 1 :]])
 
     def _replace(self, epochs: list[int], starts: list[int], *, durable: bool = True) -> None:
-        """Writes the file first: if that fails, the entries in memory do not change."""
+        """Replaces all entries. Writes the file first: if that fails, the entries in memory do not change."""
         rows = "".join(f"{epoch} {start}\n" for epoch, start in zip(epochs, starts, strict=True))
         write_atomically(self._path, seal(f"{VERSION}\n{len(epochs)}\n{rows}"), durable=durable)
         self._epochs, self._starts = epochs, starts

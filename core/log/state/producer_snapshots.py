@@ -1,7 +1,7 @@
-"""Snapshots of the producers' state (`%020d.snapshot`), named by the offset up to which they hold.
+"""Snapshots of the producer state (`%020d.snapshot`), named by the log end offset at which they were taken.
 
-One is written when a segment is rolled and at a clean stop, and two are kept. A snapshot that fails its CRC is passed
-over for an older one, or for the batches themselves.
+A roll, a clean stop and some flushes write one; the last two are kept. If a snapshot fails its CRC, the older one is
+used, or else the batches themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 
 class Snapshots:
-    """The snapshots of one partition. Not thread-safe: the log's lock guards it."""
+    """Writes, reads and removes the snapshots of one partition. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, tp: TopicPartition, directory: Path) -> None:
         self._tp = tp
@@ -42,16 +42,17 @@ class Snapshots:
         return ProducerState(self._tp), 0
 
     def write(self, state: ProducerState, offset: int, *, durable: bool) -> None:
+        """Writes a snapshot of `state`, the state at the log end offset `offset`."""
         self.keep(state.to_bytes(), offset, durable=durable)
 
     def keep(self, content: bytes, offset: int, *, durable: bool) -> None:
-        """`content`: a state as it was when the log ended at `offset`."""
+        """Writes `content`, a snapshot taken when the log ended at `offset`; removes all but the newest two."""
         write_atomically(segment_file(self._directory, offset, SNAPSHOT), content, durable=durable)
         self._offsets = sorted({*self._offsets, offset})
         self._remove(self._offsets[:-KEPT])
 
     def drop_after(self, offset: int) -> None:
-        """Removes snapshots of a later offset: they contain batches that the log does not."""
+        """Removes the snapshots after `offset`: they contain batches that the log does not have."""
         self._remove([at for at in self._offsets if at > offset])
 
     def _remove(self, offsets: list[int]) -> None:

@@ -1,8 +1,8 @@
 """Idempotent producers (KIP-98): the last five batches of each, so that a retry is answered, not stored again.
 
-Rules, as in Kafka since 2.5: a producer id that is not known may begin with any sequence (its records may have been
-deleted by retention); a new epoch begins with sequence 0; within an epoch each batch follows the last one; sequences
-wrap from 2^31 - 1 to 0. Five batches, because a client has at most five requests in flight.
+The rules are Kafka's since 2.5. An unknown producer id may begin with any sequence, because retention may have deleted
+its records. A new epoch begins with sequence 0. Within an epoch each batch follows the last one; sequences wrap from
+2^31 - 1 to 0. Five batches are kept because a client has at most five requests in flight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..errors import InvalidProducerEpochError, OutOfOrderSequenceError
 
 BATCHES_KEPT: Final = 5
 MAX_PRODUCERS: Final = 100_000
-"""Producers kept per partition; over it the least recently active one is removed."""
+"""Upper bound of the producers of one partition; a new one beyond it replaces the least recently active one."""
 
 SNAPSHOT_VERSION: Final = 1
 _PREFIX: Final = Struct(">HII")
@@ -31,7 +31,7 @@ _MAX_SEQUENCE: Final = 2**31 - 1
 
 
 class BatchEntry(NamedTuple):
-    """A stored batch of a producer; `timestamp_ms` its largest."""
+    """A stored batch of a producer. `timestamp_ms` is its max timestamp."""
 
     first_sequence: int
     last_sequence: int
@@ -41,7 +41,8 @@ class BatchEntry(NamedTuple):
 
 
 class ProducerStateEntry:
-    """One producer's epoch and its last batches, oldest first."""
+    """The epoch of one producer and its last batches, the oldest first. `seen_ms`: when it last sent a batch, by the
+    broker's clock."""
 
     __slots__ = ("batches", "epoch", "seen_ms")
 
@@ -52,7 +53,7 @@ class ProducerStateEntry:
 
 
 class ProducerState:
-    """All producers of one partition. Not thread-safe: the log's lock guards it."""
+    """The producers of one partition by producer id. Not thread-safe: the log's lock guards it."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self._tp = tp
@@ -71,7 +72,8 @@ class ProducerState:
         return self._highest_id
 
     def check(self, header: BatchHeader) -> BatchEntry | None:
-        """Returns the stored batch if this is a retry of it, None if it is new; raises if it may not be stored."""
+        """Returns the stored batch if this one is a retry of it, None if it is new. Raises `InvalidProducerEpochError`
+        or `OutOfOrderSequenceError` if it must not be stored."""
         producer = self._producers.get(header.producer_id)
         if producer is None:
             return None
@@ -127,20 +129,21 @@ class ProducerState:
         return {pid: producer.batches[-1].last_offset for pid, producer in self._producers.items() if producer.batches}
 
     def expire(self, seen_before_ms: int) -> int:
-        """Removes producers that were last active before; returns how many. This goes by the broker's clock, because
-        records of any age may be produced."""
+        """Removes producers that were last active before `seen_before_ms`; returns their number. The times are the
+        broker's, not those of the records, because records of any age may be produced."""
         old = [pid for pid, producer in self._producers.items() if producer.seen_ms < seen_before_ms]
         for pid in old:
             del self._producers[pid]
         return len(old)
 
     def clear(self) -> None:
+        """Removes all producers."""
         self._producers.clear()
 
     def to_bytes(self) -> bytes:
-        """A snapshot: version (uint16), CRC-32C of all producers (uint32), their number (uint32); for each its id
-        (int64), epoch (int16), when last heard of (int64 ms), number of batches (uint8); for each of these its first
-        and last sequence (int32), base and last offset (int64), largest timestamp (int64)."""
+        """Returns a snapshot: version (uint16), CRC-32C of all producers (uint32), their number (uint32); for each
+        producer its id (int64), epoch (int16), time of its last batch (int64 ms), number of batches (uint8); for each
+        batch its first and last sequence (int32), base and last offset (int64), max timestamp (int64)."""
         body = bytearray()
         for pid, producer in self._producers.items():
             body += _PRODUCER.pack(pid, producer.epoch, producer.seen_ms, len(producer.batches))
@@ -150,12 +153,12 @@ class ProducerState:
 
     @classmethod
     def from_bytes(cls, tp: TopicPartition, data: bytes) -> ProducerState:
-        """`CorruptRecordError` for anything but a whole snapshot."""
+        """Returns the state in a snapshot; raises `CorruptRecordError` if it is incomplete or damaged."""
         state = cls(tp)
         try:
             version, crc, count = _PREFIX.unpack_from(data)
             if version != SNAPSHOT_VERSION or crc32c(data[_PREFIX.size :]) != crc:
-                raise CorruptRecordError("a producer snapshot fails its CRC or is of an unknown version")
+                raise CorruptRecordError("a producer snapshot fails its CRC or has an unknown version")
             pos = _PREFIX.size
             for _ in range(count):
                 pid, epoch, seen_ms, batches = _PRODUCER.unpack_from(data, pos)
@@ -166,7 +169,7 @@ class ProducerState:
                 state._highest_id = max(state._highest_id, pid)
                 pos = end
             if pos != len(data):  # no CRC covers the number of producers
-                raise CorruptRecordError(f"a producer snapshot says {count} producers, and holds more")
+                raise CorruptRecordError(f"a producer snapshot contains more than the {count} producers in its header")
         except StructError as error:
-            raise CorruptRecordError(f"a producer snapshot is cut off: {error}") from error
+            raise CorruptRecordError(f"a producer snapshot is incomplete: {error}") from error
         return state

@@ -1,6 +1,6 @@
-"""The idempotent producers of one partition: their state in memory, and the snapshots on disk that it is restored from.
+"""Owns the producer state of one partition: the state in memory, and the snapshots on disk from which it is restored.
 
-Invariant: `state` is that of all batches in the log. Not thread-safe: `PartitionLog` holds the lock.
+Invariant: `state` covers all batches in the log. Not thread-safe: `PartitionLog` holds the lock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from .producer_state import ProducerState
 
 
 class ProducerStateManager:
-    """`state` is replaced by `reload`: read it from here for each use, never keep it."""
+    """Holds `state`, which `reload` replaces: read it from here for each use, never keep it."""
 
     def __init__(self, tp: TopicPartition, snapshots: Snapshots) -> None:
-        """Empty; `reload` must follow."""
+        """Begins with an empty state; `reload` must follow."""
         self.state = ProducerState(tp)
         self._tp = tp
         self._snapshots = snapshots
@@ -27,11 +27,11 @@ class ProducerStateManager:
         return f"ProducerStateManager({self._tp}, producers={len(self.state)}, highest_id={self.state.highest_id})"
 
     def take_snapshot(self, offset: int, *, durable: bool) -> None:
-        """Writes the state, which is that at `offset`, the log's end."""
+        """Writes a snapshot of the state; `offset` is the log end offset."""
         self._snapshots.write(self.state, offset, durable=durable)
 
     def write_snapshot(self, content: bytes, offset: int) -> None:
-        """Writes `content`, the state as it was when the log ended at `offset`; not flushed."""
+        """Writes `content`, a snapshot taken when the log ended at `offset`, without flushing it."""
         self._snapshots.keep(content, offset, durable=False)
 
     def reload(
@@ -39,8 +39,8 @@ class ProducerStateManager:
     ) -> None:
         """Restores the state from the newest snapshot at or before `end` and the batches after it.
 
-        With `lost_epochs`, those of a log whose epoch file was lost, all batches are read and the epochs restored from
-        them too. Otherwise the file is the better source: it is written before the first batch of an epoch, and no CRC
+        `lost_epochs`: the empty epochs of a log whose epoch file was lost. They are restored too, from all batches of
+        the log. Otherwise the file is the better source: it is written before the first batch of an epoch, and no CRC
         covers the epoch in a batch.
         """
         self._snapshots.drop_after(end)

@@ -1,6 +1,6 @@
-"""The topic id in each partition directory (`partition.metadata`, KIP-516).
+"""The topic id of a partition directory, in the file `partition.metadata` (KIP-516).
 
-It keeps the records of a deleted topic out of a new topic of the same name.
+It prevents a new topic from showing the records of a deleted topic of the same name.
 
 The file has Kafka's two lines, `version: 0` and `topic_id: ` with the UUID in URL-safe base64 without padding, and a
 checksum. A file without a checksum, which older brokers wrote, is accepted only if it has exactly those two lines.
@@ -20,17 +20,17 @@ from .checksummed import properties, seal, unseal
 
 
 def uuid_text(value: UUID) -> str:
-    """Returns Kafka's text form of the id, 22 characters."""
+    """Returns the id in Kafka's text form, 22 characters."""
     return urlsafe_b64encode(value.bytes).decode().rstrip("=")
 
 
 def parse_uuid(text: str) -> UUID:
-    """Parses the result of `uuid_text`; `ValueError` for anything else."""
+    """Returns the id from the result of `uuid_text`; `ValueError` for any other text."""
     return UUID(bytes=urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
 def read_topic_id(directory: Path) -> UUID | None:
-    """Returns None if the directory has no id yet; `StorageError` if the file is damaged."""
+    """Returns the topic id of the directory; None if it has none. Raises `StorageError` if the file is damaged."""
     path = directory / PARTITION_METADATA
     with storage(f"cannot read {path}"):
         if not path.exists():
@@ -48,7 +48,8 @@ def read_topic_id(directory: Path) -> UUID | None:
 
 
 def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None:
-    """Creates the directory with this topic's id; `StorageError` if it belongs to another topic of the same name."""
+    """Creates the directory and its topic id if they do not exist; `StorageError` if it has the id of another topic of
+    the same name."""
     with storage(f"cannot create {directory}"):
         if not directory.is_dir():
             directory.mkdir(parents=True)
@@ -59,5 +60,5 @@ def claim_directory(directory: Path, tp: TopicPartition, topic_id: UUID) -> None
         write_atomically(directory / PARTITION_METADATA, seal(content))
     elif found != topic_id:
         raise StorageError(
-            f"{directory} holds {tp} of the topic id {uuid_text(found)}, not {uuid_text(topic_id)}: set it aside"
+            f"{directory} contains {tp} of the topic id {uuid_text(found)}, not {uuid_text(topic_id)}: set it aside"
         )
