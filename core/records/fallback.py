@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterator
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from struct import Struct
 from typing import Any, Final
 
@@ -41,6 +41,7 @@ __all__ = [
     "encode_record",
     "encode_records",
     "int64s",
+    "lengths",
     "lists",
     "partitions",
     "seal",
@@ -346,6 +347,16 @@ def sizes(keys: list[bytes | None], values: list[bytes | None], /) -> bytes:
     if not all(item is None or isinstance(item, bytes) for items in (keys, values) for item in items):
         raise TypeError("keys and values must be bytes or None")
     return array("q", [len(key or b"") + len(value or b"") for key, value in zip(keys, values, strict=True)]).tobytes()
+
+
+def lengths(key_offsets: Buffer, value_offsets: Buffer, /) -> bytes:
+    """As `sizes`, from the int32 offsets of two binary columns of Arrow (rows + 1 of each). A null row has no bytes."""
+    size, other = memoryview(key_offsets).nbytes, memoryview(value_offsets).nbytes
+    if size != other or size % 4 or not size:
+        raise ValueError(f"offsets of {size} and {other} bytes")
+    keys, values = (memoryview(column).cast("B").cast("i") for column in (key_offsets, value_offsets))
+    ends = [key + value for key, value in zip(keys, values, strict=True)]
+    return array("q", [after - before for before, after in pairwise(ends)]).tobytes()
 
 
 def _raw_headers(data: bytes) -> Iterator[bytes]:

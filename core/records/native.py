@@ -21,6 +21,7 @@ __all__ = [
     "encode_columns",
     "encode_records",
     "int64s",
+    "lengths",
     "lists",
     "partitions",
     "seal",
@@ -70,4 +71,5 @@ validate = compiled("validate", fallback.validate)
 tally = compiled("tally", fallback.tally)
 int64s = compiled("int64s", fallback.int64s)
 sizes = compiled("sizes", fallback.sizes)
+lengths = compiled("lengths", fallback.lengths)
 window_counts = compiled("window_counts", fallback.window_counts)

@@ -8,17 +8,28 @@ from __future__ import annotations
 import logging
 import socket
 import threading
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
 
 from ...interfaces.audit import Audit, AuditIdentity, RangeAudit
 from ...records import native
 from ...records.decode import Columns, RecordColumns
+from ...records.header import Buffer
 from ...records.partition import TopicPartition
 from ..cluster_client import ClusterClient
 from ..event_publisher import EventPublisher
 from .batches import BatchColumns
 
 _log = logging.getLogger(__name__)
+
+_MOST_RUNS: Final = 64
+"""More runs than this do not wait to be counted together."""
+_LARGE_RUN: Final = 4096
+"""Records; a run of so many is counted at once."""
 
 
 class ConsumerAudit:
@@ -37,6 +48,7 @@ class ConsumerAudit:
         self.errors = 0
         self._audit = audit
         self._topics: dict[str, bool] = {}
+        self._runs: deque[_Run] = deque()
         self._client = client
         self._epoch = epoch
         self._lock = threading.Lock()
@@ -75,12 +87,17 @@ class ConsumerAudit:
         if not self.counts(partition):
             return None
         try:
-            offsets, stamps, sizes = _counted_columns(columns)
-        except Exception as error:  # a batch that is handed out whole is decoded only here
+            run = _counted_run(partition, columns)
+        except Exception as error:  # a batch that is returned undecoded is decoded only here
             with self._lock:
                 self._passed_over(error)
             return None
-        return lambda: self._call(lambda ranges: ranges.count(partition, offsets, stamps, sizes))
+        return partial(self._returned, run)
+
+    def _returned(self, run: _Run) -> None:
+        self._runs.append(run)
+        if len(self._runs) >= _MOST_RUNS or len(run.offsets) >= _LARGE_RUN:
+            self._call(lambda _: None)
 
     def publish(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Before the commit of `offsets`."""
@@ -105,11 +122,25 @@ class ConsumerAudit:
         self._call(lambda ranges: ranges.close())
 
     def _call(self, do: Callable[[RangeAudit], None]) -> None:
+        """Calls `do` after what was returned before is counted."""
         with self._lock:
             if self._ranges is None:
                 return
             try:
+                self._count(self._ranges)
                 do(self._ranges)
+            except Exception as error:  # a plugin may raise anything
+                self._passed_over(error)
+
+    def _count(self, ranges: RangeAudit) -> None:
+        """Counts the runs that wait, those of a partition together. A run is taken once, whatever the plugin raises."""
+        by_partition: dict[TopicPartition, list[_Run]] = {}
+        while self._runs:
+            run = self._runs.popleft()
+            by_partition.setdefault(run.partition, []).append(run)
+        for partition, runs in by_partition.items():
+            try:
+                ranges.count(partition, *_joined(runs))
             except Exception as error:  # a plugin may raise anything
                 self._passed_over(error)
 
@@ -118,11 +149,43 @@ class ConsumerAudit:
         _log.warning("audit passed over: %s", error)
 
 
-def _counted_columns(columns: Columns) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
-    """Offsets, timestamps in ms, sizes in bytes."""
+class _Run(NamedTuple):
+    """Consecutive records of one delivery. `timestamps_ms` and `sizes` (key plus value, bytes) are columns of int64."""
+
+    partition: TopicPartition
+    offsets: Sequence[int]
+    timestamps_ms: Buffer
+    sizes: Buffer
+
+
+def _counted_run(partition: TopicPartition, columns: Columns) -> _Run:
     records = columns.records if isinstance(columns, BatchColumns) else columns
-    if not isinstance(records, RecordColumns):
-        return records.offsets, records.timestamps_ms, records.sizes
-    # Without a number object for each record.
-    stamps, sizes = native.int64s(records.timestamps_ms), native.sizes(records.keys, records.values)
-    return records.offsets, memoryview(stamps).cast("q"), memoryview(sizes).cast("q")
+    offsets = records.offsets
+    if offsets and offsets[-1] - offsets[0] == len(offsets) - 1:  # nothing is missing: without an object for each
+        offsets = range(offsets[0], offsets[-1] + 1)
+    if isinstance(records, RecordColumns):
+        stamps, sizes = native.int64s(records.timestamps_ms), native.sizes(records.keys, records.values)
+        return _Run(partition, offsets, stamps, sizes)
+    return _Run(partition, offsets, _int64s(records.timestamps_ms), _int64s(records.sizes))
+
+
+def _int64s(numbers: Sequence[int]) -> Buffer:
+    """Arrow's columns as they are."""
+    return numbers if isinstance(numbers, memoryview) else native.int64s(list(numbers))
+
+
+def _joined(runs: Sequence[_Run]) -> tuple[Sequence[int], Sequence[int], Sequence[int]]:
+    """Offsets, timestamps in ms and sizes in bytes of a partition's runs."""
+    if len(runs) == 1:
+        _, offsets, stamps, sizes = runs[0]
+    else:
+        offsets = _joined_offsets([run.offsets for run in runs])
+        stamps, sizes = b"".join(run.timestamps_ms for run in runs), b"".join(run.sizes for run in runs)
+    return offsets, memoryview(stamps).cast("B").cast("q"), memoryview(sizes).cast("B").cast("q")
+
+
+def _joined_offsets(parts: Sequence[Sequence[int]]) -> Sequence[int]:
+    first, last = parts[0], parts[-1]
+    if all(isinstance(part, range) for part in parts) and all(a[-1] + 1 == b[0] for a, b in pairwise(parts)):
+        return range(first[0], last[-1] + 1)
+    return array("q", chain.from_iterable(parts))

@@ -44,6 +44,7 @@ static PyMethodDef methods[] = {
     {"tally", native_tally, METH_VARARGS, NULL},
     {"int64s", native_int64s, METH_O, NULL},
     {"sizes", native_sizes, METH_VARARGS, NULL},
+    {"lengths", native_lengths, METH_VARARGS, NULL},
     {"encode_records", native_encode_records, METH_VARARGS, NULL},
     {"encode_columns", native_encode_columns, METH_VARARGS, NULL},
     {"seal", native_seal, METH_VARARGS, NULL},

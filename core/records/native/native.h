@@ -121,6 +121,7 @@ PyObject *native_window_counts(PyObject *module, PyObject *args);
 PyObject *native_tally(PyObject *module, PyObject *args);
 PyObject *native_int64s(PyObject *module, PyObject *items);
 PyObject *native_sizes(PyObject *module, PyObject *args);
+PyObject *native_lengths(PyObject *module, PyObject *args);
 PyObject *native_encode_records(PyObject *module, PyObject *args);
 PyObject *native_encode_columns(PyObject *module, PyObject *args);
 PyObject *native_seal(PyObject *module, PyObject *args);

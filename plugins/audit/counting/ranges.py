@@ -123,7 +123,7 @@ def _joined(last: _Rows, more: _Rows) -> _Rows:
     for column, added in ((last.timestamps, more.timestamps), (last.sizes, more.sizes)):
         assert isinstance(column, array)
         column.frombytes(memoryview(added).cast("B"))
-    return last._replace(offsets=offsets)
+    return _Rows(offsets, last.timestamps, last.sizes)
 
 
 class _Windows:
@@ -168,6 +168,10 @@ class _Partition:
 
     def add(self, rows: _Rows) -> None:
         offsets = rows.offsets
+        if offsets[0] >= self.counted:  # nearly always: nothing is read again
+            self.records.extend(rows)
+            self.counted = offsets[-1] + 1
+            return
         old, again = bisect_left(offsets, self.begin), bisect_left(offsets, self.counted)
         if old and self.replay is not None:
             self.replayed.extend(rows.part(0, old))
