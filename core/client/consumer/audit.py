@@ -92,7 +92,7 @@ class ConsumerAudit:
             with self._lock:
                 self._passed_over(error)
             return None
-        return partial(self._returned, run)
+        return partial(self._returned, run) if run.offsets else None
 
     def _returned(self, run: _Run) -> None:
         self._runs.append(run)

@@ -22,6 +22,14 @@ def test_numbers_and_sizes(module: Any) -> None:
 
 
 @BOTH
+def test_sizes_from_the_offsets_of_two_binary_columns(module: Any) -> None:
+    keys, values = array("i", [4, 4, 6, 2**31 - 1]), array("i", [0, 300, 300, 301])
+    assert module.lengths(keys, values) == array("q", [300, 2, 2**31 - 7 + 1]).tobytes()
+    assert module.lengths(memoryview(keys)[1:3], memoryview(values)[1:3]) == array("q", [2]).tobytes()
+    assert module.lengths(keys[:1], values[:1]) == b""
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("call", "error"),
     [
@@ -30,6 +38,9 @@ def test_numbers_and_sizes(module: Any) -> None:
         (lambda module: module.int64s((1, 2)), TypeError),
         (lambda module: module.sizes([None], []), ValueError),
         (lambda module: module.sizes(["a"], [None]), TypeError),
+        (lambda module: module.lengths(b"", b""), ValueError),
+        (lambda module: module.lengths(bytes(8), bytes(4)), ValueError),
+        (lambda module: module.lengths(bytes(6), bytes(6)), ValueError),
         (lambda module: module.sizes([None], [bytearray(b"a")]), TypeError),
     ],
 )

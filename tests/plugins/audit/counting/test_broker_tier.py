@@ -12,11 +12,12 @@ import pytest
 from klamm.core.errors import CoordinationError, DeliveryError
 from klamm.core.interfaces.audit import Publish
 from klamm.core.interfaces.offsets import CommittedOffset
-from klamm.core.interfaces.service import BrokerContext
+from klamm.core.interfaces.service import BrokerContext, ServiceRead
 from klamm.core.records import native
 from klamm.core.records.decode import RecordArea, read_area
 from klamm.core.records.encode import assemble, encode_batch, encode_headers, encode_record
 from klamm.core.records.header import HEADER_SIZE, BatchHeader, rewrite_base, rewrite_log_append_time
+from klamm.core.records.partition import TopicPartition
 from klamm.core.records.varint import encode_varint
 from klamm.plugins.audit.comparison.range_coverage import TierKey, tier_counts
 from klamm.plugins.audit.config import AuditConfig
@@ -283,8 +284,9 @@ def test_a_batch_is_its_producers_where_the_first_record_was_counted_before() ->
     assert (told.from_offset, [(w.source, w.records) for w in told.windows]) == (4, [("p", 6)])
 
 
-def test_a_log_that_grows_all_the_time_is_not_counted_all_the_time() -> None:
+def test_a_log_that_grows_all_the_time_is_not_counted_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """One event for each partition and interval is enough: it has been read to where it ended."""
+    monkeypatch.setattr(broker_tier, "CHUNK", broker_tier.PIECE)  # a pass is one read
     logs, topic = MemoryLogs(), AuditTopic()
     tier = follower(logs, topic)
     for _ in range(3):
@@ -441,3 +443,28 @@ def test_the_service_counts_until_it_is_stopped() -> None:
     service.stop()
     assert logs.topics == ["__klamm_audit"]
     assert counted(topic) == ({0: 7}, [])
+
+
+def test_a_pass_reads_several_pieces_and_ends_at_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_tier, "PIECE", 1)
+    monkeypatch.setattr(broker_tier, "CHUNK", 3)
+    logs, topic = MemoryLogs(), AuditTopic()
+    for _ in range(5):
+        logs.append([0] * 10)
+    read = logs.read
+    asked: list[int] = []
+
+    def one_batch(partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:
+        asked.append(offset)
+        found = read(partition, offset, max_bytes)
+        return found._replace(data=found.data[: BatchHeader.parse(found.data).size] if found.data else b"")
+
+    monkeypatch.setattr(logs, "read", one_batch)
+    tier = follower(logs, topic)
+    assert tier.advance()
+    assert asked == [0, 10, 20]
+    assert tier.behind
+    assert tier.advance()
+    assert asked[3:] == [30, 40]
+    assert not tier.behind
+    assert [(event.from_offset, event.to_offset) for event in topic.events] == [(0, 30), (30, 50)]
