@@ -140,19 +140,19 @@ class Validator:
             and (crc < 0 or crc32c(batch[CRC_FROM:]) == crc)
             and (
                 not self.verifies(codec_id, first_ms, largest_ms)
-                or self._bears_out(batch, count, codec_id, first_ms, largest_ms)
+                or self._records_match(batch, count, codec_id, first_ms, largest_ms)
             )
         )
 
     def check(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """Returns the header of the one batch in `batch`; raises the error that the client receives."""
-        header = self._ordinary(batch, now_ms) or self._judge(batch, origin, now_ms)
+        header = self._header_if_valid(batch, now_ms) or self._check_each_rule(batch, origin, now_ms)
         if not crc_matches(batch, 0, header):
             raise CorruptRecordError("a record batch fails its CRC")
         return header
 
-    def _ordinary(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
-        """Returns the header if it is valid for every origin; None if `_judge` must accept it or name the broken rule.
+    def _header_if_valid(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
+        """Returns the header if it is valid for every origin; None if `_check_each_rule` must decide.
         It is one expression because it runs for every append."""
         if len(batch) < HEADER_SIZE:
             return None
@@ -169,7 +169,7 @@ class Validator:
         )
         return BatchHeader._make(fields) if fits else None
 
-    def _judge(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
+    def _check_each_rule(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """Returns the header if it is valid for `origin`; raises the error that names the broken rule."""
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
             raise InvalidRecordError(f"a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")
@@ -314,7 +314,7 @@ class Validator:
             self._check_timestamps(header, now_ms)
         return Opened(header, records, keyless)
 
-    def _bears_out(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
+    def _records_match(self, batch: memoryview, count: int, codec_id: int, first_ms: int, largest_ms: int) -> bool:
         """True if the records match the header; also False if reading them would block an event loop for too long."""
         records: Buffer = batch[HEADER_SIZE:]
         try:

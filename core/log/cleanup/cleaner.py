@@ -27,7 +27,7 @@ from ..segment.segment import Segment
 from ..state.checkpoints import CLEANER_OFFSETS
 from ..state.clock import Clock, system_clock
 from .compaction import CompactionCancelledError, Compactor, compact, first_timestamp
-from .throttle import Throttle, ToldToStopError
+from .throttle import ThreadShutdownError, Throttle
 
 _log = logging.getLogger(__name__)
 _JOIN_S: Final = 30.0
@@ -44,7 +44,7 @@ class CleanerConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Dirt:
+class LogToClean:
     """The part of a log to compact: offsets [first, end). `ratio`: its share of the bytes that may be compacted.
     `overdue`: it has a record older than `max.compaction.lag.ms`."""
 
@@ -54,7 +54,7 @@ class Dirt:
     overdue: bool
 
 
-def dirt_of(log: PartitionLog, compacted_to: int, now_ms: int) -> Dirt | None:
+def log_to_clean(log: PartitionLog, compacted_to: int, now_ms: int) -> LogToClean | None:
     """Returns the part of the log to compact; None if there is none. Everything below `compacted_to` is compacted."""
     config = log.config
     sealed = log.sealed_segments()
@@ -77,7 +77,7 @@ def dirt_of(log: PartitionLog, compacted_to: int, now_ms: int) -> Dirt | None:
     if end <= first or not dirty_segments:
         return None
     overdue = _overdue(log, dirty_segments[0], now_ms)
-    return Dirt(first, end, dirty / (clean + dirty) if clean + dirty else 0.0, overdue)
+    return LogToClean(first, end, dirty / (clean + dirty) if clean + dirty else 0.0, overdue)
 
 
 def _overdue(log: PartitionLog, segment: Segment, now_ms: int) -> bool:
@@ -98,11 +98,11 @@ class Cleaner:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._busy: set[TopicPartition] = set()
-        self._given_up: set[UUID] = set()
+        self._in_progress: set[TopicPartition] = set()
+        self._uncleanable: set[UUID] = set()
         self._checkpoint = logs.shared_checkpoint(CLEANER_OFFSETS)
         self._compacted = {
-            tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read() if tp in found
+            tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read_checkpoint() if tp in found
         }
         self._codecs = codecs
         self._tools = self._make_tools(config)
@@ -124,7 +124,7 @@ class Cleaner:
         self._tools = self._make_tools(config)
         self.start()
 
-    def _read(self) -> list[tuple[TopicPartition, int]]:
+    def _read_checkpoint(self) -> list[tuple[TopicPartition, int]]:
         try:
             return list(self._checkpoint.read().items())
         except StorageError as error:
@@ -157,17 +157,17 @@ class Cleaner:
 
     def run_once(self) -> bool:
         """Compacts the log that needs it most. Returns False if no log does, or if the compaction failed."""
-        grabbed = self._grab()
+        grabbed = self._grab_dirtiest_log()
         if grabbed is None:
             return False
-        log, dirt = grabbed
+        log, to_clean = grabbed
         try:
-            self._clean(log, dirt)
-        except (CompactionCancelledError, ToldToStopError) as cancelled:
+            self._clean(log, to_clean)
+        except (CompactionCancelledError, ThreadShutdownError) as cancelled:
             _log.debug("%s: compaction was cancelled: %s", log.tp, cancelled)
             return False
         except (CorruptRecordError, UnsupportedCodecError) as error:
-            self._given_up.add(log.topic_id)
+            self._uncleanable.add(log.topic_id)
             _log.error("%s cannot be compacted, and will not be until the next start: %s", log.tp, error)
         except LogClosedError:
             return False
@@ -176,30 +176,30 @@ class Cleaner:
             return False
         finally:
             with self._lock:
-                self._busy.discard(log.tp)
+                self._in_progress.discard(log.tp)
         return True
 
-    def _grab(self) -> tuple[PartitionLog, Dirt] | None:
+    def _grab_dirtiest_log(self) -> tuple[PartitionLog, LogToClean] | None:
         now_ms = self._clock()
-        found: list[tuple[bool, float, PartitionLog, Dirt]] = []
+        found: list[tuple[bool, float, PartitionLog, LogToClean]] = []
         with self._lock:
             for tp, log in self._logs.logs().items():
-                usable = log.config.compacts and log.offline is None and log.topic_id not in self._given_up
-                if not usable or tp in self._busy:
+                usable = log.config.compacts and log.offline is None and log.topic_id not in self._uncleanable
+                if not usable or tp in self._in_progress:
                     continue
-                dirt = self._dirt(log, now_ms)
-                if dirt and (dirt.overdue or dirt.ratio > log.config.min_cleanable_dirty_ratio):
-                    found.append((dirt.overdue, dirt.ratio, log, dirt))
+                to_clean = self._log_to_clean(log, now_ms)
+                if to_clean and (to_clean.overdue or to_clean.ratio > log.config.min_cleanable_dirty_ratio):
+                    found.append((to_clean.overdue, to_clean.ratio, log, to_clean))
             if not found:
                 return None
-            _, _, log, dirt = max(found, key=lambda row: row[:2])
-            self._busy.add(log.tp)
-        return log, dirt
+            _, _, log, to_clean = max(found, key=lambda row: row[:2])
+            self._in_progress.add(log.tp)
+        return log, to_clean
 
-    def _dirt(self, log: PartitionLog, now_ms: int) -> Dirt | None:
+    def _log_to_clean(self, log: PartitionLog, now_ms: int) -> LogToClean | None:
         try:
             log.roll_when_older(log.config.max_compaction_lag_ms, now_ms)
-            return dirt_of(log, self.compacted_to(log), now_ms)
+            return log_to_clean(log, self.compacted_to(log), now_ms)
         except LogClosedError:
             return None
         except KlammError as error:
@@ -211,12 +211,12 @@ class Cleaner:
         topic_id, at = self._compacted.get(log.tp, (log.topic_id, 0))
         return at if topic_id == log.topic_id else 0
 
-    def _clean(self, log: PartitionLog, dirt: Dirt) -> None:
-        first = dirt.first
-        while first < dirt.end:
-            done = compact(log, first, dirt.end, self._tools)
+    def _clean(self, log: PartitionLog, to_clean: LogToClean) -> None:
+        first = to_clean.first
+        while first < to_clean.end:
+            done = compact(log, first, to_clean.end, self._tools)
             first = done.first_dirty
-            self._note(log, first)
+            self._write_checkpoint(log, first)
             _log.info(
                 "%s is compacted to offset %d: %d bytes became %d, %d records were removed",
                 log.tp, first, done.bytes_before, done.bytes_after, done.records_dropped,
@@ -224,7 +224,7 @@ class Cleaner:
             if done.keyless_dropped:
                 _log.warning("%s: %d of the removed records had no key", log.tp, done.keyless_dropped)
 
-    def _note(self, log: PartitionLog, first_dirty: int) -> None:
+    def _write_checkpoint(self, log: PartitionLog, first_dirty: int) -> None:
         with self._lock:
             self._compacted[log.tp] = (log.topic_id, first_dirty)
             logs = self._logs.logs()

@@ -67,7 +67,7 @@ def compact(log: PartitionLog, first_dirty: int, end: int, tools: Compactor) -> 
     """Runs one pass over the sealed segments below `end`, the base offset of a segment. The part from `first_dirty` on
     is not compacted yet.
 
-    Raises `CompactionCancelledError`, `ToldToStopError`, `CorruptRecordError` at a batch that cannot be read, and
+    Raises `CompactionCancelledError`, `ThreadShutdownError`, `CorruptRecordError` at a batch that cannot be read, and
     `StorageError`. The log is then unchanged, or some of its segments are compacted; both are consistent.
     """
     segments = [s for s in log.sealed_segments() if s.base_offset < end]
@@ -200,10 +200,10 @@ class _Group:
             return data
         columns = decode_columns(data, 0, header, self._tools.codecs, partition=self._log.tp)
         gone = header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms
-        kept = [i for i in range(len(columns.offsets)) if self._stays(columns, i, gone)]
+        kept = [i for i in range(len(columns.offsets)) if self._is_retained(columns, i, gone)]
         self._done.records_dropped += len(columns.offsets) - len(kept)
         if not kept:
-            return self._emptied(header, data)
+            return self._empty_batch(header, data)
         first_seen = header.delete_horizon_ms is None and any(columns.values[i] is None for i in kept)
         if len(kept) == len(columns.offsets) and not first_seen:
             return data
@@ -211,7 +211,7 @@ class _Group:
         horizon = self._now_ms + self._log.config.delete_retention_ms if first_seen else header.delete_horizon_ms
         return keep_records(header, columns, kept, self._tools.codecs, NO_TIMESTAMP if horizon is None else horizon)
 
-    def _stays(self, columns: RecordColumns, index: int, tombstones_gone: bool) -> bool:
+    def _is_retained(self, columns: RecordColumns, index: int, tombstones_gone: bool) -> bool:
         key, offset = columns.keys[index], columns.offsets[index]
         if not self._offsets.covers(offset):
             return True
@@ -222,7 +222,7 @@ class _Group:
             return False
         return columns.values[index] is not None or not tombstones_gone
 
-    def _emptied(self, header: BatchHeader, data: bytes) -> bytes:
+    def _empty_batch(self, header: BatchHeader, data: bytes) -> bytes:
         """Returns the header of a batch without remaining records, or nothing. The last batch of the group always keeps
         its header: so a reader gets past the removed records, and the end of the file shows which segments it
         replaces."""

@@ -25,7 +25,7 @@ from ..segment.reading import BrokenChainError, Extent, read_extents
 from ..segment.segment import Segment
 from ..state.checkpoints import SCRUB_OFFSETS, OffsetCheckpoint
 from ..state.clock import Clock, system_clock
-from .throttle import Throttle, ToldToStopError
+from .throttle import ThreadShutdownError, Throttle
 
 WINDOW: Final = 256 * 1024
 _log = logging.getLogger(__name__)
@@ -104,13 +104,13 @@ class Scrubber:
         log, segment, end = following
         try:
             self._check(log, segment)
-        except ToldToStopError:
+        except ThreadShutdownError:
             return False
         except LogClosedError:
             return True  # the log was deleted or is offline: the next call skips it
         except StorageError as error:
-            self._say(log, f"{segment.path} cannot be checked: {error}")
-        self._note(log, end)
+            self._log_damage(log, f"{segment.path} cannot be checked: {error}")
+        self._advance(log, end)
         return True
 
     def _ends(self) -> dict[TopicPartition, int]:
@@ -146,7 +146,7 @@ class Scrubber:
                     return log, segment, end
         return None
 
-    def _note(self, log: PartitionLog, end: int) -> None:
+    def _advance(self, log: PartitionLog, end: int) -> None:
         self._counts.segments += 1
         known = self._logs.logs()
         self._done[log.tp] = end
@@ -185,7 +185,7 @@ class Scrubber:
             self._throttle.passed(len(data or b""))
             if broken is not None:
                 whole = False
-                self._found_broken(log, segment, broken)
+                self._report_damaged_batch(log, segment, broken)
                 found = find_whole(file, broken.position + 1, size, expected)
                 if found is None:
                     return whole
@@ -212,15 +212,15 @@ class Scrubber:
         except (CorruptRecordError, StorageError) as error:
             if segment in log.sealed_segments():
                 self._counts.corrupt_indexes += 1
-                self._say(log, f"an index of {segment.path} is damaged ({error}); its next use rebuilds it")
+                self._log_damage(log, f"an index of {segment.path} is damaged ({error}); its next use rebuilds it")
 
-    def _found_broken(self, log: PartitionLog, segment: Segment, broken: BrokenChainError) -> None:
+    def _report_damaged_batch(self, log: PartitionLog, segment: Segment, broken: BrokenChainError) -> None:
         if segment not in log.sealed_segments():
             return  # the segment was replaced or truncated during the scan
         self._counts.corrupt_batches += 1
         self._found += 1
         log.report(broken)
 
-    def _say(self, log: PartitionLog, what: str) -> None:
+    def _log_damage(self, log: PartitionLog, what: str) -> None:
         self._found += 1
         _log.error("%s: %s", log.tp, what)

@@ -9,7 +9,7 @@ from typing import Final
 _WORTH_WAITING_S: Final = 0.01
 
 
-class ToldToStopError(Exception):
+class ThreadShutdownError(Exception):
     """The work must stop, because the process stops or the settings change."""
 
 
@@ -23,10 +23,10 @@ class Throttle:
         self._free_at = 0.0
 
     def passed(self, size: int) -> None:
-        """Counts `size` bytes of finished work and waits as the rate requires; `ToldToStopError` if the work must
+        """Counts `size` bytes of finished work and waits as the rate requires; `ThreadShutdownError` if the work must
         stop."""
         now = time.monotonic()
         self._free_at = max(self._free_at, now) + size / self._rate
         ahead = self._free_at - now
         if self._wait(ahead if ahead > _WORTH_WAITING_S else 0.0):
-            raise ToldToStopError
+            raise ThreadShutdownError

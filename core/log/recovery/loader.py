@@ -21,9 +21,9 @@ from ..segment.log_segments import LogSegments
 from ..segment.naming import (
     CLEANED,
     CORRUPT,
-    HOLES,
     LEADER_EPOCHS,
     LOG,
+    OFFSET_GAPS,
     OFFSET_INDEX,
     REMOVED,
     TEMPORARY,
@@ -68,7 +68,7 @@ def load(
 ) -> LoadedLog:
     """Returns the checked and repaired parts of the log in `directory`; creates its first segment if it has none."""
     recover_swaps(tp, directory)
-    dense = not (directory / HOLES).exists()
+    dense = not (directory / OFFSET_GAPS).exists()
     bases = _sweep(directory) or [known.log_start_offset]
     segments = [Segment(tp, directory, base, config, now_ms, files, dense=dense) for base in bases]
     segments = _check(tp, segments, known, now_ms)

@@ -36,7 +36,7 @@ class Opening:
 
     @classmethod
     def of(cls, directory: Path, tp: TopicPartition, topic_id: UUID, known: OpenFrom) -> Opening:
-        return cls(tp, topic_id, known, 0 if known.clean else _unsafe_bytes(directory, known.recovery_point))
+        return cls(tp, topic_id, known, 0 if known.clean else _unflushed_bytes(directory, known.recovery_point))
 
     @property
     def left(self) -> int:
@@ -44,7 +44,7 @@ class Opening:
         return max(0, self.bytes - self.known.checked.bytes)
 
 
-def _unsafe_bytes(directory: Path, recovery_point: int) -> int:
+def _unflushed_bytes(directory: Path, recovery_point: int) -> int:
     """Returns the size of the segments from the one that contains the recovery point on."""
     with storage(f"cannot read {directory}"):
         sizes = {

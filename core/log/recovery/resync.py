@@ -32,15 +32,15 @@ def find_whole(file: OpenFile, start: int, end: int, at_least: int) -> int | Non
         found = window.find(_MAGIC, MAGIC_AT)
         while 0 <= found <= last + MAGIC_AT:
             position = found - MAGIC_AT
-            header = _possible(window, position, at_least)
-            if header and batch_is_whole(file, at + position, end) and _goes_on(file, at + position, end, header):
+            header = _possible_header(window, position, at_least)
+            if header and batch_is_whole(file, at + position, end) and _is_followed(file, at + position, end, header):
                 return at + position
             found = window.find(_MAGIC, found + 1)
         at += last + 1
     return None
 
 
-def _possible(window: bytes, position: int, at_least: int) -> BatchHeader | None:
+def _possible_header(window: bytes, position: int, at_least: int) -> BatchHeader | None:
     try:
         header = BatchHeader.parse(window, position)
     except CorruptRecordError:
@@ -49,13 +49,13 @@ def _possible(window: bytes, position: int, at_least: int) -> BatchHeader | None
     return header if near and 0 <= header.record_count <= header.last_offset_delta + 1 else None
 
 
-def _goes_on(file: OpenFile, position: int, end: int, header: BatchHeader) -> bool:
+def _is_followed(file: OpenFile, position: int, end: int, header: BatchHeader) -> bool:
     """True if the end or a possible header follows the batch. The check is necessary because the value of a record may
     contain whole batches."""
     following = position + header.size
     if following == end:
         return True
-    return _possible(file.read(HEADER_SIZE, following), 0, header.next_offset) is not None
+    return _possible_header(file.read(HEADER_SIZE, following), 0, header.next_offset) is not None
 
 
 def scan_past_damage(file: OpenFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:

@@ -14,7 +14,7 @@ from ...config.sections.topic import TopicConfig
 from ...records.partition import TopicPartition
 from ..cleanup.swap import finish_swap
 from .file_operations import write_atomically
-from .naming import HOLES
+from .naming import OFFSET_GAPS
 from .open_files import OpenFiles
 from .reading import BrokenChainError, Extent
 from .segment import Segment
@@ -84,7 +84,9 @@ class LogSegments:
         """Permits gaps between the offsets of batches from now on, also after a restart. Reads then no longer check
         that each batch begins exactly where the one before it ended."""
         if self._dense:
-            write_atomically(self._directory / HOLES, b"offsets have gaps: this log was compacted, or is a replica\n")
+            write_atomically(
+                self._directory / OFFSET_GAPS, b"offsets have gaps: this log was compacted, or is a replica\n"
+            )
             self._dense = False
             for segment in self._segments:
                 segment.allow_gaps()

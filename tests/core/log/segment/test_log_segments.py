@@ -8,7 +8,7 @@ import pytest
 
 from klamm.core.config.sections.topic import TopicConfig
 from klamm.core.log.segment.log_segments import LogSegments
-from klamm.core.log.segment.naming import HOLES
+from klamm.core.log.segment.naming import OFFSET_GAPS
 from klamm.core.log.segment.open_files import OpenFiles
 from klamm.core.log.segment.reading import BrokenChainError
 from klamm.core.log.segment.segment import Segment
@@ -74,7 +74,7 @@ def test_a_gap_ends_what_is_read_and_then_refuses(tmp_path: Path) -> None:
     with pytest.raises(BrokenChainError, match="offsets 3 to 4 are damaged or missing"):
         segments.extents(3, 8, 100, cached_only=False)
     segments.allow_gaps()
-    assert (tmp_path / HOLES).exists()
+    assert (tmp_path / OFFSET_GAPS).exists()
     assert offsets(segments, 1, 8) == [1, 2, 5, 6, 7]
     assert not segments.dense
     assert not segments.roll(10, START_MS)._dense
