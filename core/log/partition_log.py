@@ -202,7 +202,7 @@ class PartitionLog:
     def _set_config(self, config: TopicConfig) -> None:
         self.config = config
         """Set by `reconfigure` only."""
-        self._validator = Validator(config, self._codecs)
+        self._validator = Validator(self.tp, config, self._codecs)
         if config.compacts:
             self._segments.allow_gaps()
         self._held_back = config.flush_messages < LONG_MAX or config.flush_ms < LONG_MAX

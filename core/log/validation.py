@@ -31,6 +31,7 @@ from ..records.header import (
     rewrite_log_append_time,
     rewrite_max_timestamp,
 )
+from ..records.partition import TopicPartition
 from .errors import (
     InvalidRecordError,
     InvalidTimestampError,
@@ -71,11 +72,12 @@ class Opened(NamedTuple):
 
 
 class Validator:
-    """Checks batches by the rules of one topic."""
+    """Checks batches for one partition by the rules of its topic. Its errors name the partition."""
 
-    def __init__(self, config: TopicConfig, codecs: CodecTable) -> None:
-        self.config = config
-        self.codecs = codecs
+    def __init__(self, tp: TopicPartition, config: TopicConfig, codecs: CodecTable) -> None:
+        self._tp = tp
+        self._config = config
+        self._codecs = codecs
         self._largest = min(config.max_message_bytes, config.segment_bytes)
         self._kafkas_codecs = frozenset(i for i in range(FIRST_THIRD_PARTY_CODEC) if i in codecs)
         self._before_ms = config.message_timestamp_before_max_ms
@@ -99,7 +101,9 @@ class Validator:
                 batch, header = self._opened(batch, header, now_ms, max_size, on_loop)
         except InvalidTimestampError as error:
             if on_loop:
-                raise WouldBlockError("the records must be read to name those with wrong timestamps") from error
+                raise WouldBlockError(
+                    f"{self._tp}: the records must be read to name those with wrong timestamps"
+                ) from error
             raise self.with_records(error, batch, max_size, now_ms) from None
         if origin is AppendOrigin.REPLICA or not self._sets_append_time:
             return batch, header, NO_TIMESTAMP
@@ -116,12 +120,12 @@ class Validator:
             if on_loop and max_size > ON_LOOP_UNPACKED:
                 raise WouldBlockError(str(error)) from error
             raise
-        if self.config.compacts:
+        if self._config.compacts:
             self.check_keys(opened)
         stored = self.stored_codec(header)
         if stored == header.codec_id:
             return batch, opened.header
-        return recompress(opened.header, opened.records, self.codecs.by_id(stored))
+        return recompress(opened.header, opened.records, self._codecs.by_id(stored))
 
     def passes(self, checked: CheckedBatch, now_ms: int) -> bool:
         """True if a batch that meets the rules of all topics (`records.checked_batch`) also meets the rules of this
@@ -148,7 +152,7 @@ class Validator:
         """Returns the header of the one batch in `batch`; raises the error that the client receives."""
         header = self._header_if_valid(batch, now_ms) or self._check_each_rule(batch, origin, now_ms)
         if not crc_matches(batch, 0, header):
-            raise CorruptRecordError("a record batch fails its CRC")
+            raise CorruptRecordError(f"{self._tp}: a record batch fails its CRC")
         return header
 
     def _header_if_valid(self, batch: Buffer, now_ms: int) -> BatchHeader | None:
@@ -172,13 +176,15 @@ class Validator:
     def _check_each_rule(self, batch: Buffer, origin: AppendOrigin, now_ms: int) -> BatchHeader:
         """Returns the header if it is valid for `origin`; raises the error that names the broken rule."""
         if len(batch) > MAGIC_AT and batch[MAGIC_AT] != MAGIC:
-            raise InvalidRecordError(f"a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")
+            raise InvalidRecordError(f"{self._tp}: a record batch has magic {batch[MAGIC_AT]}, not {MAGIC}")
         header = BatchHeader.parse(batch)
         if header.size > len(batch):
-            raise CorruptRecordError(f"a record batch of {header.size} bytes is truncated after {len(batch)} bytes")
+            raise CorruptRecordError(
+                f"{self._tp}: a record batch of {header.size} bytes is truncated after {len(batch)} bytes"
+            )
         if header.size < len(batch):
             raise InvalidRecordError(
-                f"{len(batch) - header.size} bytes follow the record batch; only one batch is allowed"
+                f"{self._tp}: {len(batch) - header.size} bytes follow the record batch; only one batch is allowed"
             )
         self._check_size(header)
         self._check_header(header)
@@ -188,51 +194,58 @@ class Validator:
         return header
 
     def _check_size(self, header: BatchHeader) -> None:
-        if header.size > self.config.max_message_bytes:
-            limit = self.config.max_message_bytes
-            raise MessageTooLargeError(f"a record batch has {header.size} bytes, max.message.bytes is {limit}")
-        if header.size > self.config.segment_bytes:
-            limit = self.config.segment_bytes
-            raise RecordListTooLargeError(f"a record batch has {header.size} bytes, segment.bytes is {limit}")
+        if header.size > self._config.max_message_bytes:
+            limit = self._config.max_message_bytes
+            raise MessageTooLargeError(
+                f"{self._tp}: a record batch has {header.size} bytes, max.message.bytes is {limit}"
+            )
+        if header.size > self._config.segment_bytes:
+            limit = self._config.segment_bytes
+            raise RecordListTooLargeError(
+                f"{self._tp}: a record batch has {header.size} bytes, segment.bytes is {limit}"
+            )
 
     def _check_header(self, header: BatchHeader) -> None:
         if header.record_count < 1:
             raise InvalidRecordError(
-                f"a record batch has the record count {header.record_count}, but must have at least 1"
+                f"{self._tp}: a record batch has the record count {header.record_count}, but must have at least 1"
             )
         codec_id = header.codec_id
-        if codec_id >= FIRST_THIRD_PARTY_CODEC or codec_id not in self.codecs:
-            codec = self.codecs.by_id(codec_id)
-            if codec.name != self.config.compression_type:
+        if codec_id >= FIRST_THIRD_PARTY_CODEC or codec_id not in self._codecs:
+            codec = self._codecs.by_id(codec_id)
+            if codec.name != self._config.compression_type:
                 raise UnsupportedCodecError(
-                    f"the codec {codec.name} is not one of Kafka's: the topic's compression.type must name it"
+                    f"{self._tp}: the codec {codec.name} is not one of Kafka's: "
+                    "the topic's compression.type must name it"
                 )
 
     def _check_client(self, header: BatchHeader) -> None:
         if header.last_offset_delta != header.record_count - 1:
             raise InvalidRecordError(
-                f"a record batch of {header.record_count} records has the last offset delta {header.last_offset_delta}"
+                f"{self._tp}: a record batch of {header.record_count} records "
+                f"has the last offset delta {header.last_offset_delta}"
             )
         if header.is_control:
-            raise InvalidRecordError("clients may not write control batches")
+            raise InvalidRecordError(f"{self._tp}: clients may not write control batches")
         if header.is_transactional:
-            raise InvalidRecordError("transactions are not supported")
+            raise InvalidRecordError(f"{self._tp}: transactions are not supported")
         if header.producer_id != NO_PRODUCER_ID and header.base_sequence == NO_SEQUENCE:
-            raise InvalidRecordError(f"producer {header.producer_id} sent a batch without a sequence")
+            raise InvalidRecordError(f"{self._tp}: producer {header.producer_id} sent a batch without a sequence")
         if header.producer_id < NO_PRODUCER_ID or header.base_sequence < NO_SEQUENCE:
             raise InvalidRecordError(
-                f"the producer id {header.producer_id} and the sequence {header.base_sequence} must not be negative"
+                f"{self._tp}: the producer id {header.producer_id} and the sequence {header.base_sequence} "
+                "must not be negative"
             )
 
     def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         """Checks the two timestamps of the header, without reading the records."""
         if header.log_append_time:
-            raise InvalidTimestampError("a client sent a batch whose timestamp type is LogAppendTime")
+            raise InvalidTimestampError(f"{self._tp}: a client sent a batch whose timestamp type is LogAppendTime")
         if problem := self._timestamp_problem(header, now_ms):
-            raise InvalidTimestampError(problem)
+            raise InvalidTimestampError(f"{self._tp}: {problem}")
 
     def _timestamp_problem(self, header: BatchHeader, now_ms: int) -> str:
-        if self.config.message_timestamp_type == "LogAppendTime":
+        if self._config.message_timestamp_type == "LogAppendTime":
             return ""
         return self._too_early(header.base_timestamp, now_ms) or self._too_late(header.max_timestamp, now_ms)
 
@@ -252,7 +265,7 @@ class Validator:
         """Returns the error with the records whose timestamps are out of range (KIP-467), or `error` itself if the
         records cannot be read."""
         try:
-            stamps = decode_columns(batch, 0, BatchHeader.parse(batch), self.codecs, max_size).timestamps_ms
+            stamps = decode_columns(batch, 0, BatchHeader.parse(batch), self._codecs, max_size).timestamps_ms
         except CorruptRecordError:
             return error
         problems = [self._too_early(stamp, now_ms) or self._too_late(stamp, now_ms) for stamp in stamps]
@@ -276,7 +289,7 @@ class Validator:
         stored with another codec."""
         if header.is_control:
             return False
-        by_topic = self.config.compacts or self.stored_codec(header) != header.codec_id
+        by_topic = self._config.compacts or self.stored_codec(header) != header.codec_id
         return by_topic or self.verifies(header.codec_id, header.base_timestamp, header.max_timestamp)
 
     def may_block(self, header: BatchHeader) -> bool:
@@ -284,7 +297,7 @@ class Validator:
         batches."""
         if header.is_control:
             return False
-        if self.config.compacts or self.stored_codec(header) != header.codec_id:
+        if self._config.compacts or self.stored_codec(header) != header.codec_id:
             return True
         return header.codec_id != 0 and header.size > ON_LOOP_PACKED and self.requires_open(header)
 
@@ -299,16 +312,18 @@ class Validator:
         records: Buffer = memoryview(batch)[HEADER_SIZE : header.size]
         try:
             if header.codec_id:
-                records = self.codecs.by_id(header.codec_id).decompress(records, max_size)
+                records = self._codecs.by_id(header.codec_id).decompress(records, max_size)
             # The offset deltas are checked as the log will assign them: 0 to count - 1.
             count, first_ms = header.record_count, header.base_timestamp
             largest_ms, keyless = native.validate(records, count, 0, count - 1, first_ms, False)
         except DecompressionBombError as error:
             raise MessageTooLargeError(
-                f"a record batch cannot be decompressed: {error} (decompressed.max.bytes)"
+                f"{self._tp}: a record batch cannot be decompressed: {error} (decompressed.max.bytes)"
             ) from error
         except CorruptRecordError as error:
-            raise InvalidRecordError(f"the records of a batch with the right CRC cannot be read: {error}") from error
+            raise InvalidRecordError(
+                f"{self._tp}: the records of a batch with the right CRC cannot be read: {error}"
+            ) from error
         if largest_ms != header.max_timestamp:
             header = rewrite_max_timestamp(batch, 0, header, largest_ms)
             self._check_timestamps(header, now_ms)
@@ -321,17 +336,17 @@ class Validator:
             if codec_id:
                 if len(records) > ON_LOOP_PACKED:
                     return False
-                records = self.codecs.by_id(codec_id).decompress(records, ON_LOOP_UNPACKED)
+                records = self._codecs.by_id(codec_id).decompress(records, ON_LOOP_UNPACKED)
             return native.validate(records, count, 0, count - 1, first_ms, False)[0] == largest_ms
         except CorruptRecordError:
             return False
 
     def stored_codec(self, header: BatchHeader) -> int:
         """Returns the id of the codec with which the topic stores the batch."""
-        name = self.config.compression_type
+        name = self._config.compression_type
         if name == "producer" or header.is_control:
             return header.codec_id
-        return self.codecs.by_name("none" if name == "uncompressed" else name).codec_id
+        return self._codecs.by_name("none" if name == "uncompressed" else name).codec_id
 
     def check_keys(self, opened: Opened) -> None:
         """Raises `InvalidRecordError` for records without a key: compacted topics keep the last record of each key."""
@@ -340,6 +355,6 @@ class Validator:
             keys = native.lists(opened.records, header.record_count, 0, header.record_count - 1, 0, True)[2]
             missing = [index for index, key in enumerate(keys) if key is None]
             raise InvalidRecordError(
-                f"{len(missing)} of {len(keys)} records have no key, and the topic is compacted",
+                f"{self._tp}: {len(missing)} of {len(keys)} records have no key, and the topic is compacted",
                 [RecordError(index, "a record of a compacted topic needs a key") for index in missing],
             )
