@@ -1,12 +1,12 @@
-"""Two commits of Klamm beside each other, in turns, on the cells of `make bench`: is the newer one slower?
+"""Compares two commits of Klamm on the cells of `make bench`, in alternation: is the newer one slower?
 
 `make bench-compare BEFORE=../old-clone` runs the broker of this tree and that of another clone, both made by their
-`bench/install.sh`, and prints a line for each metric of each cell: the medians and, of the ratios after/before within
+`bench/install.sh`. It prints one line for each metric of each cell: the medians and, of the ratios after/before within
 each round, the median and the range. Two runs of `make bench` differ by more than a few per cent on a busy machine;
-ratios within one round do not. A metric counts as worse if its median is worse by more than `--limit`; the command
-then ends with 1.
+ratios within one round do not. A metric counts as worse if its median is worse by more than `--limit`; the command then
+exits with 1.
 
-Both brokers have the embedded coordination. Clients are those of this tree: shapes that measure clients are left out.
+Both brokers use the embedded coordination. Clients are those of this tree, so shapes that measure clients are left out.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from klammbench.shapes.base import Cell, Shape
 from klammbench.systems.klamm import Klamm
 
 COMPARED = ("b", "c", "d", "f", "g")
-"""The shapes that measure a broker alone."""
+"""The shapes that measure only a broker."""
 ROUNDS = 6
 LIMIT = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One metric of one cell. `before` and `after` have one value per round, in the metric's unit."""
+    """The values of one metric of one cell: `before` and `after` have one value per round, in the metric's unit."""
 
     cell: str
     metric: Metric
@@ -46,11 +46,11 @@ class Comparison:
 
     @property
     def ratios(self) -> Sequence[float]:
-        """After / before, round by round."""
+        """Returns after / before for each round; rounds in which `before` is 0 are left out."""
         return [new / old for old, new in zip(self.before, self.after, strict=True) if old]
 
     def worse_by(self) -> float:
-        """The share by which the median is worse, below 0 if it is better; 0 without a ratio."""
+        """Returns the share by which the median ratio is worse: below 0 if it is better, 0 without a ratio."""
         if not self.ratios:
             return 0.0
         ratio = statistics.median(self.ratios)
@@ -67,7 +67,7 @@ class Comparison:
 
 
 def compare(shape: Shape, systems: Sequence[Klamm], rounds: int, say: Callable[[str], None]) -> list[Comparison]:
-    """`systems` are the one before and the one after. Their order changes from round to round."""
+    """Runs the shape's cells on both `systems` (before, after); their order alternates from round to round."""
     cells = shape.cells(True)
     values: dict[tuple[str, str], tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     number = 0
@@ -109,7 +109,7 @@ def main() -> int:
     end_on_signals()
     before = given.before / BROKER_COMMAND.relative_to(VAR.parents[1]) if given.before.is_dir() else given.before
     if not before.exists():
-        print(f"compare_commits: {before} is not there: run bench/install.sh in that clone", file=sys.stderr)
+        print(f"compare_commits: {before} does not exist: run bench/install.sh in that clone", file=sys.stderr)
         return 2
     wanted = given.only.split(",")
     if unknown := [name for name in wanted if name not in COMPARED]:

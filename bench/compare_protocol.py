@@ -1,8 +1,9 @@
-"""The same requests to Apache Kafka and to Klamm, and every field of the answers that differs.
+"""Sends the same requests to Apache Kafka and to Klamm and prints every field in which the answers differ.
 
-`python bench/compare_protocol.py` starts both (Kafka from the jars that `bench/install.sh` fetches), or asks a Kafka
-that runs (`--kafka HOST:PORT`, a fresh one), prints a line for each difference and ends with 1 if there was one that
-`KNOWN` does not explain. `--only TEXT` runs the cases whose name has the text, `--all` prints the explained ones too.
+`python bench/compare_protocol.py` starts both brokers (Kafka from the jars that `bench/install.sh` fetches), or uses a
+fresh Kafka that already runs (`--kafka HOST:PORT`). It prints one line for each difference and exits with 1 if `KNOWN`
+does not explain one of them. `--only TEXT` runs the cases whose name contains the text; `--all` also prints the
+explained differences.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from klammtest.requests import fetch_fields, produce_fields
 from klammtest.wire import WireClient, part
 
 BROKER_ID: Final = 1
-"""Kafka's node id in the benchmark, and Klamm's here."""
+"""Kafka's node id in the benchmark; Klamm's broker has the same id here."""
 NOW_MS: Final = time.time_ns() // 1_000_000
 WAIT: Final = timedelta(seconds=10)
 DAY_MS: Final = 86_400_000
 
 IGNORED: Final = frozenset({"port", "cluster_id", "member_id", "leader", "producer_id", "documentation"})
-"""Fields that are the broker's own choice."""
+"""Fields that each broker chooses freely; they are not compared."""
 PRESENCE: Final = frozenset({"topic_id", "error_message", "batch_index_error_message", "client_host"})
-"""Of these only whether there is one."""
+"""Fields of which only the presence is compared."""
 KNOWN: Final[Mapping[str, str]] = {
     "topics[0].topic_id: Kafka True, Klamm False": "Kafka gives a topic that is only validated an id",
     ".error_message: Kafka False, Klamm True": "words where Kafka has none",
@@ -68,13 +69,13 @@ KNOWN: Final[Mapping[str, str]] = {
     "forget: nowhere": "the group is gone with its last offset here",
     "forget: partition": "the group is gone with its last offset here",
 }
-"""A part of a line, and why it differs."""
+"""Explained differences: part of the printed line → why it differs."""
 SORTED_BY: Final = ("group_id", "topic", "name", "partition_index")
 """Lists are compared by the first of these that their items have: the order is the broker's own choice."""
 
 
 class Side:
-    """One of the two brokers; `state` holds what a case keeps from one request for the next."""
+    """One of the two brokers; `state` holds what a case keeps from one request to the next."""
 
     def __init__(self, name: str, bootstrap: str) -> None:
         self.name = name
@@ -86,7 +87,7 @@ class Side:
 
 
 Case = Callable[[Side], Iterator[tuple[str, Any]]]
-"""Yields (what was asked, what was answered)."""
+"""Yields (name of the request, answer)."""
 
 
 def versions(api: ApiKey) -> range:
@@ -115,7 +116,7 @@ def create(side: Side, name: str, partitions: int = 1, version: int = 7, **more:
 
 
 def led(side: Side, name: str, partitions: int) -> None:
-    """Waits until the broker leads every partition: Kafka answers before it does."""
+    """Waits until the broker leads every partition: Kafka answers CreateTopics before it does."""
     api, version = ApiKey.LIST_OFFSETS, 7
     rows = tuple(
         part(api, version, "ListOffsetsPartition", partition_index=n, timestamp=-1, current_leader_epoch=-1)
@@ -543,7 +544,7 @@ def cluster(side: Side) -> Iterator[tuple[str, Any]]:
 
 
 def coordinator(side: Side, group: str) -> None:
-    """Waits until the broker coordinates the group: Kafka makes its offsets topic first."""
+    """Waits until the broker coordinates the group: Kafka first creates its offsets topic."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         found = side.call(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=(group,)).coordinators[0]
@@ -724,7 +725,7 @@ CASES: Final[Sequence[Case]] = (
 
 
 def plain(value: Any, field: str = "") -> Any:
-    """An answer as dictionaries and lists, without what is the broker's own."""
+    """Returns an answer as dictionaries and lists, without the fields in `IGNORED`."""
     if field in PRESENCE:
         return bool(value)
     if dataclasses.is_dataclass(value):
@@ -738,7 +739,7 @@ def plain(value: Any, field: str = "") -> Any:
 
 
 def in_order(items: list[Any]) -> Any:
-    """Configs by their names, so that one which only one broker has is one difference."""
+    """Returns configs sorted by name, so that one that only one broker has is one difference."""
     if not items or not all(isinstance(item, dict) for item in items):
         return items
     if "config_source" in items[0] and len({item["name"] for item in items}) == len(items):
@@ -765,7 +766,9 @@ def shown(value: Any) -> str:
 
 
 def answers(case: Case, side: Side) -> Iterator[tuple[str, Any]]:
-    """Ends with what went wrong: a broker may close the connection."""
+    """Yields the case's answers; an exception ends them with a "broke off" pair, since a broker may close the
+    connection.
+    """
     try:
         for what, answer in case(side):
             yield what, plain(answer)
@@ -777,7 +780,7 @@ def compare(case: Case, kafka: Side, klamm: Side) -> Iterator[str]:
     for (what, one), (also, other) in zip(answers(case, kafka), answers(case, klamm), strict=False):
         where = f"{case.__name__}: {what}" if what == also else f"{case.__name__}: {what} / {also}"
         yield from (f"{where}: {line}" for line in differences(one, other))
-        if what == also == "broke off":  # what comes after was not compared
+        if what == also == "broke off":  # later answers were not compared
             yield f"{where}: {one}"
 
 

@@ -1,7 +1,7 @@
-"""What a load costs for each record, step by step, on one thread, without Spark, broker and lake.
+"""Measures the cost of a load per record, step by step, on one thread, without Spark, broker and lake.
 
-`python bench/load_steps.py` prints CPU microseconds a record (the least of the rounds) of flights in batches of zstd:
-reading them into columns, decoding Avro, leaving rows on disk apart by directory, and writing, reading back and
+`python bench/load_steps.py` prints CPU microseconds per record (the minimum over the rounds) for flights in batches of
+zstd: reading them into columns, decoding Avro, separating rows on disk by directory, and writing, reading back and
 counting Parquet.
 """
 
@@ -44,7 +44,7 @@ STEPS = ("read", "decode", "chunks", "files")
 
 
 def stored_flights(records: int, codecs: CodecTable) -> StoredAnswers:
-    """Answers of `ANSWER_BATCHES` batches of flights each, as Avro in Confluent's envelope."""
+    """Returns answers of `ANSWER_BATCHES` batches of flights each, as Avro in Confluent's envelope."""
     text = SCHEMA.read_text()
     flights = load_flights().slice(0, records).combine_chunks()
     rows = pa.StructArray.from_arrays([c.combine_chunks() for c in flights.columns], names=flights.column_names)
@@ -64,13 +64,13 @@ def stored_flights(records: int, codecs: CodecTable) -> StoredAnswers:
 
 
 def measure(log: StoredAnswers, folder: Path) -> dict[str, float]:
-    """CPU seconds of each step."""
+    """Returns the CPU seconds of each step."""
     text = SCHEMA.read_text()
     writers = {SchemaKey(schema_id=1): text}
     format_ = RowFormat("flights", ("dt", "hr"), text, writers, "confluent", (), 0, 10**16, quarantine=False)
     maker = RowMaker(format_)
     if spare := next(iter(spark_batches(log.reader(PARTITION).arrow_batches(), PARTITION, pa.schema(RECORDS))), None):
-        maker.placed(spare)  # makes the decoder
+        maker.placed(spare)  # builds the decoder, outside the measurement
     reader = log.reader(PARTITION)
     clock = [time.process_time()]
     read = list(spark_batches(reader.arrow_batches(), PARTITION, pa.schema(RECORDS)))
@@ -85,7 +85,7 @@ def measure(log: StoredAnswers, folder: Path) -> dict[str, float]:
     list(WriteFiles(str(folder / "lake"), "snappy", 1 << 27, 600_000)(pieces_of(found.chunks, 1 << 27)))
     clock.append(time.process_time())
     spent = dict(zip(STEPS, (after - before for before, after in pairwise(clock)), strict=True))
-    spent["chunks"] -= spent["decode"]  # it decodes again
+    spent["chunks"] -= spent["decode"]  # this step includes decoding
     return spent
 
 

@@ -1,7 +1,8 @@
-"""How long a log directory takes to open: after an orderly stop, and after a kill with all, most or none of it flushed.
+"""Measures how long a log directory takes to open: after a clean stop, and after a kill with all, most or none of it
+flushed.
 
 `python bench/log_opening.py --gib 10 --partitions 200` writes real batches (no holes in the files), opens them four
-times in processes of their own, prints a line each and removes them.
+times, each in a process of its own, prints a line for each and removes them.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ from klamm.core.records.partition import TopicPartition
 RECORD = 1_000
 RECORDS = 64
 STOPS = ("clean", "killed", "tail", "unflushed")
-"""After an orderly stop; killed when all had been flushed, as `log.flush.offset.checkpoint.interval.ms` sees to it;
-killed with the last hundredth written after that; killed with nothing flushed at all."""
+"""How the broker stopped: cleanly; killed when all was flushed, as `log.flush.offset.checkpoint.interval.ms` ensures;
+killed with the last hundredth not flushed; killed with nothing flushed.
+"""
 
 
 def manager(folder: Path) -> LogManager:
@@ -33,7 +35,7 @@ def manager(folder: Path) -> LogManager:
 
 
 def fill(folder: Path, size: int, partitions: int, stop: str) -> None:
-    """`stop`: one of `STOPS`."""
+    """Writes the log directory; `stop` is one of `STOPS`."""
     logs = manager(folder)
     value = os.urandom(RECORD)
     batch = bytearray(encode_batch([(1_700_000_000_000, None, value, ())] * RECORDS))

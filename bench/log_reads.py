@@ -1,7 +1,8 @@
-"""What `log.verify.on.read` costs: a log in the page cache read from end to end, in turns with and without it.
+"""Measures the cost of `log.verify.on.read`: a log in the page cache is read from end to end, alternately with and
+without.
 
 `python bench/log_reads.py --mib 256` prints a line for each size of record: MB per CPU second of the log's own read (no
-broker, no network) without and with the check of every CRC, the median of the rounds, and how much longer it takes.
+broker, no network) without and with the check of every CRC, as medians of the rounds, and how much longer it takes.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from klamm.core.records.encode import encode_batch
 from klamm.core.records.partition import TopicPartition
 
 SHAPES = ((100, 600), (1_000, 64), (16_000, 4), (100, 1))
-"""Bytes of a record, records of a batch."""
+"""(bytes of a record, records of a batch)."""
 FETCH_BYTES = 1 << 20
 
 
@@ -40,7 +41,7 @@ def fill(folder: Path, size: int, record: int, records: int) -> PartitionLog:
 
 
 def read(log: PartitionLog, records: int, *, verify: bool) -> float:
-    """MB per CPU second of one pass over the log."""
+    """Returns the MB per CPU second of one pass over the log."""
     log.verify_on_read = verify
     batch = log.size // (log.log_end_offset // records)
     at, size, began = 0, 0, time.thread_time()

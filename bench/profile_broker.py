@@ -1,11 +1,11 @@
-"""Where the broker's CPU time goes: a broker in this process under load, sampled each ms of CPU that it uses.
+"""Profiles the broker's CPU time: a broker in this process under load, sampled each ms of CPU that it uses.
 
     python bench/profile_broker.py [--batch 65536] [--connections 8] [--depth 5] [--seconds 5] [--lines 25]
 
 `--batch 0` sends requests of one 100-byte message (shape c), a size in bytes fills batches of that many (shape b). The
-load comes from a process of its own. A sample counts for the Python function that was running or had called into C or
-the kernel: `self` is the function alone, `with callees` all that it called. Above the table: requests per second, CPU
-per request, and how much of it the kernel used.
+load comes from another process. A sample counts for the Python function that was running or had called into C or the
+kernel: `self` is the function alone, `with callees` includes all that it called. Above the table: requests per second,
+CPU per request, and the kernel's share of it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ROOT = str(Path(klamm.__file__).resolve().parents[2])
 
 
 def frames(batch_bytes: int) -> list[bytes]:
-    """A ready-made Produce request for each partition."""
+    """Returns a ready-made Produce request for each partition."""
     schema = messages.request(ApiKey.PRODUCE, VERSION)
     now = int(time.time() * 1000)
     made = []
@@ -62,7 +62,9 @@ def frames(batch_bytes: int) -> list[bytes]:
 
 
 def load(port: int, options: argparse.Namespace) -> None:
-    """In a process of its own, until it is ended: `depth` requests in flight on each connection."""
+    """Sends the load until this process is ended: `depth` requests in flight on each connection. Runs in its own
+    process.
+    """
     ready = frames(options.batch)
     selector = selectors.DefaultSelector()
     for number in range(options.connections):
@@ -81,7 +83,7 @@ def load(port: int, options: argparse.Namespace) -> None:
 
 
 class Sampler:
-    """Counts, each ms of this process's CPU, which functions of the main thread are on the stack."""
+    """Counts, each ms of this process's CPU, the functions on the main thread's stack."""
 
     def __init__(self) -> None:
         self.alone: Counter[str] = Counter()

@@ -1,13 +1,14 @@
-"""Shape (g) in small, for looking into it: CPU of a 64 KB batch at a fixed rate, thread by thread, cells in turn.
+"""Measures shape (g) on a small scale: CPU of a 64 KB batch at a fixed rate, by thread, cells in turn.
 
     python bench/profile_growth.py [--cells 1:1,1:2000,100:0] [--rounds 5] [--seconds 2] [--rate 500] [--touch 0]
 
-A cell is PARTITIONS:MEGABYTES that its topic holds beforehand. All topics are filled first, and written to the disk,
-so that the cells differ in nothing but what they are named for; each round measures all of them, every other one
-backwards. Prints, for each cell, the median (minimum to maximum) of the µs of CPU for a batch, the share of the kernel,
-and which threads used them.
-`--touch MB` writes and removes a file before each measurement: on a virtual machine that gives its free pages back to
-the host, a page that is new to the guest costs several times the copying into it, and who gets one is chance.
+A cell is PARTITIONS:MEGABYTES, where MEGABYTES are in its topic beforehand. All topics are filled first and written to
+the disk, so that the cells differ only in these numbers; each round measures all of them, every other round in reverse.
+Prints for each cell the median (minimum to maximum) of CPU µs per batch, the kernel's share, and the threads that used
+them.
+
+`--touch MB` writes and removes a file before each measurement: on a virtual machine that returns its free pages to the
+host, a page that is new to the guest costs several times the copy into it, and which cell gets one is chance.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def threads(pid: int) -> dict[str, float]:
-    """CPU seconds so far by the thread's name and id."""
+    """Returns CPU seconds so far, by the thread's name and id."""
     found = {}
     for task in Path(f"/proc/{pid}/task").iterdir():
         try:
@@ -44,7 +45,7 @@ def threads(pid: int) -> dict[str, float]:
 
 
 def system_share(pid: int) -> tuple[float, float]:
-    """User and system seconds of the process, in ticks."""
+    """Returns the user and system seconds of the process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) * _TICK_S, int(fields[12]) * _TICK_S
 
@@ -109,7 +110,7 @@ def main() -> None:
             os.sync()
             pid = broker.pids()[0]
             for number in range(options.rounds):
-                for cell in cells if number % 2 == 0 else cells[::-1]:  # what drifts falls on all alike
+                for cell in cells if number % 2 == 0 else cells[::-1]:  # so that a drift affects all cells alike
                     touch(Path(folder), options.touch)
                     cell.measure(broker.bootstrap, pid, options)
         finally:

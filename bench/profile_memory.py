@@ -1,8 +1,8 @@
-"""What the memory of (f) is made of: PSS of the broker and of ZooKeeper's JVM by kind of mapping, after a load.
+"""Breaks down the memory of (f): PSS of the broker and of ZooKeeper's JVM by kind of mapping, after a load.
 
     python bench/profile_memory.py [--records 200000] [--embedded] [--lines 8]
 
-Runs what `make bench ONLY=f` runs, once, and reads /proc/PID/smaps: MB of 10^6 bytes, as the benchmark's.
+Runs what `make bench ONLY=f` runs, once, and reads /proc/PID/smaps. MB are 10^6 bytes, as in the benchmark.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAPPING = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \S+\s*(.*)$")
 
 
 def mappings(pid: int) -> Counter[str]:
-    """PSS in bytes by the name of the file; `anonymous` and `[heap]` are the process's own."""
+    """Returns the PSS in bytes by file name; `anonymous` and `[heap]` are the process's own memory."""
     found: Counter[str] = Counter()
     name = ""
     for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():

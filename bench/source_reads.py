@@ -1,7 +1,7 @@
-"""What the Spark source costs from fetched bytes to Spark's columns: as lists, record by record, and as Arrow.
+"""Measures the Spark source from fetched bytes to Spark's columns: as lists, record by record, and as Arrow.
 
-`python bench/source_reads.py` prints a line for each size of record: rows per CPU second both ways, the median of the
-rounds taken in turns, and their ratio. No broker and no Spark: the bytes are in memory.
+`python bench/source_reads.py` prints a line for each size of record: rows per CPU second both ways, as medians of
+alternating rounds, and their ratio. No broker and no Spark: the bytes are in memory.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from klamm.hadoop.spark.columns import source_columns, spark_batches
 from klammbench.stored_answers import StoredAnswers
 
 SHAPES = ((20, 2_000), (100, 1_000), (1_000, 100))
-"""Bytes of a record, records of a batch."""
+"""(bytes of a record, records of a batch)."""
 PARTITION = TopicPartition("bench", 0)
 
 
 def stored(record: int, records: int, answers: int, batches: int) -> StoredAnswers:
-    """Answers with the same number of batches each; `record` is in bytes, `records` are those of a batch."""
+    """Returns answers with `batches` batches each; `record` is in bytes, `records` are those of a batch."""
     rows = [(1_700_000_000_000 + i, b"k%d" % i, os.urandom(record), ()) for i in range(records)]
     found: dict[int, bytes] = {}
     base = 0

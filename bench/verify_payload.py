@@ -1,10 +1,11 @@
-"""What `verify.payload` costs: a broker under the raw driver of `make bench`, each codec in turns with and without it.
+"""Measures the cost of `verify.payload`: a broker under the raw driver of `make bench`, each codec alternately with and
+without.
 
     python bench/verify_payload.py [--rounds 5] [--batch 65536] [--message 100] [--codecs none,lz4]
 
-A line for each codec: MB/s of message values and broker CPU seconds per GB of them, without and with the records read,
-medians of the rounds, and the median of the rounds' own ratios. `--batch 0` sends requests of one message, one in
-flight on each of eight connections.
+Prints a line for each codec: MB/s of message values and broker CPU seconds per GB of them, without and with the records
+read, as medians of the rounds, and the median of the ratios within rounds. `--batch 0` sends requests of one message,
+with one in flight on each of eight connections.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PARTITIONS = 12
 
 
 def measure(broker: RunningBroker, topic: str, batch: Batch, load: Load) -> tuple[float, float]:
-    """MB/s, and broker CPU seconds per GB."""
+    """Returns MB/s and broker CPU seconds per GB."""
     before = cpu_seconds([broker.pid])
     got = drive(broker.bootstrap, topic, PARTITIONS, batch, load)
     spent = cpu_seconds([broker.pid]) - before
@@ -43,7 +44,7 @@ def measure(broker: RunningBroker, topic: str, batch: Batch, load: Load) -> tupl
 def rounds_of(
     broker: RunningBroker, codec: str, options: argparse.Namespace
 ) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Without and with it, round by round."""
+    """Returns the figures without and with `verify.payload`, round by round."""
     if options.batch:
         batch, load = Batch.of_size(options.batch, options.message, codec), Load(4, depth=5, measure_s=1.0)
     else:

@@ -1,4 +1,6 @@
-"""`python -m klammbench`: run the shapes, write the page, print the targets. Exit 1 where a measurement failed."""
+"""`python -m klammbench`: runs the shapes, writes the page, prints the targets. Exits with 1 if a measurement
+failed.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from klammbench.systems.base import remove
 
 ROUNDS, QUICK_ROUNDS = 5, 2
 MINUTES, QUICK_MINUTES = 54, 8.5
-"""That a run of all shapes plans for: on a machine where it would take longer, shapes get fewer rounds, and say so."""
+"""Planned duration of a run of all shapes, in minutes. On a machine where it would take longer, shapes get fewer rounds
+and the report says so.
+"""
 
 
 def main() -> int:
@@ -42,7 +46,7 @@ def main() -> int:
 
 
 def _run(wanted: list[str], store: Store, *, quick: bool, rounds: int) -> None:
-    remove(SYSTEM_DATA)  # what a killed run may have left
+    remove(SYSTEM_DATA)  # a killed run may have left files
     pool = Pool(SYSTEMS, SYSTEM_DATA)
     runner = Runner(pool, store, lambda line: print(line, flush=True))
     try:
@@ -77,7 +81,7 @@ def _run_all(wanted: list[str], runner: Runner, *, quick: bool, rounds: int) -> 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="klammbench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer cells and rounds, under 10 minutes")
-    parser.add_argument("--only", help="letters of shapes, with commas between; the others' last results stay")
+    parser.add_argument("--only", help="comma-separated letters of shapes; the last results of the others are kept")
     parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
     report.add_report_argument(parser, report.BENCHMARKS)
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""The chart of the page: Klamm's ratio to the better Kafka in each cell of each shape, as SVG."""
+"""Draws the chart of the page: Klamm's ratio to the better Kafka in each cell of each shape, as SVG."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ _LEAST, _MOST = 0.05, 20.0
 
 
 def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
-    """One panel a shape that has ratios, its first rated metric; False and no file where there is none."""
+    """Draws one panel for each shape with ratios, of its first rated metric. Returns False and writes no file if no
+    shape has any.
+    """
     import matplotlib as mpl
 
     mpl.use("svg")
     from matplotlib import pyplot
 
-    # Text stays text, and the same results give the same file.
+    # Text stays text, and equal results give an identical file.
     mpl.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "klamm", "font.size": 9})
     panels = [(shape, ratios) for shape, table in measured if (ratios := _ratios(shape, table))]
     if not panels:
@@ -55,12 +57,12 @@ def write(measured: Sequence[tuple[Shape, Table]], path: Path) -> bool:
 
 
 def _charted(shape: Shape) -> tuple[str, Metric]:
-    """A shape's first metric that has ratios."""
+    """Returns a shape's first metric that is compared by ratio, with its name."""
     return next((name, metric) for name, metric in shape.METRICS.items() if metric.better)
 
 
 def _label(axis: Axes, place: int, value: float, ratio: float) -> None:
-    """Beside the bar's end; inside where there is no room before the frame."""
+    """Writes the ratio beside the bar's end, or inside the bar if there is no room before the frame."""
     cut = not 1.6 * _LEAST < value < _MOST / 1.6
     rightwards = (value >= 1) != cut
     axis.annotate(
@@ -70,7 +72,7 @@ def _label(axis: Axes, place: int, value: float, ratio: float) -> None:
 
 
 def _ratios(shape: Shape, table: Table) -> dict[str, float]:
-    """How many times as good, by cell; more is better in each."""
+    """Returns by cell how many times as good Klamm is: a larger value is always better."""
     name, metric = _charted(shape)
     found = {cell: table.ratio(cell, name, "klamm") for cell in table.cells()}
     return {cell: ratio if metric.better == "higher" else 1 / ratio for cell, ratio in found.items() if ratio}

@@ -1,4 +1,4 @@
-"""What every benchmark program needs: a lock, an orderly end on signals, and a description of the machine."""
+"""Parts that every benchmark program uses: a lock, an orderly end on signals, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def alone() -> Iterator[None]:
 
 def end_on_signals() -> None:
     """Turns signals into an exception, so that started processes are ended."""
-    for number in _SIGNALS:  # a background shell has the first one ignored
+    for number in _SIGNALS:  # a background shell ignores the first one
         signal.signal(number, _end)
 
 

@@ -1,4 +1,4 @@
-"""What is measured, and which way is better."""
+"""The metrics of a shape and which direction is better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`unit` for the table's head; `better` decides how ratios are read; None: shown without a ratio."""
+    """`unit` is the table's heading; `better` decides how ratios are read; with None the metric is shown without a
+    ratio.
+    """
 
     unit: str
     better: Literal["higher", "lower"] | None = "higher"

@@ -1,4 +1,4 @@
-"""Where things are: everything that a run makes is under `var/bench`, which git ignores."""
+"""Paths of the benchmark: everything that a run makes is under `var/bench`, which git ignores."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ SYSTEM_DATA = VAR / "systems"
 BUILT = VAR / "built"
 DOCS = ROOT / "docs"
 PYTHON = ROOT / ".venv" / "bin" / "python"
-"""Of the harness and the client programs."""
+"""The interpreter of the harness and the client programs."""
 BROKER_COMMAND = VAR / "venv" / "bin" / "klamm"
-"""`klamm` of the environment that the broker is measured in, made by `bench/install.sh`."""
+"""The measured broker's `klamm` command, in the environment that `bench/install.sh` makes."""

@@ -1,4 +1,4 @@
-"""What processes cost, from /proc: CPU seconds and memory of whole trees."""
+"""Measures the cost of processes from /proc: CPU seconds and memory of whole process trees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PROC = Path("/proc")
 
 
 def tree(root: int) -> list[int]:
-    """`root` and all below it that are alive."""
+    """Returns the ids of `root` and all its descendants that are alive."""
     children: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -26,17 +26,17 @@ def tree(root: int) -> list[int]:
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time so far, of all threads, 10 ms steps; a process that has ended counts nothing."""
+    """Returns user and system time so far, of all threads, in steps of 10 ms; a process that has ended counts 0."""
     return sum((int(f[11]) + int(f[12])) * _TICK_S for pid in pids if (f := _stat(pid)))
 
 
 def cpu_kernel(pids: Iterable[int]) -> float:
-    """As `cpu_seconds`, the system time alone."""
+    """Returns the system time alone, as `cpu_seconds` does."""
     return sum(int(f[12]) * _TICK_S for pid in pids if (f := _stat(pid)))
 
 
 def cpu_exact(pids: Iterable[int]) -> float:
-    """As `cpu_seconds`, in nanosecond steps, of the threads that are alive: for what costs little."""
+    """Returns CPU time as `cpu_seconds` does, but in nanosecond steps and only of living threads: for small costs."""
     total = 0
     for pid in pids:
         for task in (_PROC / str(pid) / "task").iterdir():
@@ -48,7 +48,9 @@ def cpu_exact(pids: Iterable[int]) -> float:
 
 
 def pss_bytes(pids: Iterable[int]) -> int:
-    """Proportional set size: shared pages are divided among those who share them. A process that has ended has none."""
+    """Returns the proportional set size: a shared page is divided among its sharers. A process that has ended
+    counts 0.
+    """
     total = 0
     for pid in pids:
         try:
@@ -62,7 +64,7 @@ def pss_bytes(pids: Iterable[int]) -> int:
 
 
 def bytes_from_disk(pids: Iterable[int]) -> int:
-    """What they have read so far that the page cache did not have."""
+    """Returns the bytes that the processes have read from disk so far, because the page cache did not have them."""
     total = 0
     for pid in pids:
         fields = dict(line.split(": ") for line in (_PROC / str(pid) / "io").read_text().splitlines())
@@ -71,19 +73,23 @@ def bytes_from_disk(pids: Iterable[int]) -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Blocks that the files below `folder` take on disk (sparse and preallocated parts as the system counts them)."""
+    """Returns the disk space that the files below `folder` take (sparse and preallocated parts as the system counts
+    them).
+    """
     total = 0
     for directory, _, names in os.walk(folder):
         for name in names:
             try:
                 total += (Path(directory) / name).stat().st_blocks * 512
             except FileNotFoundError:
-                continue  # deleted meanwhile
+                continue  # deleted since it was listed
     return total
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/PID/stat behind the name (so 0 is the state, 1 the parent); None when it has ended."""
+    """Returns the fields of /proc/PID/stat after the name (0 is the state, 1 the parent); None if the process has
+    ended.
+    """
     try:
         text = (_PROC / str(pid) / "stat").read_text()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,4 +1,6 @@
-"""A page and the printed lines: `docs/benchmarks.md` of full runs, `var/bench/quick/benchmarks.md` of quick ones."""
+"""Writes the page and prints the lines: `docs/benchmarks.md` for full runs, `var/bench/quick/benchmarks.md` for quick
+ones.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from klammbench.targets import Target
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """`name` of the file; `command` makes the figures of one shape, whose letter it is given. Ratios are to the better
-    of the `rivals`, under the head `compared`."""
+    """`name` is the file's; `command` makes the figures of the shape whose letter it is given. Ratios are to the better
+    of the `rivals`, under the heading `compared`.
+    """
 
     name: str
     template: Path
@@ -27,7 +30,7 @@ class Page:
     rivals: Sequence[str]
     compared: str
     rounds: int
-    """Of a full run."""
+    """Rounds of a full run."""
     has_chart: bool
 
 
@@ -42,7 +45,7 @@ def add_report_argument(parser: argparse.ArgumentParser, page: Page) -> None:
     def switch(text: str) -> bool:
         if text != "1":
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not 1: the page is no choice; right is REPORT=1, which writes docs/{page.name}.md"
+                f"{text!r} is not 1: the page cannot be chosen; right is REPORT=1, which writes docs/{page.name}.md"
             )
         return True
 
@@ -53,13 +56,13 @@ def add_report_argument(parser: argparse.ArgumentParser, page: Page) -> None:
         default=False,
         type=switch,
         metavar="1",
-        help="measure nothing: write the page from the last results",
+        help="measure nothing; write the page from the last results",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One shape with what is known of it."""
+    """One shape with its results."""
 
     shape: Shape
     results: ShapeResults
@@ -74,8 +77,9 @@ def write(
     wanted: Collection[str] | None = None,
     page: Page = BENCHMARKS,
 ) -> list[str]:
-    """Writes the page and the chart into `folder`, prints failures and target lines; gives the failures, of the
-    `wanted` shapes only where some are named (what was run now)."""
+    """Writes the page and the chart into `folder` and prints failures and target lines. Returns the failures; if
+    `wanted` names shapes (those run now), only theirs.
+    """
     measured = [found for shape in shapes.values() if (found := _measured(store, shape, page))]
     failed = {found.shape.NAME: _failures(found) for found in measured}
     failures = [line for lines in failed.values() for line in lines]
@@ -119,7 +123,7 @@ def _measured(store: Store, shape: Shape, page: Page) -> Measured | None:
 
 
 def _gaps(page: Page, measured: Sequence[Measured], shapes: Mapping[str, Shape]) -> list[str]:
-    """What keeps this page from being one whole run."""
+    """Returns lines that say why this page is not the result of one complete run."""
     lines = []
     there = {found.shape.NAME for found in measured}
     if measured and (absent := [name for name in shapes if name not in there]):
@@ -158,7 +162,7 @@ def _remarks(target: Target) -> str:
 
 
 def _section(page: Page, found: Measured) -> str:
-    """A heading and a table a metric: cells down, systems across."""
+    """Returns the shape's section: a heading and one table per metric, with cells down and systems across."""
     shape, table = found.shape, found.table
     summary = " ".join((shape.__doc__ or "").split()).removeprefix(f"({shape.NAME}) ")
     lines = [f"## ({shape.NAME}) {shape.TITLE}", "", summary, ""]
@@ -197,7 +201,9 @@ def _figures(table: Table, cell: str, system: str, name: str, metric: Metric) ->
 
 
 def _runs(measured: Sequence[Measured]) -> str:
-    """When, of which commit and how long each shape was run, where, and the systems with versions and settings."""
+    """Returns the tables about the runs: date, commit, duration and machine of each shape, and the systems with
+    versions and settings.
+    """
     abouts = [found.results.about for found in measured]
     lines = ["| shape | date | commit | rounds | seconds |", "|---|---|---|---|---|"]
     for found, about in zip(measured, abouts, strict=True):

@@ -1,7 +1,7 @@
-"""Results on disk: one file of JSON lines a shape, so that pieces of a run merge into one report.
+"""Stores results: one file of JSON lines per shape, so that pieces of a run merge into one report.
 
-The first line is about the run (date, commit, rounds, versions); each further one is a measurement. Running a
-shape again overwrites its file; quick and full runs are kept apart.
+The first line describes the run (date, commit, rounds, versions); each further one is a measurement. Running a shape
+again overwrites its file; quick and full runs are stored apart.
 """
 
 from __future__ import annotations

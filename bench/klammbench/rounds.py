@@ -1,7 +1,8 @@
 """Runs one shape: all systems in each round, cell by cell, in an order that rotates.
 
 A failed measurement is recorded, its system is restarted, and the run continues. A cell that failed twice on a system
-is not measured there again. Except for the first, a round is not begun if it would probably exceed the shape's time.
+is not measured there again. After the first round, a round is begun only if it will probably end within the shape's
+time.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from klammbench.table import AGAIN
 
 TRIES = 2
 SLOWER = "kafka"
-"""The setting that a quick run leaves out: the other one is mostly the better."""
+"""The Kafka setting that a quick run leaves out: the other one is usually the faster."""
 _NUMBERS = itertools.count(1)
 
 
 class Runner:
-    """`say` takes one line of progress."""
+    """Runs shapes; `say` is called with each line of progress."""
 
     def __init__(
         self, pool: Pool, store: Store, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
@@ -40,7 +41,7 @@ class Runner:
     def run(
         self, shape: Shape, *, quick: bool, rounds: int, about: Mapping[str, Any], seconds: float = math.inf
     ) -> None:
-        """Runs all rounds, or as many as fit into `seconds`; the results hold the failures."""
+        """Runs all rounds, or as many as fit into `seconds`; failures are part of the results."""
         begin = self._clock()
         cells = shape.cells(quick)
         measured = [name for name in shape.SYSTEMS if not (quick and name == SLOWER)]
@@ -53,7 +54,7 @@ class Runner:
             rows.run(cells, rounds, begin + seconds)
         finally:
             if not shape.MANAGED:
-                self._pool.take((), fresh=True)  # whatever it left in them is not for the next shape
+                self._pool.take((), fresh=True)  # the next shape must not find data of this one
         self._store.finish(shape.NAME, self._clock() - begin)
 
     def _start(self, shape: Shape, systems: Mapping[str, System]) -> dict[str, str]:
@@ -104,7 +105,7 @@ class _Rounds:
             now = self._clock()
             longest, begin = (max(longest, now - begin) if number > 2 else now - begin), now
             if number > 1 and now + longest > deadline:
-                self._say(f"{self._shape.NAME}  ends after {number - 1} of {rounds} rounds: its time is over")
+                self._say(f"{self._shape.NAME}  ends after {number - 1} of {rounds} rounds: its time is used up")
                 return
             for place, cell in enumerate(cells):
                 shift = (number + place) % len(self._measured)
@@ -128,7 +129,7 @@ class _Rounds:
                 self._revive(system)
         row["seconds"] = round(self._clock() - begin, 2)
         if row.get("metrics") == {}:
-            return  # this cell is not for this system
+            return  # this system does not support this cell
         self._store.add(self._shape.NAME, row)
         self._say(f"{self._shape.NAME}  round {number}  {cell.name:34} {name:18} {self._figures(row)}")
 
@@ -155,7 +156,9 @@ def _real(name: str) -> str:
 
 
 def _one_line(error: Exception) -> str:
-    """Of a process's traceback its last line, which says what it was; without the names of this machine's folders."""
+    """Returns one line of the error: of a traceback the last line, which names the error; without this machine's
+    folders.
+    """
     lines = [line for line in f"{type(error).__name__}: {error}".splitlines() if line.strip()]
     said = lines[-1] if any(line.lstrip().startswith("File ") for line in lines) else " | ".join(lines)
     return said.strip().replace(f"{ROOT}/", "")[-300:]

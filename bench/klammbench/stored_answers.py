@@ -1,4 +1,4 @@
-"""Fetch answers in memory, for measurements of readers without a broker."""
+"""Fetch answers in memory, for measuring readers without a broker."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from klamm.core.records.partition import TopicPartition
 
 
 class StoredAnswers:
-    """The client of a reader of one partition. `answers`: bytes by the offset at which they begin; `end`: the high
-    watermark."""
+    """Serves a reader of one partition. `answers`: bytes by the offset at which they begin; `end`: the high
+    watermark.
+    """
 
     def __init__(self, answers: Mapping[int, bytes], end: int, codecs: CodecTable) -> None:
         self.answers = answers
@@ -40,5 +41,5 @@ class StoredAnswers:
         return {p: FetchedPartition(ErrorCode.none, self.end, 0, self.answers[at]) for p, at in offsets.items()}
 
     def reader(self, partition: TopicPartition) -> RangeReader:
-        """Returns a reader of all that is stored."""
+        """Returns a reader of all stored records."""
         return RangeReader(self, OffsetRange(partition, 0, self.end), fail_on_data_loss=True, poll_timeout_s=5.0)

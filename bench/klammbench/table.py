@@ -1,9 +1,9 @@
 """One shape's results: medians, and ratios to the better of Kafka's two settings.
 
-A ratio is taken within each round (the two were measured moments apart) and its median over the rounds is the cell's.
-Which of Kafka's settings is the better one is decided for each cell and metric by its median. A shape's value is the
-geometric mean of its cells' ratios. The allowance is the same figure for Kafka's tuned setting against itself, measured
-twice in each round: as far as that lies from 1.
+A ratio is taken within each round (both were measured moments apart), and its median over the rounds is the cell's. The
+better of Kafka's settings is chosen for each cell and metric by its median. A shape's value is the geometric mean of
+its cells' ratios. The allowance is the distance from 1 of the same figure for Kafka's tuned setting against itself,
+measured twice in each round.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from klammbench.metric import Metric
 
 AGAIN = "kafka-tuned/again"
-"""Not a system: Kafka's tuned setting measured once more in each round, for the A/A pair."""
+"""Not a system: Kafka's tuned setting, measured once more in each round for the A/A pair."""
 KAFKAS = ("kafka", "kafka-tuned")
 
 
@@ -30,7 +30,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class ShapeValue:
-    """`ratios` by cell; `missing` names cells that have no figure of ours, so that no target can be met."""
+    """`ratios` by cell; `missing` names cells without a figure of ours, because of which no target can be met."""
 
     value: float
     worst_cell: str
@@ -41,7 +41,9 @@ class ShapeValue:
 
 
 class Table:
-    """Of rows `{"cell", "system", "round", "metrics" or "failed"}`. `rivals`: the systems whose better one counts."""
+    """A table of rows `{"cell", "system", "round", "metrics" or "failed"}`. `rivals`: the systems whose better one
+    counts.
+    """
 
     def __init__(
         self, rows: Iterable[Mapping[str, Any]], metrics: Mapping[str, Metric], rivals: Sequence[str] = KAFKAS
@@ -55,7 +57,7 @@ class Table:
                 self._values.setdefault((row["cell"], row["system"], metric), {})[row["round"]] = value
 
     def cells(self) -> list[str]:
-        """In the order measured."""
+        """Returns the cells in the order in which they were measured."""
         return list(dict.fromkeys(row["cell"] for row in self.rows))
 
     def rounds(self) -> int:
@@ -65,7 +67,7 @@ class Table:
         return list(dict.fromkeys(row["system"] for row in sorted(self.rows, key=lambda row: _order(row["system"]))))
 
     def failures(self) -> list[str]:
-        """One line for the same failure of a system in several cells and rounds."""
+        """Returns failure lines; the same failure of a system in several cells and rounds is one line."""
         alike: dict[tuple[str, str], list[str]] = {}
         for row in self.rows:
             if row.get("failed"):
@@ -73,7 +75,7 @@ class Table:
         return [f"{system}: {_some(places)}: {text}" for (system, text), places in alike.items()]
 
     def values(self, cell: str, system: str, metric: str) -> Mapping[int, float]:
-        """By round."""
+        """Returns the values by round."""
         return self._values.get((cell, system, metric), {})
 
     def spread(self, cell: str, system: str, metric: str) -> Spread | None:
@@ -81,7 +83,7 @@ class Table:
         return Spread(min(values), statistics.median(values), max(values)) if values else None
 
     def better_rival(self, cell: str, metric: str) -> str | None:
-        """The one with the better median; None where none was measured."""
+        """Returns the rival with the better median, or None if none was measured."""
         found = {name: spread.median for name in self.rivals if (spread := self.spread(cell, name, metric))}
         if not found:
             return None
@@ -89,7 +91,7 @@ class Table:
         return pick(found, key=lambda name: found[name])
 
     def ratio(self, cell: str, metric: str, ours: str, theirs: str | None = None) -> float | None:
-        """Median over the rounds of ours divided by theirs (the better rival's unless said)."""
+        """Returns the median over the rounds of ours divided by theirs (by default the better rival's)."""
         theirs = theirs or self.better_rival(cell, metric)
         if theirs is None:
             return None
@@ -98,13 +100,15 @@ class Table:
         return statistics.median(pairs) if pairs else None
 
     def against(self, base: str, cell: str, system: str, metric: str) -> float | None:
-        """Median over the rounds of one cell's figure divided by another's, both of the same system."""
+        """Returns the median over the rounds of one cell's figure divided by that of the cell `base`, both of the same
+        system.
+        """
         above, below = self.values(cell, system, metric), self.values(base, system, metric)
         pairs = [above[n] / below[n] for n in above if below.get(n)]
         return statistics.median(pairs) if pairs else None
 
     def shape_value(self, metric: str, ours: str = "klamm", cells: Sequence[str] | None = None) -> ShapeValue | None:
-        """None where no cell has a ratio."""
+        """Returns the shape's value, or None if no cell has a ratio."""
         wanted = [
             cell
             for cell in (self.cells() if cells is None else cells)
@@ -125,7 +129,7 @@ class Table:
         )
 
     def allowance(self, metric: str, cells: Sequence[str]) -> float:
-        """How far Kafka lies from itself: 0.03 for 3 %; 0 where it was not measured twice."""
+        """Returns how much Kafka differs from itself: 0.03 for 3 %; 0 if it was not measured twice."""
         ratios = [r for cell in cells if (r := self.ratio(cell, metric, AGAIN, "kafka-tuned")) is not None and r > 0]
         if not ratios:
             return 0.0
@@ -133,12 +137,12 @@ class Table:
 
 
 def distance(ratio: float) -> float:
-    """How far it lies from 1, on either side: 0.25 for 1.25 and for 0.8."""
+    """Returns how much the ratio differs from 1 in either direction: 0.25 for 1.25 and for 0.8."""
     return max(ratio, 1 / ratio) - 1
 
 
 def geometric_mean(values: Iterable[float]) -> float:
-    """0 where one is 0."""
+    """Returns the geometric mean; 0 if a value is 0."""
     given = list(values)
     if any(value <= 0 for value in given):
         return 0.0
@@ -150,7 +154,7 @@ def _some(places: Sequence[str], named: int = 4) -> str:
 
 
 def _order(system: str) -> int:
-    """Klamm first, then Kafka, then the others."""
+    """Sort key: Klamm first, then Kafka, then the others."""
     for place, prefix in enumerate(("klamm", "kafka")):
         if system.startswith(prefix):
             return place

@@ -1,8 +1,8 @@
 """Targets and the lines that say whether they are met.
 
-The allowance widens a target: `>=1.0` with an allowance of 0.03 is met from 0.97 on. It is never taken for more than
-0.10: a machine on which Kafka differs more than that from itself is no place for verdicts. Where only the allowance
-makes it met, the line below says so, so that a reader can take the strict view.
+The allowance widens a target: `>=1.0` with an allowance of 0.03 is met from 0.97 on. At most 0.10 of it counts: a
+machine on which Kafka differs more than that from itself cannot give a verdict. Where a target is met only because of
+the allowance, the line below says so, so that a reader can take the strict view.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ MOST_ALLOWED = 0.10
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`value` None: it could not be measured, which is short. `remarks` are printed below the line."""
+    """A target and its measurement. `value` None could not be measured and is short. `remarks` are printed below the
+    line.
+    """
 
     name: str
     value: float | None
@@ -26,7 +28,7 @@ class Target:
     allowance: float = 0.0
     remarks: Sequence[str] = ()
     complete: bool = True
-    """False where cells are missing: short then, whatever the value."""
+    """False if cells are missing: the target is then short, whatever the value."""
 
     @property
     def strictly_met(self) -> bool:
@@ -48,7 +50,7 @@ class Target:
         return f"target {self.name} measured {value} wanted {sign}{self.wanted:g} {'met' if self.met else 'short'}"
 
     def lines(self) -> list[str]:
-        """The line, and what a reader should know beside it."""
+        """Returns the target's line and its remarks."""
         below = list(self.remarks)
         if self.met and not self.strictly_met:
             most = f", of which {MOST_ALLOWED:g} counts" if self.allowance > MOST_ALLOWED else ""
@@ -59,14 +61,16 @@ class Target:
 
 
 def figure(value: float) -> str:
-    """Three digits that count."""
+    """Formats a value with three significant digits."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def ratio_target(
     name: str, found: ShapeValue | None, wanted: float, *, at_least: bool = True, remarks: Sequence[str] = ()
 ) -> Target:
-    """Of a shape's value, with its worst cell, its allowance and the cells that failed beside it."""
+    """Returns the target of a shape's value, with its worst cell, its allowance and the cells that failed as
+    remarks.
+    """
     if found is None:
         return Target(name, None, wanted, at_least, remarks=["no cell was measured on Klamm and Kafka both"])
     below = [f"worst cell {found.worst_cell}: {figure(found.worst)}; allowance (Kafka A/A) {found.allowance:.3f}"]

@@ -16,7 +16,7 @@ MODULES = {
     "klamm": "klamm_records",
     "klamm-arrow": "klamm_arrow",
 }
-"""Imported when asked for: a client does not pay for the others."""
+"""Modules by client, imported on use so that no client pays for the imports of others."""
 
 
 def main() -> None:

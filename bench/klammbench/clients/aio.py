@@ -47,11 +47,11 @@ async def _consume(job: Job) -> Took:
     watch = Stopwatch()
     while received < job.records:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{received} of {job.records} records came within {TIMEOUT_S:g} s")
+            raise RuntimeError(f"{received} of {job.records} records arrived within {TIMEOUT_S:g} s")
         got = await consumer.getmany(timeout_ms=1000)
         received += sum(map(len, got.values()))
         if received and not first:
-            first, watch = received, Stopwatch()  # as `count_received`
+            first, watch = received, Stopwatch()  # the first result is not counted, as in `count_received`
     took = watch.took(received - first)
     await consumer.stop()
     return took

@@ -1,6 +1,7 @@
 """confluent-kafka: librdkafka, in C.
 
-It produces without a callback for each record, which is fastest; the caller checks the topic's end."""
+The producer has no callback per record, which is fastest; the caller checks the topic's end offsets.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def produce(job: Job) -> Took:
         options["batch.num.messages"] = job.batch_records
     producer = Producer(options)
     producer.produce(job.topic, job.value)
-    producer.flush(TIMEOUT_S)  # connected, and the topic known
+    producer.flush(TIMEOUT_S)  # returns once the client is connected and knows the topic
     value, topic = job.value, job.topic
     watch = Stopwatch()
     for _ in range(job.records - 1):

@@ -30,14 +30,14 @@ class Job:
     batch_records: int = 0
     linger_ms: int = 5
     fetch_bytes: int = 1_048_576
-    """Of one partition in one answer."""
+    """Most bytes of one partition in one Fetch response."""
     poll_records: int = 1000
     queued_records: int = 100_000
-    """That librdkafka fetches ahead."""
+    """Records that librdkafka fetches ahead."""
     group: str = ""
-    """Of a consumer that commits; without one, nothing is stored."""
+    """The consumer's group, whose offsets it commits; without a group nothing is stored."""
     audit: bool = False
-    """Whether Klamm's own clients tell the audit what they count."""
+    """True if Klamm's own clients send their counts to the audit."""
 
     @property
     def value(self) -> bytes:
@@ -46,8 +46,11 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """`records` in those `seconds`, which cost the client's process that much CPU time. A producer's calls alone took
-    `calls_s`; the rest was until all was acknowledged. `began`: CLOCK_MONOTONIC, which all processes share, s."""
+    """The result of a job: `records` in `seconds`, with `cpu_s` used by the client's process.
+
+    `calls_s` is the time that a producer spent in its send calls; the rest of `seconds` was waiting for
+    acknowledgements. `began` is CLOCK_MONOTONIC, which all processes share, in seconds.
+    """
 
     records: int
     seconds: float
@@ -73,7 +76,7 @@ class Stopwatch:
         self._calls_s, self._began = 0.0, time.monotonic()
 
     def called(self) -> None:
-        """Call it after the last `send`."""
+        """Records the time spent in send calls. Call it after the last `send`."""
         self._calls_s = time.perf_counter() - self._begin
 
     def took(self, records: int) -> Took:
@@ -93,7 +96,7 @@ def count_received(receive: Callable[[], int], records: int) -> Took:
         got = receive()
         received += got
         if not got and time.monotonic() > deadline:
-            raise RuntimeError(f"{received} of {records} records came within {TIMEOUT_S:g} s")
+            raise RuntimeError(f"{received} of {records} records arrived within {TIMEOUT_S:g} s")
     return watch.took(received - first)
 
 

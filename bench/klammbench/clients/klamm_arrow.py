@@ -1,4 +1,4 @@
-"""Klamm's own client, by tables: `Producer.send_arrow` and `Consumer.poll_arrow`."""
+"""Klamm's own client with Arrow tables: `Producer.send_arrow` and `Consumer.poll_arrow`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from klammbench.clients.job import TIMEOUT_S, Job, Stopwatch, Took, count_receiv
 from klammbench.clients.klamm_records import consumer_config, producer_config
 
 ROWS = 50_000
-"""Of a table, and at most of a poll."""
+"""Rows of a table sent, and most rows of a poll."""
 
 
 def produce(job: Job) -> Took:

@@ -21,7 +21,9 @@ def producer_config(job: Job) -> dict[str, object]:
 
 
 def audit_config(job: Job) -> dict[str, object]:
-    """Imports what the first audit event of a process would import, so that no import is measured."""
+    """Returns the audit settings of the job, after importing what the first audit event of a process would import, so
+    that no import is measured.
+    """
     if not job.audit:
         return {}
     import fastavro  # noqa: F401

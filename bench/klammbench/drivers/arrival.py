@@ -15,7 +15,7 @@ _TIMEOUT_S = 30.0
 
 
 class Arrival:
-    """A context manager. It is connected from the start, so that each check is one request."""
+    """A context manager that is connected from the start, so that each check is one request."""
 
     def __init__(self, system: System, topic: str, partitions: int) -> None:
         self._topic = topic
@@ -35,7 +35,7 @@ class Arrival:
         deadline = time.monotonic() + _TIMEOUT_S
         while (there := self._look()) != records:
             if there > records or time.monotonic() > deadline:
-                raise RuntimeError(f"{there} records are in {self._topic}, not {records}")
+                raise RuntimeError(f"{self._topic} has {there} records, expected {records}")
             time.sleep(0.002)
         return time.monotonic()
 

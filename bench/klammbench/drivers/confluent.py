@@ -1,4 +1,4 @@
-"""confluent-kafka (librdkafka) as the client program, the same for every broker of Kafka's protocol.
+"""Runs confluent-kafka (librdkafka) as the client program, the same for every broker that speaks Kafka's protocol.
 
 Each run is a process of its own (`python -m klammbench.drivers.confluent`), which takes its task as JSON on the command
 line and prints its figures as JSON.
@@ -25,7 +25,9 @@ _TAKE = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """`messages`: how many to produce; a consumer reads the topic from its beginning to the end it has at its start."""
+    """What to run. `messages`: how many to produce; a consumer reads the topic from its beginning to the end that it
+    has when the consumer starts.
+    """
 
     kind: Literal["produce", "consume"]
     bootstrap: str
@@ -40,8 +42,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`seconds` until the last acknowledgement, or from the first messages to the last; `messages` in that time;
-    `all_messages` with those that a consumer's first call brought; CPU seconds of the client."""
+    """The figures of a task.
+
+    `seconds` last until the last acknowledgement, or from the first messages to the last; `messages` were counted in
+    that time, `all_messages` includes those of a consumer's first call. CPU seconds are the client's.
+    """
 
     messages: int
     all_messages: int
@@ -72,7 +77,7 @@ def produce(task: Task) -> Outcome:
             "compression.type": task.codec,
             "linger.ms": 5,
             "batch.size": task.batch_bytes,
-            "batch.num.messages": 1_000_000,  # the size alone ends a batch
+            "batch.num.messages": 1_000_000,  # so that only the size ends a batch
             "queue.buffering.max.messages": 2_000_000,
             "queue.buffering.max.kbytes": 1 << 20,
             "delivery.report.only.error": True,

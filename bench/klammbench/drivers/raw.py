@@ -1,6 +1,6 @@
-"""The raw driver from Python: makes the Produce frames, compiles and runs raw.c, and returns its figures.
+"""Runs the raw driver from Python: makes the Produce frames, compiles and runs raw.c, and returns its figures.
 
-The frames are made with Klamm's own encoder and are the same bytes for every broker.
+The frames are made by Klamm's own encoder and are the same bytes for every broker.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from klammbench.paths import BUILT
 
 _VERSION = 9
 _TIMESTAMP_MS = int(time.time() // 86_400) * 86_400_000
-"""This day's beginning: retention takes nothing of it."""
+"""Midnight of today: recent enough that retention deletes none of these records."""
 _SOURCE = Path(__file__).with_name("raw.c")
 _TIMEOUT_S = 90.0
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What one Produce request holds: `messages` of `message_bytes` each in one batch of one partition."""
+    """The content of one Produce request: `messages` of `message_bytes` each, in one batch of one partition."""
 
     messages: int
     message_bytes: int = 100
@@ -42,13 +42,15 @@ class Batch:
 
     @classmethod
     def of_size(cls, batch_bytes: int, message_bytes: int = 100, codec: str = "none") -> Batch:
-        """Makes a batch of as many messages as fill that size before compression, as `batch.size` counts it."""
+        """Returns a batch with as many messages as fill that size before compression, as `batch.size` counts it."""
         return cls(max(1, (batch_bytes - 61) // (message_bytes + _overhead(message_bytes))), message_bytes, codec)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """`depth` requests in flight on each connection; `rate` > 0: that many requests a second, open loop. Seconds."""
+    """`depth` requests in flight on each connection; `rate` > 0 sends that many requests per second in an open loop.
+    Times are in seconds.
+    """
 
     connections: int
     depth: int = 1
@@ -60,7 +62,9 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`bytes` are those of the frames acknowledged in the measured `seconds`; `all_bytes` with the warm-up's."""
+    """The driver's figures. `bytes` counts the frames acknowledged in the measured `seconds`; `all_bytes` includes the
+    warm-up.
+    """
 
     requests: int
     bytes: int
@@ -73,7 +77,7 @@ class Outcome:
     p99_us: float
     p999_us: float
     late_p99_us: float
-    """The driver's own delay in an open loop; it is part of the latencies."""
+    """The driver's own delay in an open loop; the latencies include it."""
     realtime: int
 
 
@@ -87,7 +91,9 @@ def drive(
     before: Callable[[], None] = lambda: None,
 ) -> Outcome:
     """Runs the driver once over all partitions in turn, or over the given ones (one given twice is used twice).
-    `before` is called when all frames are made. Raises `RuntimeError` with the driver's own line if it fails."""
+
+    `before` is called when all frames are made. Raises `RuntimeError` with the driver's own line if it fails.
+    """
     frames = write_frames(topic, partitions, batch, acks)
     try:
         numbers = (load.connections, load.depth, load.warm_s, load.measure_s, load.max_bytes, load.rate)
@@ -95,7 +101,7 @@ def drive(
         before()
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"what was sent was not all answered within {_TIMEOUT_S:g} s") from None
+        raise RuntimeError(f"not all requests were answered within {_TIMEOUT_S:g} s") from None
     finally:
         frames.unlink()
     if done.returncode:
@@ -106,7 +112,7 @@ def drive(
 def write_frames(topic: str, partitions: int | Sequence[int], batch: Batch, acks: int) -> Path:
     """Writes a file with one Produce frame for each partition, or for each of the given ones."""
     BUILT.mkdir(parents=True, exist_ok=True)
-    path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of that name
+    path = BUILT / f"{topic}-{os.getpid()}.frames"  # another process may have a topic of this name
     records = encoded(batch)
     with path.open("wb") as file:
         for partition in range(partitions) if isinstance(partitions, int) else partitions:
@@ -126,7 +132,7 @@ def produce_frame(topic: str, partition: int, records: bytes, acks: int, correla
 
 @lru_cache(maxsize=4)
 def encoded(batch: Batch) -> bytes:
-    """Returns the record batch. Its values are words, so that codecs can compress them."""
+    """Returns the encoded record batch. Its values are made of words, so that codecs can compress them."""
     codec = load_settings({}).codec_table().by_name(batch.codec) if batch.codec != "none" else None
     values = some_values(batch.message_bytes, min(batch.messages, 2000))
     return encode_batch(
@@ -135,7 +141,7 @@ def encoded(batch: Batch) -> bytes:
 
 
 def some_values(size: int, count: int, seed: int = 7) -> Sequence[bytes]:
-    """Returns different texts of that size, the same in every run; zstd nearly halves them."""
+    """Returns `count` different texts of `size` bytes, the same in every run; zstd nearly halves them."""
     chance = random.Random(seed)
     words = ["".join(chance.choices("abcdefghijklmnopqrstuvwxyz", k=chance.randint(3, 9))) for _ in range(2000)]
     out = []
@@ -149,7 +155,9 @@ def some_values(size: int, count: int, seed: int = 7) -> Sequence[bytes]:
 
 @lru_cache(maxsize=1)
 def compiled() -> Path:
-    """Compiles raw.c, once for each hash of its text, into var/. Raises `RuntimeError` without a compiler."""
+    """Compiles raw.c into var/, once for each hash of its text, and returns the program. Raises `RuntimeError` without
+    a compiler.
+    """
     built = BUILT / f"raw-{hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]}"
     if not built.exists():
         gcc = shutil.which("gcc") or shutil.which("cc")
@@ -163,5 +171,7 @@ def compiled() -> Path:
 
 
 def _overhead(message_bytes: int) -> int:
-    """Of a record without key and headers: length, attributes, deltas, sizes; as most records of a batch have it."""
+    """Returns the bytes that a record without key and headers adds to its value (length, attributes, deltas, sizes), as
+    for most records of a batch.
+    """
     return 9 if message_bytes < 8000 else 11

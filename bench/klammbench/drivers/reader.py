@@ -1,8 +1,8 @@
-"""A raw reader: fetches one partition over one socket, and parses responses only to find the next offset.
+"""A raw reader: fetches one partition over one socket and parses responses only as far as the next offset needs.
 
     python -m klammbench.drivers.reader READING
 
-Run in a process of its own, which prints its figures as JSON.
+It runs in a process of its own, which prints its figures as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _TIMEOUT_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Reading:
     """Reads partition 0 of `topic` from its beginning, for at most `seconds` and `max_bytes`. `again`: at the end,
-    continue from the beginning."""
+    continue from the beginning.
+    """
 
     bootstrap: str
     topic: str
@@ -48,13 +49,13 @@ class Outcome:
 
 
 def start(reading: Reading) -> subprocess.Popen[str]:
-    """Starts a process that connects at once and begins to read at `go`; `outcome` waits for it."""
+    """Starts a process that connects at once and begins to read at `go`. `outcome` waits for it."""
     command = [str(PYTHON), "-m", "klammbench.drivers.reader", json.dumps(asdict(reading))]
     pipe = subprocess.PIPE
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
     assert process.stdout is not None
-    process.stdout.readline()  # empty where it failed: `outcome` says why
+    process.stdout.readline()  # an empty line means that it failed: `outcome` says why
     return process
 
 
@@ -65,7 +66,7 @@ def go(process: subprocess.Popen[str]) -> None:
 
 
 def outcome(process: subprocess.Popen[str], timeout_s: float) -> Outcome:
-    """Raises `RuntimeError` with the process's last output if it failed; the process has ended in any case."""
+    """Waits for the process to end and returns its figures. Raises `RuntimeError` with its last output if it failed."""
     try:
         out, err = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -118,7 +119,7 @@ def _request(topic: str, offset: int) -> bytes:
 
 
 def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
-    """Returns one whole frame, without its length."""
+    """Returns one whole response frame, without its length prefix."""
     view, filled, size = memoryview(buffer), 0, 4
     while filled < size:
         count = sock.recv_into(view[filled:size] if filled >= 4 else view[filled:4])
@@ -128,13 +129,13 @@ def _answer(sock: socket.socket, buffer: bytearray) -> memoryview:
         if filled == 4:
             size = 4 + struct.unpack_from(">I", buffer)[0]
             if size > len(buffer):
-                raise RuntimeError(f"an answer of {size} bytes to a request for {_FETCH_BYTES}")
+                raise RuntimeError(f"a response of {size} bytes to a fetch of at most {_FETCH_BYTES}")
     return view[4:size]
 
 
 def _records(answer: memoryview, topic: str) -> memoryview:
-    """Of an answer to `_request`, version 11: one topic with one partition."""
-    (code,) = struct.unpack_from(">h", answer, 8)  # behind correlation id and throttle time
+    """Returns the record bytes of a Fetch response, version 11, with one topic and one partition."""
+    (code,) = struct.unpack_from(">h", answer, 8)  # after correlation id and throttle time
     at = 8 + 2 + 4 + 4 + 2 + len(topic) + 4  # code, session, topics, the name, partitions
     _, error, _, _, _, aborted = struct.unpack_from(">ihqqqi", answer, at)
     if code or error:

@@ -14,22 +14,22 @@ from klammbench.systems.base import System
 
 _TIMEOUT_S = 30.0
 _CREATION_S = 120.0
-"""A thousand partitions are some thousand flushed files, which a busy disk lets wait."""
+"""Creating a thousand partitions flushes some thousand files, which takes long on a busy disk."""
 _SETTLE_S = 5.0
 _LEFT_BYTES = 64 << 20
 _AT_ONCE = 1000
-"""Klamm makes no more partitions in one change."""
+"""Klamm creates at most this many partitions in one change."""
 
 
 @contextmanager
 def topic_on(system: System, name: str, partitions: int, config: Mapping[str, str] | None = None) -> Iterator[str]:
     """Creates a topic whose partitions all have leaders; deletes it and its files at the end."""
-    # Deleted at once rather than after a minute: the disk would fill, and its writing disturb what is measured next.
+    # Deleted at once, not after a minute: else the disk would fill, and its writes would disturb the next measurement.
     make_topic(system, name, partitions, {"file.delete.delay.ms": "0", **(config or {})})
     try:
         yield name
     finally:
-        admin = _admin(system)  # held by a name: one that is collected takes its requests with it
+        admin = _admin(system)  # kept in a variable: collecting an admin client would cancel its requests
         admin.delete_topics([name])[name].result(_TIMEOUT_S)
         _await_removal(system)
 
@@ -52,8 +52,10 @@ def _admin(system: System) -> AdminClient:
 
 
 def _await_leaders(system: System, name: str, partitions: int) -> None:
-    """Waits until each partition's leader answers for it; Kafka's metadata name the leader a little earlier. Each try
-    has a new client: one that saw the topic with fewer partitions keeps that view for minutes."""
+    """Waits until each partition's leader answers for it; Kafka's metadata name the leader a little earlier.
+
+    Each attempt uses a new client: one that saw the topic with fewer partitions keeps that view for minutes.
+    """
     deadline = time.monotonic() + _CREATION_S
     wanted = {TopicPartition(name, number): OffsetSpec.latest() for number in range(partitions)}
     while True:
@@ -70,7 +72,7 @@ def _await_leaders(system: System, name: str, partitions: int) -> None:
 
 
 def _await_removal(system: System) -> None:
-    """Waits until the files are gone, at most a few seconds: a slower broker is measured all the same."""
+    """Waits until the deleted files are gone, but only a few seconds: a slower broker is measured all the same."""
     deadline = time.monotonic() + _SETTLE_S
     while disk_bytes(system.data_dir) > _LEFT_BYTES and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -1,1 +1,1 @@
-"""Quick raw-socket drivers of the other systems, so that the brokers are measured, not client libraries."""
+"""Raw-socket drivers of the other systems, so that the brokers are measured and not their client libraries."""

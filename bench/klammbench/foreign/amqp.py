@@ -31,14 +31,14 @@ def method(channel: int, number: tuple[int, int], arguments: bytes = b"") -> byt
 
 
 def publication(queue: str, value: bytes) -> bytes:
-    """The three frames of one persistent message to the default exchange."""
+    """Returns the three frames of one persistent message to the default exchange."""
     publish = method(1, (60, 40), struct.pack(">H", 0) + short("") + short(queue) + b"\0")
     header = frame(HEADER, 1, struct.pack(">HHQHB", 60, 0, len(value), 0x1000, 2))  # property: delivery mode 2
     return publish + header + frame(BODY, 1, value)
 
 
 class AmqpChannel:
-    """One connection with one channel, open."""
+    """One connection with one open channel."""
 
     def __init__(self, port: int) -> None:
         self._sock = connect(port)
@@ -59,11 +59,13 @@ class AmqpChannel:
         self._sock.close()
 
     def declare(self, queue: str) -> None:
-        """A durable classic queue."""
+        """Declares a durable classic queue."""
         self._call(1, (50, 10), struct.pack(">H", 0) + short(queue) + b"\x02" + struct.pack(">I", 0), (50, 11))
 
     def depth(self, queue: str) -> int:
-        """Messages that are ready in the queue. The broker answers once it has handled what was published before."""
+        """Returns how many messages are ready in the queue. The broker answers once it has handled earlier
+        publications.
+        """
         arguments = struct.pack(">H", 0) + short(queue) + b"\x01" + struct.pack(">I", 0)
         answer = self._call(1, (50, 10), arguments, (50, 11))
         ready: int = struct.unpack_from(">I", answer, 1 + answer[0])[0]
@@ -73,7 +75,7 @@ class AmqpChannel:
         self._call(1, (50, 40), struct.pack(">H", 0) + short(queue) + b"\0", (50, 41))
 
     def publish(self, queue: str, value: bytes, count: int, *, per_send: int = 50) -> None:
-        """`count` messages; returns when the broker has handled them all (not: written them to disk)."""
+        """Publishes `count` messages; returns when the broker has handled them all (not: written them to disk)."""
         block = publication(queue, value) * per_send
         one = len(block) // per_send
         for _ in range(count // per_send):
@@ -82,7 +84,7 @@ class AmqpChannel:
         self.depth(queue)
 
     def publish_confirmed(self, queue: str, value: bytes, count: int, *, per_send: int = 50) -> None:
-        """`count` messages with publisher confirms; returns when the last one is confirmed."""
+        """Publishes `count` messages with publisher confirms; returns when the last one is confirmed."""
         self._call(1, (85, 10), b"\0", (85, 11))
         block = publication(queue, value) * per_send
         confirms = Confirms(self._sock)
@@ -118,7 +120,7 @@ class AmqpChannel:
         kind, payload = self._frame()
         number = struct.unpack(">HH", payload[:4])
         if kind != METHOD or number != wanted:
-            raise DriverError(f"RabbitMQ answered {number} where {wanted} was due: {payload[4:200]!r}")
+            raise DriverError(f"RabbitMQ answered {number} where {wanted} was expected: {payload[4:200]!r}")
         return payload[4:]
 
     def _frame(self) -> tuple[int, bytes]:
@@ -129,14 +131,15 @@ class AmqpChannel:
 
 
 class Confirms:
-    """Reads basic.ack frames, each of one size."""
+    """Reads basic.ack frames, which all have one size."""
 
     SIZE = 7 + 4 + 9 + 1
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._rest = b""
-        self._single = 0  # RabbitMQ confirms out of order: a `multiple` covers all below it, singles come beside it
+        # RabbitMQ confirms out of order: `multiple` covers all tags up to its own, single confirms come in between.
+        self._single = 0
         self._up_to = 0
         self._beyond: set[int] = set()
 
@@ -151,7 +154,7 @@ class Confirms:
     def _take(self, ack: bytes) -> None:
         cls, number, tag, multiple = struct.unpack(">HHQB", ack[7:20])
         if (cls, number) != ACK:
-            raise DriverError(f"RabbitMQ sent {(cls, number)} where a confirm was due")
+            raise DriverError(f"RabbitMQ sent {(cls, number)} where a confirm was expected")
         if multiple:
             self._up_to = max(self._up_to, tag)
         else:

@@ -1,6 +1,7 @@
-"""RabbitMQ's stream protocol, from frames that are built once: a frame has `batch` messages, the broker confirms each.
+"""RabbitMQ's stream protocol, with frames that are built once: a frame has `batch` messages, and the broker confirms
+each.
 
-Messages carry no publisher reference, so the broker looks for no duplicates and the same ids may be sent again.
+Messages carry no publisher reference, so the broker does not look for duplicates and the same ids may be sent again.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from klammbench.foreign.sockets import CHUNK, DriverError, connect, read_exactly
 DECLARE_PUBLISHER, PUBLISH, CONFIRM, SUBSCRIBE, DELIVER, CREDIT = 1, 2, 3, 7, 8, 9
 CREATE, DELETE, PROPERTIES, HANDSHAKE, AUTHENTICATE, TUNE, OPEN = 13, 14, 17, 18, 19, 20, 21
 OK = 1
-CREDITS = 20  # chunks on their way to a consumer
+CREDITS = 20  # most chunks under way to a consumer
 WINDOW = 20_000  # messages published but not confirmed
 CONFIRM_HEAD = struct.Struct(">HHBI")
 
@@ -39,7 +40,8 @@ class StreamConnection:
         self._call(HANDSHAKE, b"")
         self._call(AUTHENTICATE, string("PLAIN") + struct.pack(">I", 12) + b"\0guest\0guest")
         tune = read_sized(self._sock)
-        self._sock.sendall(command(TUNE, tune[4:8] + struct.pack(">I", 0)))  # its frame size, no heartbeats
+        # the frame size of the broker, no heartbeats
+        self._sock.sendall(command(TUNE, tune[4:8] + struct.pack(">I", 0)))
         self._call(OPEN, string("/"))
 
     def __enter__(self) -> Self:
@@ -55,11 +57,11 @@ class StreamConnection:
         self._call(DELETE, string(stream))
 
     def publish(self, stream: str, value: bytes, count: int, *, batch: int) -> None:
-        """`count` messages (a multiple of `batch`); returns when the last one is confirmed."""
+        """Publishes `count` messages (a multiple of `batch`); returns when the last one is confirmed."""
         if count % batch:
             raise ValueError(f"{count} is not a multiple of {batch}")
         self._call(DECLARE_PUBLISHER, b"\0" + string("") + string(stream))
-        per_send = max(1, 50 // batch)  # frames to a system call
+        per_send = max(1, 50 // batch)  # frames per system call
         one = publication(value, batch)
         frames, confirmed = count // batch, 0
         for sent in range(0, frames, per_send):
@@ -71,7 +73,7 @@ class StreamConnection:
             confirmed += self._confirmed()
 
     def consume(self, stream: str, count: int) -> None:
-        """Receives chunks from the stream's beginning until `count` messages are there."""
+        """Receives chunks from the stream's beginning until `count` messages have arrived."""
         start = struct.pack(">H", 1)  # the first offset
         self._call(SUBSCRIBE, b"\0" + string(stream) + start + struct.pack(">HI", CREDITS, 0))
         seen = 0
@@ -79,7 +81,7 @@ class StreamConnection:
             delivery = read_sized(self._sock)
             (key,) = struct.unpack_from(">H", delivery)
             if key != DELIVER:
-                raise DriverError(f"RabbitMQ sent {key:#x} where a delivery was due")
+                raise DriverError(f"RabbitMQ sent {key:#x} where a delivery was expected")
             seen += struct.unpack_from(">I", delivery, 5 + 4)[0]
             self._sock.sendall(command(CREDIT, struct.pack(">BH", 0, 1)))
 
@@ -90,11 +92,13 @@ class StreamConnection:
         said = read_sized(self._sock)
         key, _, _, confirmed = CONFIRM_HEAD.unpack_from(said)
         if key != CONFIRM:
-            raise DriverError(f"RabbitMQ sent {key:#x} where a confirm was due")
+            raise DriverError(f"RabbitMQ sent {key:#x} where a confirm was expected")
         return int(confirmed)
 
     def _call(self, key: int, payload: bytes) -> bytes:
-        """Returns the response after its code; skips deliveries and announcements that come before it."""
+        """Sends a command and returns its response after the code; skips deliveries and announcements that come before
+        it.
+        """
         self._sock.sendall(command(key, struct.pack(">I", 1) + payload))
         (size,) = struct.unpack(">I", read_exactly(self._sock, 4))
         if size > CHUNK:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import socket
 import struct
 
-TIMEOUT_S = 60.0  # no single send or receive of a benchmark lasts this long on a broker that works
+TIMEOUT_S = 60.0  # limit of one send or receive; on a working broker none lasts this long
 CHUNK = 1 << 20
 
 
 class DriverError(Exception):
-    """The other side sent something other than the protocol's next step."""
+    """The peer sent something other than the protocol's next step."""
 
 
 def connect(port: int) -> socket.socket:
@@ -32,8 +32,8 @@ def read_exactly(sock: socket.socket, size: int) -> bytes:
 
 
 def read_sized(sock: socket.socket) -> bytes:
-    """A frame that begins with its length in four bytes (RabbitMQ streams)."""
+    """Returns a frame that begins with its length in four bytes (RabbitMQ streams)."""
     (size,) = struct.unpack(">I", read_exactly(sock, 4))
     if size > 64 * CHUNK:
-        raise DriverError(f"a frame of {size} bytes")
+        raise DriverError(f"a frame of {size} bytes is larger than this driver accepts")
     return read_exactly(sock, size)

@@ -1,8 +1,8 @@
-"""ActiveMQ over STOMP 1.1, from frames that are built once.
+"""ActiveMQ over STOMP 1.1, with frames that are built once.
 
-Persistent messages without a receipt are ActiveMQ's asynchronous sends; a consumer with `ack:auto` and a prefetch of
-1,000 is what the Kafka paper's section 5 has. Frames end with a zero byte, which none of our values contains: these
-bytes are counted.
+Persistent messages without a receipt are ActiveMQ's asynchronous sends. The consumer has `ack:auto` and a prefetch of
+1,000, as in the Kafka paper's section 5. Frames end with a zero byte, which none of our values contains, so deliveries
+are counted by these bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ class StompConnection:
         self._sock.close()
 
     def publish(self, queue: str, value: bytes, count: int, *, per_send: int = 50) -> None:
-        """`count` persistent messages; returns when the broker has handled them all (the last one has a receipt)."""
+        """Publishes `count` persistent messages; returns when the broker has handled them all (the last one has a
+        receipt).
+        """
         headers = {"destination": f"/queue/{queue}", "persistent": "true", "content-length": len(value)}
         one = frame("SEND", headers, value)
         block, unreceipted = one * per_send, count - 1
@@ -62,7 +64,7 @@ class StompConnection:
         while not data.endswith(b"\0\n") and not data.endswith(b"\0"):
             got = self._sock.recv(CHUNK)
             if not got or len(data) > CHUNK:
-                raise DriverError(f"ActiveMQ ended where {command} was due: {data[-500:]!r}")
+                raise DriverError(f"ActiveMQ ended where {command} was expected: {data[-500:]!r}")
             data += got
         if not data.lstrip(b"\n").startswith(command.encode()):
-            raise DriverError(f"ActiveMQ answered where {command} was due: {data[:500]!r}")
+            raise DriverError(f"ActiveMQ answered where {command} was expected: {data[:500]!r}")

@@ -1,4 +1,6 @@
-"""`python -m klammbench.load`: run the cells, write the page, print the targets. Exit 1 where a measurement failed."""
+"""`python -m klammbench.load`: runs the cells, writes the page, prints the targets. Exits with 1 if a measurement
+failed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from klammbench.systems.base import remove
 RECORDS, QUICK_RECORDS = 10_000_000, 1_000_000
 ROUNDS, QUICK_ROUNDS = 3, 2
 QUICK_S = 11 * 60.0
-"""After which a quick run begins no further round."""
+"""Seconds after which a quick run begins no further round."""
 PAGE = report.Page(
     name="benchmarks-load",
     template=Path(__file__).with_name("page.md"),
@@ -59,11 +61,11 @@ def main() -> int:
 def _run(store: Store, only: tuple[str, ...], records: int, rounds: int, *, quick: bool) -> None:
     began = time.monotonic()
     find_connector()
-    remove(_FOLDER)  # what a killed run may have left
+    remove(_FOLDER)  # a killed run may have left files
     try:
         print(f"starting a broker and an HDFS, and writing {records:,} records", flush=True)
         with Site(_FOLDER, records, with_hdfs=any("hdfs" in name for name in only or CELLS)) as site:
-            print(f"they are there after {time.monotonic() - began:.0f} s", flush=True)
+            print(f"ready after {time.monotonic() - began:.0f} s", flush=True)
             pool = Pool(dict.fromkeys((KLAMM, SPARK, UNCLUSTERED), Loader), _FOLDER / "systems")
             runner = Runner(pool, store, lambda line: print(line, flush=True))
             seconds = QUICK_S - (time.monotonic() - began) if quick else float("inf")
@@ -79,7 +81,7 @@ def _run(store: Store, only: tuple[str, ...], records: int, rounds: int, *, quic
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="klammbench.load", description=__doc__)
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_RECORDS:,} records, {QUICK_ROUNDS} rounds")
-    parser.add_argument("--only", help=f"some of {', '.join(CELLS)}, with commas between")
+    parser.add_argument("--only", help=f"comma-separated names from {', '.join(CELLS)}")
     parser.add_argument("--records", type=int, help=f"instead of {RECORDS:,}")
     parser.add_argument("--rounds", type=int, help=f"instead of {ROUNDS}, or {QUICK_ROUNDS} with --quick")
     report.add_report_argument(parser, PAGE)

@@ -12,11 +12,13 @@ _JARS: Final = MavenJars(
 
 
 def find_connector() -> str:
-    """All of them, as `spark.jars` takes them. `ConfigError` in one line where they cannot be had."""
+    """Returns all jars, comma-separated as `spark.jars` takes them. Raises `ConfigError` in one line if they cannot be
+    fetched.
+    """
     return ",".join(str(jar) for jar in sorted(_JARS.find().glob("*.jar")))
 
 
 def version() -> str:
-    """Of what is here."""
+    """Returns the versions of the jars that are present."""
     names = sorted(jar.stem for jar in _JARS.find().glob("*.jar"))
     return " ".join(name for name in names if name.startswith(("spark-", "kafka-")))

@@ -2,9 +2,10 @@
 
     python -m klammbench.load.measure RESULT TIMEOUT COMMAND...
 
-A process of its own, because it makes itself the one that inherits orphans: Spark's JVM outlives the driver for a
-moment, and Linux tells the CPU time of a process only to who waits for it. So nothing is lost between two samples, the
-short-lived processes included. Memory and the share of each role are sampled. Nothing is running when it ends.
+It is a process of its own because it becomes the subreaper of orphans: Spark's JVM outlives the driver for a moment,
+and Linux reports the CPU time of an ended process only to the process that waits for it. So the total includes
+processes that ended between two samples. Memory and the share of each role are sampled. When it ends, no descendant is
+left running.
 """
 
 from __future__ import annotations
@@ -32,8 +33,9 @@ _ORPHANS_S = 20.0
 
 @dataclass(slots=True)
 class Cost:
-    """`seconds` until the program itself ended; `cpu_s` of all of them until all had ended. The peaks are of the memory
-    of a role at one time (PSS), `peak` of all of them together."""
+    """`seconds` until the program itself ended; `cpu_s` of it and its descendants until all had ended. The peaks are
+    the memory of a role at one time (PSS); `peak` is that of all of them together.
+    """
 
     status: int = 0
     seconds: float = 0.0
@@ -41,11 +43,13 @@ class Cost:
     peak: int = 0
     peaks: dict[str, int] = field(default_factory=dict)
     cpu: dict[str, float] = field(default_factory=dict)
-    """As sampled: up to one sample of each process is missing."""
+    """CPU seconds by role, sampled: what a process used after its last sample is missing."""
 
 
 def measure(command: Sequence[str], result: Path, log: Path, timeout_s: float, environment: Mapping[str, str]) -> Cost:
-    """`RuntimeError` with the last line that the program said when it fails or takes too long."""
+    """Runs the command and returns its cost. Raises `RuntimeError` with the program's last line if it fails or takes
+    too long.
+    """
     runner = [str(PYTHON), "-m", "klammbench.load.measure", str(result), str(timeout_s), *command]
     given = {**os.environ, "PYTHONPATH": str(ROOT / "bench"), **environment}
     with log.open("wb") as out:
@@ -55,17 +59,17 @@ def measure(command: Sequence[str], result: Path, log: Path, timeout_s: float, e
         try:
             process.wait(timeout_s + 2 * _ORPHANS_S)
         finally:
-            if process.poll() is None:  # we are told to end: so is it, and it ends its own
+            if process.poll() is None:  # this process was told to end
                 process.terminate()
                 process.wait(2 * _ORPHANS_S)
     cost = Cost(**json.loads(result.read_text())) if result.exists() else Cost(status=-1)
     if cost.status:
-        raise RuntimeError(_last_line(log) or f"it ended with status {cost.status} and said nothing")
+        raise RuntimeError(_last_line(log) or f"it ended with status {cost.status} and printed nothing")
     return cost
 
 
 def _last_line(log: Path) -> str:
-    """What it said that is most likely the reason."""
+    """Returns the line of the program's output that most likely names the reason."""
     lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
     named = [line for line in lines if line.startswith("klamm: ") or "Error" in line or "Exception" in line]
     return (named or lines or [""])[-1]
@@ -93,7 +97,7 @@ class _Sampler:
         cost.cpu = {role: sum(spent.values()) for role, spent in self._cpu.items()}
 
     def _role(self, pid: int) -> str | None:
-        """None: this process."""
+        """Returns the role of a process; None for this process itself."""
         if pid == os.getpid():
             return None
         if pid == self._root:
@@ -134,7 +138,7 @@ def _run(command: Sequence[str], timeout_s: float) -> Cost:
 
 
 def _await_orphans(sampler: _Sampler) -> None:
-    """Until every descendant has ended; those that do not are killed."""
+    """Waits until every descendant has ended; kills those that do not end in time."""
     deadline = time.monotonic() + _ORPHANS_S
     while True:
         try:

@@ -44,7 +44,7 @@ STEPS: Mapping[str, str] = {
     "published": "s of publishing",
     "done": "s of committing and ending",
 }
-"""What ends with each mark of a load."""
+"""The heading for the step that each mark of a load ends."""
 _BY_MEMORY = 1e6
 _TIMEOUT_S = 900.0
 _COLD_S = 10.0
@@ -52,7 +52,9 @@ _COLD_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LoadCell:
-    """`short` is its name in ONLY. `scheme`: where a load writes; none: a stream. `topic` has so many `records`."""
+    """A cell. `short` is its name in ONLY; `scheme` says where a load writes, None for a stream; `topic` has
+    `records`.
+    """
 
     short: str
     name: str
@@ -63,7 +65,7 @@ class LoadCell:
 
 
 class Loader:
-    """`klamm` or Spark by itself: only the name counts, there is no server that would run."""
+    """`klamm` or Spark. There is no server to start; only the name counts."""
 
     def __init__(self, folder: Path) -> None:
         self.name = folder.name
@@ -78,10 +80,10 @@ class Loader:
         return "local[2], spark.driver.memory 1g; else as it comes"
 
     def start(self) -> None:
-        """Nothing to start."""
+        """Does nothing: there is no server."""
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Does nothing: there is no server."""
 
     def pids(self) -> list[int]:
         return [os.getpid()]
@@ -117,7 +119,7 @@ class LoadShape:
     MANAGED = False
 
     def __init__(self, site: Site | None, only: Iterable[str] = ()) -> None:
-        """`site` None: only judges."""
+        """Without a `site`, the shape can only judge stored results."""
         self._site = site
         self._only = tuple(only)
 
@@ -135,7 +137,7 @@ class LoadShape:
         return [cell for cell in found if cell.short in (self._only or CELLS)]
 
     def warm(self, system: System) -> None:
-        """The harness does not call it: starting is part of what is measured."""
+        """Does nothing: starting is part of what is measured."""
 
     def run(self, cell: LoadCell, system: System, number: int) -> Mapping[str, float]:
         if system.name not in cell.systems:
@@ -178,7 +180,7 @@ class LoadShape:
     @property
     def _given(self) -> Site:
         if self._site is None:
-            raise RuntimeError("there is no broker to measure with")
+            raise RuntimeError("no site was given: this shape can only judge stored results")
         return self._site
 
     @property
@@ -203,20 +205,20 @@ class LoadShape:
 
 
 def _check(cell: LoadCell, system: str, facts: Mapping[str, float], log: Path) -> None:
-    """`RuntimeError` when not every record was read once."""
+    """Raises `RuntimeError` unless every record was read exactly once."""
     if cell.scheme and system == KLAMM:
         said = json.loads(next(line for line in log.read_text().splitlines() if line.startswith("{")))
         got = sum(topic["records"] for topic in said["topics"])
     else:
         got = int(facts.get("records", 0))
     if got != cell.records:
-        raise RuntimeError(f"{got} records were read of {cell.records}")
+        raise RuntimeError(f"{got} records were read, expected {cell.records}")
 
 
 def figures(
     cell: LoadCell, system: str, cost: Cost, marks: Mapping[str, float], servers: tuple[float, float]
 ) -> Mapping[str, float]:
-    """By metric. A stream's rate is its query's; a load's is of the whole process."""
+    """Returns the figures by metric. A stream's rate is its query's; a load's is that of the whole process."""
     up, written = marks["session"], marks["rows"]
     whole = cost.seconds if cell.scheme else written - up
     found = {
@@ -236,7 +238,7 @@ def figures(
 
 
 def steps(marks: Mapping[str, float], end: float) -> Mapping[str, float]:
-    """Seconds of each step, in the order in which they ended; what comes behind the last mark is of `done`."""
+    """Returns the seconds of each step, in the order in which they ended; time after the last mark counts as `done`."""
     ended = sorted((at, name) for name, at in marks.items() if name in STEPS)
     found = {name: at - before for (before, _), (at, name) in pairwise([(0.0, ""), *ended])}
     found["done"] = found.get("done", 0.0) + max(end - ended[-1][0], 0.0)

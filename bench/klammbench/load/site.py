@@ -1,4 +1,6 @@
-"""What all that is measured reads and writes: one broker with the topics, one HDFS, a folder for `file:`."""
+"""The servers and folders that all measured programs share: one broker with the topics, one HDFS, a folder for
+`file:`.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ SMALL_RECORDS = 1_000
 BEGIN = datetime(2026, 3, 2, tzinfo=UTC)
 DAYS = 2
 DRIVER_MEMORY = "1g"
-"""Of both sides; it is Spark's default."""
+"""Driver memory on both sides; Spark's default."""
 _SCHEMA = "flights.avsc"
 _DAY_MS = 86_400_000
 _ROWS = 50_000
@@ -42,7 +44,7 @@ def schema_text() -> str:
 
 
 def tables(records: int, flights: pa.Table) -> Iterator[pa.Table]:
-    """The flights, again and again, with `key` and `timestamp`: times are spread evenly over the days, in order."""
+    """Yields the flights repeatedly, with `key` and `timestamp`: times are in order, evenly spread over the days."""
     sent = 0
     key = pc.binary_join_element_wise(*(flights[name].cast(pa.string()) for name in KEY_FIELDS), "/")
     struct = pa.chunked_array([pa.StructArray.from_arrays(
@@ -59,7 +61,7 @@ def tables(records: int, flights: pa.Table) -> Iterator[pa.Table]:
 
 @dataclass
 class Site:
-    """A context manager: nothing runs when it is left."""
+    """A context manager that starts the broker and the HDFS, and stops both on exit."""
 
     folder: Path
     records: int
@@ -99,7 +101,7 @@ class Site:
 
     @property
     def config(self) -> Path:
-        """Of Klamm's clients."""
+        """Returns the configuration file of Klamm's clients."""
         return self.folder / "klamm.yaml"
 
     def broker_cpu_s(self) -> float:
@@ -110,11 +112,13 @@ class Site:
         return cpu_seconds(server.pid for server in servers if server is not None)
 
     def lake(self, scheme: str, number: int) -> str:
-        """Where the measurement of this number writes."""
+        """Returns the directory that measurement `number` writes to."""
         return f"{self.hdfs.uri}/lake-{number}" if scheme == "hdfs" else f"file://{self.folder}/lake-{number}"
 
     def sink_config(self, path: str, number: int, topic: str) -> Path:
-        """A file for `klamm load` whose only sink writes there, as a consumer group of its own."""
+        """Returns a configuration file for `klamm load` whose only sink writes to `path`, with a consumer group of its
+        own.
+        """
         sink = {
             "plugin": "hadoop",
             "topics": [topic],
@@ -128,7 +132,9 @@ class Site:
         return file
 
     def fill(self, topic: str, records: int) -> float:
-        """Writes the topic; seconds that it took. `RuntimeError` when the log holds another number of records."""
+        """Writes `records` to the topic and returns the seconds it took. Raises `RuntimeError` if the log then holds
+        another number of records.
+        """
         from klamm import Producer
 
         settings = load_settings(self.config)
@@ -166,7 +172,7 @@ class Site:
 
 
 def spark_config(jars: str, **more: str) -> str:
-    """Of Spark as it comes, on as many cores and with as much memory as `klamm load` takes."""
+    """Returns Spark's default settings, on as many cores and with as much memory as `klamm load` takes."""
     return json.dumps({
         "spark.master": "local[2]", "spark.driver.memory": DRIVER_MEMORY, "spark.jars": jars,
         "spark.sql.session.timeZone": "UTC", "spark.sql.shuffle.partitions": "16", "spark.ui.enabled": "false",

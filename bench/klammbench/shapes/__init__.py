@@ -1,4 +1,4 @@
-"""The shapes by letter, in the order that they run in."""
+"""The shapes by letter, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from klammbench.shapes.growth import growth
 from klammbench.shapes.latency import latency
 
 _ORDER: Sequence[Shape] = (throughput, requests, latency, clients, audit, paper, catchup, footprint, growth)
-"""Those first that leave the same systems running: what is warm stays so."""
+"""Shapes that use the same systems stand next to each other, so that warm systems stay up."""
 
 SHARES: dict[str, float] = {"b": 32, "c": 6, "d": 9, "clients": 13, "audit": 8, "a": 13, "e": 9, "f": 8, "g": 17}
-"""Of the time of a whole run; what one leaves is for those after it."""
+"""Each shape's share of the time of a whole run; time that one does not use goes to those after it."""
 
 SHAPES: dict[str, Shape] = {shape.NAME: shape for shape in _ORDER}

@@ -44,13 +44,13 @@ _SETTLED_S = 1.5
 _ASKED_EVERY_S = 0.25
 _PRODUCED = {"confluent-kafka": 3000, "klamm": 900, "klamm-arrow": 7000}
 _CONSUMED = {"klamm": 2000, "klamm-arrow": 10_000}
-"""Thousands of records, about two seconds' worth: what a process does once (its first event, its first commit: about
+"""Thousands of records, about two seconds of work: a process's one-time costs (its first event, its first commit, about
 20 ms) must not be most of the difference."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditCell(ClientCell):
-    """A client of `clients`, with other numbers of records."""
+    """A client of `clients`, with other record counts."""
 
     @property
     def records(self) -> int:
@@ -66,7 +66,7 @@ def cells(quick: bool) -> Sequence[AuditCell]:
 
 
 def warm(system: System) -> None:
-    """Nothing compiles while it runs; the first producer imports what later ones find."""
+    """Runs the clients once, so that nothing is compiled or imported during the measurement."""
     run(AuditCell("klamm-arrow", "produce", 0.1), system, 0)
 
 
@@ -95,8 +95,11 @@ def _figures(took: Took, broker_cpu_s: float, records: int) -> Mapping[str, floa
 
 
 def _wait_until_counted(system: System, topic: str, records: int) -> None:
-    """Until the broker tier has counted the records. Without an audit it waits and asks once all the same: what the
-    questions and the idle second cost the broker is on both sides."""
+    """Waits until the broker tier has counted the records.
+
+    Without an audit it waits and asks once all the same, so that the cost of the queries and of the idle second falls
+    on both sides.
+    """
     partitions = [TopicPartition(topic, number) for number in range(_PARTITIONS)]
     deadline = time.monotonic() + _COUNTED_S
     time.sleep(_SETTLED_S)
@@ -111,7 +114,7 @@ def _wait_until_counted(system: System, topic: str, records: int) -> None:
 
 
 def targets(table: Table) -> Sequence[Target]:
-    """Of each role: how much of its rate, and of what it does per CPU second, is left with the audit."""
+    """Returns for each role the share of its rate, and of its work per CPU second, that remains with the audit."""
     return [
         _target(table, "producer-rate", "rate", ("produce: klamm", "produce: klamm-arrow")),
         _target(table, "producer-cpu", "client_cpu", ("produce: klamm", "produce: klamm-arrow")),

@@ -1,4 +1,4 @@
-"""What a shape's module offers to the harness."""
+"""The interface of a shape's module, as the harness uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cell(Protocol):
 
 class Shape(Protocol):
     NAME: str
-    """The letter of the issue."""
+    """The shape's letter in the issue."""
     TITLE: str
     SYSTEMS: Sequence[str]
     """Names in `systems.SYSTEMS`, and `AGAIN`."""
@@ -31,15 +31,15 @@ class Shape(Protocol):
     """True: the harness starts each system once and `run` finds it running; False: `run` starts and stops it."""
 
     def cells(self, quick: bool) -> Sequence[Cell]:
-        """Asked once in a run, before any system is started."""
+        """Returns the cells; called once in a run, before any system is started."""
         ...
 
     def warm(self, system: System) -> None:
-        """Before the first round, on each system; only where MANAGED."""
+        """Called on each system before the first round; only where MANAGED."""
         ...
 
     def run(self, cell: Any, system: System, number: int) -> Mapping[str, float]:
-        """One measurement; `number` is unique in the process (for topic names). Leaves no data behind."""
+        """Runs one measurement; `number` is unique in the process (for topic names). Leaves no data behind."""
         ...
 
     def targets(self, table: Table) -> Sequence[Target]: ...

@@ -29,7 +29,7 @@ METRICS: Mapping[str, Metric] = {
     "p99": Metric("µs p99 of the producer", "lower"),
 }
 MANAGED = False
-"""The backlogs stay from cell to cell; the systems are wiped at the end."""
+"""The backlogs stay from cell to cell; the systems are wiped at the end of the shape."""
 
 _BACKLOG, _LIVE = "backlog", "live"
 _FILL = Batch.of_size(65_536)
@@ -60,7 +60,7 @@ def cells(quick: bool) -> Sequence[CatchUpCell]:
 
 
 def warm(system: System) -> None:
-    """The harness does not call it: `run` starts and fills systems."""
+    """Not called by the harness: `run` starts and fills the systems."""
     _read(system, CatchUpCell("", True, False, 10**10, 2.0))
 
 
@@ -90,7 +90,7 @@ def _cold(cell: CatchUpCell, system: System) -> Mapping[str, float]:
     before = bytes_from_disk(system.pids())
     found = _read(system, cell)
     from_disk = bytes_from_disk(system.pids()) - before
-    read = found["read"] * 1e6 * cell.seconds  # at most: the backlog may have ended before
+    read = found["read"] * 1e6 * cell.seconds  # an upper bound: the backlog may have ended before
     if from_disk < min(read, cell.backlog_bytes) * 0.5:
         raise RuntimeError(f"the reader was not cold: {from_disk} bytes came from disk")
     return found
@@ -123,7 +123,7 @@ def _fill(system: System, size: int) -> None:
 
 
 def _forget(folder: Path) -> None:
-    """Put clean pages of all files below out of the page cache; needs no privilege."""
+    """Drops clean pages of all files below `folder` from the page cache; needs no privilege."""
     for path in folder.rglob("*"):
         if path.is_file():
             handle = os.open(path, os.O_RDONLY)

@@ -35,7 +35,7 @@ _VALUE_BYTES = 100
 _BATCH = Batch.of_size(65_536, _VALUE_BYTES)
 _PRODUCED = {"confluent-kafka": 500, "kafka-python": 40, "aiokafka": 40, "klamm": 200, "klamm-arrow": 2000}
 _CONSUMED = {"confluent-kafka": 1000, "kafka-python": 80, "aiokafka": 250, "klamm": 500, "klamm-arrow": 1500}
-"""Thousands of records, about a second's worth."""
+"""Thousands of records, about a second of work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class ClientCell:
     client: str
     what: Literal["produce", "consume"]
     share: float = 1.0
-    """Of the full run's records."""
+    """Share of the full run's records."""
 
     @property
     def name(self) -> str:
@@ -56,7 +56,7 @@ class ClientCell:
 
 
 def cells(quick: bool) -> Sequence[ClientCell]:
-    """The two that a target compares stand next to each other: they are measured moments apart."""
+    """Returns the cells; two that a target compares are neighbours, so that they are measured moments apart."""
     order = ("confluent-kafka", "klamm-arrow", "aiokafka", "klamm", "kafka-python")
     share = 0.4 if quick else 1.0
     found = [ClientCell(client, what, share) for what in ("produce", "consume") for client in order]
@@ -64,8 +64,9 @@ def cells(quick: bool) -> Sequence[ClientCell]:
 
 
 def warm(system: System) -> None:
-    """So that no just-in-time compiler is at work while clients are compared: with requests of either kind, of one
-    partition each (confluent-kafka) and of many (Klamm), as many as are measured."""
+    """Sends requests of one partition each (confluent-kafka) and of many (Klamm), as many as are measured, so that no
+    just-in-time compiler is at work while clients are compared.
+    """
     one, many = ClientCell("confluent-kafka", "produce"), ClientCell("klamm-arrow", "produce")
     for turn, cell in enumerate((one, many, ClientCell("confluent-kafka", "consume"), many, one)):
         run(cell, system, -turn - 1)
@@ -89,7 +90,7 @@ def _produce(cell: ClientCell, system: System, topic: str) -> Took:
     job = _job(cell, system, topic)
     took = run_client(cell.client, "produce", job)
     with Arrival(system, topic, _PARTITIONS) as arrival:
-        arrival.wait(job.records)  # acknowledged, so there; another number is a lie
+        arrival.wait(job.records)  # acknowledged records must be stored: any other number is an error
     return took
 
 
@@ -108,7 +109,7 @@ _TARGETS = (
 
 
 def targets(table: Table) -> Sequence[Target]:
-    """One for each broker; rates within each round, their median."""
+    """Returns one target per broker: the median over the rounds of the ratio of rates within a round."""
     return [
         _target(table, system, *wanted)
         for system in SYSTEMS

@@ -57,7 +57,9 @@ def cells(quick: bool) -> Sequence[FootprintCell]:
 
 
 def warm(system: System) -> None:
-    """The harness does not call it. Makes the topic of the first record, so that a start is a second start."""
+    """Not called by the harness. Creates the topic of the first record, so that the measured start is a second
+    start.
+    """
     system.start()
     try:
         make_topic(system, _FIRST.topic, 1)
@@ -92,7 +94,7 @@ def run(cell: FootprintCell, system: System, number: int) -> Mapping[str, float]
 
 
 def _one_record(system: System) -> None:
-    """Produced and consumed, tried again at once as long as the broker says that it is not ready."""
+    """Produces and consumes one record; tries again at once while the broker answers that it is not ready."""
     batch = encode_batch([(int(time.time() * 1000), None, b"first", ())])
     deadline = time.monotonic() + _FIRST_TIMEOUT_S
     with ClusterClient(system.bootstrap, codecs=load_settings({}).codec_table()) as client:
@@ -111,7 +113,7 @@ def _one_record(system: System) -> None:
 
 
 def _load(system: System, topic: str, records: int) -> float:
-    """Bytes on disk that a record took."""
+    """Produces and consumes `records`; returns the bytes on disk per record."""
     make_topic(system, topic, _PARTITIONS)
     before = disk_bytes(system.data_dir)
     job = Job(system.bootstrap, topic, _PARTITIONS, records, _VALUE_BYTES, poll_records=10_000)

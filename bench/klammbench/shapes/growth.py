@@ -24,9 +24,9 @@ _RATE = 500.0
 _WARM_S = 0.3
 _STEP_BYTES = 1_000_000_000
 _FREE_BYTES = 12_000_000_000
-"""That the disk should have left when a log is filled."""
+"""Disk space that must be left when a log has been filled."""
 _TOUCHED_MB = 200
-"""More than is written in a turn."""
+"""More than is written in one turn."""
 SYSTEMS: Sequence[str] = ("klamm", "kafka-tuned")
 
 
@@ -47,13 +47,13 @@ class GrowthCell:
 
     @property
     def small(self) -> bool:
-        """Its log is a new one each time; the others are filled once and grow by what is measured."""
+        """True if the log is new each time; the other logs are filled once and grow by what is measured."""
         return self.name == SMALLEST
 
 
 @dataclass(slots=True)
 class Cost:
-    """Seconds of CPU that batches took; the kernel's part of them is sampled, 10 ms at a time."""
+    """CPU seconds that batches took; the kernel's part is sampled, 10 ms at a time."""
 
     batches: int = 0
     cpu: float = 0.0
@@ -92,7 +92,7 @@ class Growth:
         "kernel": Metric("broker CPU µs/batch in the kernel, sampled", None, 1),
     }
     MANAGED = True
-    """What was filled stays from round to round; the systems are wiped at the end of the run."""
+    """The filled logs stay from round to round; the systems are wiped at the end of the run."""
 
     def __init__(self) -> None:
         self._cells: Sequence[GrowthCell] = ()
@@ -114,12 +114,12 @@ class Growth:
                 *first,
                 GrowthCell("1 partition, 20 GB", 20_000_000_000, 1, seconds, systems=("klamm",)),
                 GrowthCell("100 partitions", 0, 100, seconds),
-                GrowthCell("2,000 partitions", 0, 2000, 1.0, turns=4),  # each has its turn
+                GrowthCell("2,000 partitions", 0, 2000, 1.0, turns=4),  # each partition is written to
             ]
         return self._cells
 
     def warm(self, system: System) -> None:
-        """And fill its logs."""
+        """Warms the system up and fills its logs."""
         make_topic(system, "warm", 1)
         drive(system.bootstrap, "warm", 1, _BATCH, Load(2, depth=2, warm_s=0, measure_s=3, max_bytes=1e9))
         self._fill_all(system)
@@ -139,7 +139,7 @@ class Growth:
         return {"cpu": own.us, "growth": own.us / beside.us, "small": beside.us, "kernel": own.kernel_us}
 
     def in_turn(self, cell: GrowthCell, system: System, small: str, topic: str) -> tuple[Cost, Cost]:
-        """The small log's and the cell's."""
+        """Measures in alternation and returns the cost of the small log and of the cell."""
         for name, partitions in ((small, 1), (topic, cell.partitions)):
             drive(system.bootstrap, name, partitions, _BATCH, Load(2, warm_s=0, measure_s=_WARM_S, rate=_RATE))
         os.sync()
@@ -148,20 +148,20 @@ class Growth:
             for place in (0, 1) if turn % 2 == 0 else (1, 0):
                 wanted = self._some_partitions(cell, system, topic)
                 if place == 0:
-                    _measure(costs[0], system, small, [0] * len(wanted), cell.seconds)  # as many frames for the driver
+                    _measure(costs[0], system, small, [0] * len(wanted), cell.seconds)  # as many frames as the cell has
                 else:
                     _measure(costs[1], system, topic, wanted, cell.seconds)
                     self._next[system.name, topic] = (wanted[-1] + 1) % cell.partitions
         return costs
 
     def _some_partitions(self, cell: GrowthCell, system: System, topic: str) -> Sequence[int]:
-        """All, or as many as there are batches in a turn, from where the last one ended."""
+        """Returns all partitions, or as many as there are batches in a turn, beginning after the last one used."""
         first = self._next.get((system.name, topic), 0)
         count = min(cell.partitions, round(_RATE * cell.seconds))
         return [(first + n) % cell.partitions for n in range(count)]
 
     def _fill_all(self, system: System) -> None:
-        """One that cannot be filled fails alone."""
+        """Fills the logs of all cells; a cell whose log cannot be filled fails alone."""
         for cell in self._cells:
             if system.name in cell.systems and not cell.small:
                 self._unfilled.pop((system.name, cell.name), None)
@@ -172,7 +172,7 @@ class Growth:
         os.sync()
 
     def targets(self, table: Table) -> Sequence[Target]:
-        """Each cell against the small log of the same turns; the worst of them."""
+        """Returns targets that compare each cell with the small log of the same turns; the worst cell counts."""
         names = [name for name in table.cells() if name != SMALLEST]
         return [
             _target(table, "g-growth-log", [name for name in names if "GB" in name]),
@@ -197,7 +197,7 @@ def _measure(cost: Cost, system: System, topic: str, partitions: Sequence[int], 
 
 
 def touch(folder: Path, megabytes: int = _TOUCHED_MB) -> None:
-    """Writes a file and removes it, so that the host backs the pages that the kernel gives out next.
+    """Writes and removes a file, so that the host already backs the pages that the kernel allocates next.
 
     Where a virtual machine returns its free pages to the host, the first copy into each costs several times as much,
     and which cell pays depends on what was freed before.
@@ -221,7 +221,7 @@ def _fill(system: System, topic: str, partitions: int, size: int) -> None:
 
 
 def _target(table: Table, name: str, cells: Sequence[str]) -> Target:
-    """The worst cell's median over the rounds; the allowance is the same figure of Kafka's small log."""
+    """Returns the worst cell's median over the rounds; the allowance is the same figure of Kafka's small log."""
     found = {cell: spread.median for cell in cells if (spread := table.spread(cell, "klamm", "growth"))}
     itself = {system: spread.median for system in SYSTEMS if (spread := table.spread(SMALLEST, system, "growth"))}
     allowance = distance(itself["kafka-tuned"]) if "kafka-tuned" in itself else 0.0

@@ -27,7 +27,7 @@ class LatencyCell:
     name: str
     batch: Batch
     max_bytes: float
-    """Where the measured time ends early, so that the disk does not become what is measured."""
+    """Bytes at which the measured time ends early, so that the disk does not become the bottleneck."""
 
 
 _CELLS = (
@@ -66,11 +66,11 @@ class Latency:
 
     def cells(self, quick: bool) -> Sequence[LatencyCell]:
         self._quick = quick
-        self._peaks = {}  # of this run's systems only
+        self._peaks = {}  # peaks of this run's systems only
         return _CELLS
 
     def warm(self, system: System) -> None:
-        """And find its peak, closed loop."""
+        """Warms the system up and finds its peak in a closed loop."""
         warm_up(system)
         for place, cell in enumerate(_CELLS):
             found = [self._peak(cell, system, f"peak-{place}-{look}") for look in range(1 if self._quick else _LOOKS)]

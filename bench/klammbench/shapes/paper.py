@@ -34,7 +34,7 @@ METRICS: Mapping[str, Metric] = {
     "consumed": Metric("messages/s consumed"),
 }
 MANAGED = False
-"""A quick run leaves some systems out: each is started when it is first needed, and runs until the end."""
+"""A quick run leaves some systems out, so each is started when it is first needed and runs until the end."""
 
 _VALUE = b"x" * 200
 _FETCH_BYTES = 200_000
@@ -44,7 +44,7 @@ BATCH = "batch 50"
 
 @dataclass(frozen=True, slots=True)
 class PaperCell:
-    """`client` drives Klamm and Kafka; the others have one driver each. `thousands` of messages by system."""
+    """`client` drives Klamm and Kafka; each of the others has one driver. `thousands` of messages by system."""
 
     name: str
     batch: int
@@ -70,7 +70,9 @@ def cells(quick: bool) -> Sequence[PaperCell]:
 
 
 def warm(system: System) -> None:
-    """The just-in-time compilers of the Java ones, mostly; the harness does not call it, since `run` starts systems."""
+    """Warms up mostly the just-in-time compilers of the Java systems. Not called by the harness, since `run` starts
+    systems.
+    """
     first = cells(quick=True)[0]
     thousands = first.thousands.get(system.name, 400)
     for turn in range(2 if "mq" in system.name else 3):
@@ -123,7 +125,7 @@ def _streams(cell: PaperCell, system: System, stream: str, messages: int) -> Map
             producer.publish(stream, _VALUE, messages, batch=cell.batch)
         with _measured() as consumed:
             consumer.consume(stream, messages)
-    with StreamConnection(_port(system)) as other:  # the first two still have frames on their way
+    with StreamConnection(_port(system)) as other:  # publications of the first two may still be under way
         other.delete(stream)
     return {"produced": messages / produced[0], "consumed": messages / consumed[0]}
 
@@ -150,7 +152,7 @@ def _port(system: System) -> int:
 
 @contextmanager
 def _measured() -> Iterator[list[float]]:
-    """Its only item is the seconds that the block took."""
+    """Yields one list, to which the seconds of the block are appended at its end."""
     seconds: list[float] = []
     begin = time.perf_counter()
     yield seconds
@@ -158,7 +160,7 @@ def _measured() -> Iterator[list[float]]:
 
 
 def _settle(depth: Callable[[], int], messages: int) -> None:
-    """Until the queue has them all: RabbitMQ's channel is done with them a little earlier."""
+    """Waits until the queue has all messages: RabbitMQ answers on the channel a little earlier."""
     deadline = time.monotonic() + 30
     while (there := depth()) != messages:
         if time.monotonic() > deadline:
@@ -167,7 +169,7 @@ def _settle(depth: Callable[[], int], messages: int) -> None:
 
 
 def targets(table: Table) -> Sequence[Target]:
-    """Klamm at batches of 50 against the better of the other's two cells."""
+    """Returns Klamm's rate at batches of 50 against the better of each other system's two cells."""
     found = []
     for other in ("rabbitmq", "activemq"):
         for metric, wanted in (("produced", 10.0), ("consumed", 4.0)):

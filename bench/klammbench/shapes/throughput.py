@@ -37,7 +37,7 @@ METRICS: Mapping[str, Metric] = {
 VERIFIED = ", verified"
 _CODECS = ("gzip", "snappy", "lz4", "zstd")
 _MEGABYTE = 1_000_000
-"""Batches of "1 MB": with their header they must stay below the 1,048,588 bytes of `message.max.bytes`."""
+"""Batch size of "1 MB": with its header a batch must stay below the 1,048,588 bytes of `message.max.bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class ThroughputCell:
     acks: int = 1
     partitions: int = 12
     messages: int = 400_000
-    """For confluent-kafka's producer: about a second's worth."""
+    """Messages of confluent-kafka's producer: about a second of work."""
     verified: bool = False
-    """Klamm opens compressed batches too, as Kafka always does."""
+    """True if Klamm opens compressed batches too, as Kafka always does."""
 
     @property
     def name(self) -> str:
@@ -157,7 +157,7 @@ def targets(table: Table) -> Sequence[Target]:
 
 
 def _verified(table: Table) -> list[str]:
-    """The compressed cells with the same work on both sides."""
+    """Returns remarks about the compressed cells in which both brokers do the same work."""
     found = table.shape_value("rate", cells=[name for name in table.cells() if name.endswith(VERIFIED)])
     if found is None:
         return []

@@ -1,7 +1,6 @@
 """The same warm-up for every broker, so that no JVM is measured while it compiles.
 
-About 12 s, once for each start of a system: large batches, one-message requests, a client that produces and one that
-consumes.
+It takes about 12 s for each start of a system: large batches, one-message requests, a producing and a consuming client.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from klammbench.systems.base import System
 
 PARTITIONS = 12
 _WARM: dict[str, list[int]] = {}
-"""By name, the processes that are warm."""
+"""Ids of warm processes, by system name."""
 
 
 def warm(system: System) -> None:

@@ -1,4 +1,4 @@
-"""The systems by name. A function that takes the folder of its data and makes the system, not started."""
+"""The systems by name: each value takes a data folder and returns the system, not started."""
 
 from __future__ import annotations
 

@@ -74,12 +74,12 @@ class ActiveMQ:
 
     @property
     def bootstrap(self) -> str:
-        """STOMP."""
+        """The address of STOMP."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         if not _JAR.exists():
-            raise RuntimeError(f"{_JAR} is not there: run bench/install.sh")
+            raise RuntimeError(f"{_JAR} does not exist: run bench/install.sh")
         self._folder.mkdir(parents=True, exist_ok=True)
         config = self._folder / "activemq.xml"
         config.write_text(_CONFIG.format(folder=self._folder, openwire=self.openwire_port, stomp=self.port))

@@ -18,18 +18,19 @@ STOP_TIMEOUT_S = 30.0
 
 
 class System(Protocol):
-    """One server with everything that it needs. States: stopped → `start` → running → `stop` or `kill` → stopped; the
-    data stay until `wipe`."""
+    """One server with all processes that it needs. States: stopped → `start` → running → `stop` or `kill` → stopped;
+    data stay until `wipe`.
+    """
 
     name: str
-    """As in `SYSTEMS`."""
+    """The name in `SYSTEMS`."""
     data_dir: Path
-    """Where the messages are; its size is the size on disk."""
+    """The folder of the messages; its size is the size on disk."""
 
     def version(self) -> str: ...
 
     def settings(self) -> str:
-        """One line for the report: what was set apart from the defaults."""
+        """One line for the report: the settings that differ from the defaults."""
         ...
 
     @property
@@ -38,15 +39,17 @@ class System(Protocol):
         ...
 
     def start(self) -> None:
-        """Returns once a client's request is answered; `RuntimeError` with the end of its output otherwise."""
+        """Returns once a client's request is answered; otherwise raises `RuntimeError` with the end of the system's
+        output.
+        """
         ...
 
     def stop(self) -> None:
-        """Stops the system cleanly; a stopped one is no error."""
+        """Stops the system cleanly; does nothing if it is stopped."""
         ...
 
     def pids(self) -> list[int]:
-        """The process ids of everything that is needed for it (ZooKeeper too), children included."""
+        """Returns the ids of all its processes (ZooKeeper too), children included."""
         ...
 
     def wipe(self) -> None:
@@ -85,7 +88,7 @@ class Child:
             time.sleep(0.005)
         self.stop()
         said = self.output.read_text(errors="replace")[-500:]
-        raise RuntimeError(f"{what} did not get ready within {timeout_s:g} s; it said:\n{said}")
+        raise RuntimeError(f"{what} was not ready within {timeout_s:g} s; its output:\n{said}")
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """Sends SIGTERM, and SIGKILL if the process does not end in time."""
@@ -100,7 +103,7 @@ class Child:
 
 
 def answers(port: int) -> bool:
-    """Returns whether the address accepts connections."""
+    """Returns True if the local port accepts connections."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1.0):
             return True

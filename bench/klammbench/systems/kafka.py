@@ -92,7 +92,7 @@ class Kafka:
             self._format(properties)
         command = [*self._java(), *self._tuning.jvm, "kafka.Kafka", str(properties)]
         self._process = Child(command, self._folder / "broker.out", self._folder)
-        # It opens the port when it is done with starting.
+        # Kafka opens the port only after it has started.
         self._process.wait_until(lambda: answers(self._port), self.name)
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class Kafka:
 
     def _java(self) -> list[str]:
         if not _JARS.exists():
-            raise RuntimeError(f"{_JARS} is not there: run bench/install.sh")
+            raise RuntimeError(f"{_JARS} does not exist: run bench/install.sh")
         log4j = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}"
         return [find_java(), "-cp", f"{_JARS}/*", log4j, f"-Dkafka.logs.dir={self._folder}"]
 

@@ -1,1 +1,1 @@
-"""The programs that are measured. Each takes its parameters as JSON, and writes its marks (see `marks.py`)."""
+"""The measured programs. Each takes its parameters as JSON and writes its marks (see `marks.py`)."""

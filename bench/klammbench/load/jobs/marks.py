@@ -1,4 +1,4 @@
-"""When a program did what: seconds since its process was started, by name, in a file."""
+"""Writes the times of a program's steps to a file: by name, seconds since its process was started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Marks:
-    """Written at each mark: a program that dies has told how far it came."""
+    """The file is written at each mark, so that it also shows how far a killed program came."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -18,7 +18,7 @@ class Marks:
         self.facts: dict[str, float] = {}
 
     def mark(self, name: str) -> None:
-        """The first time counts."""
+        """Records the time of `name`; only the first call for a name counts."""
         self.seconds.setdefault(name, time.clock_gettime(time.CLOCK_BOOTTIME) - self._begin)
         self._write()
 
@@ -31,6 +31,6 @@ class Marks:
 
 
 def _started() -> float:
-    """When this process was started, by the clock since the machine's start; to 10 ms."""
+    """Returns when this process was started, in seconds of CLOCK_BOOTTIME, in steps of 10 ms."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     return int(fields[19]) / os.sysconf("SC_CLK_TCK")

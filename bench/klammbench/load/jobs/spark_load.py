@@ -1,9 +1,9 @@
-"""The same load by Spark's own Kafka connector and spark-avro's from_avro, in batch.
+"""Runs the same load with Spark's own Kafka connector and spark-avro's from_avro, in batch.
 
     python -m klammbench.load.jobs.spark_load MARKS JSON
 
-The rows have the columns of Klamm's lake and go to the same directories. `clustered`: into as many files, too, by the
-same shuffle; else each task writes into each directory.
+The rows have the columns of Klamm's lake and go to the same directories. `clustered`: into as many files as Klamm's, by
+the same shuffle; otherwise each task writes into each directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from klammbench.load.jobs.marks import Marks
 
 HEADER_BYTES = 5
-"""Of the envelope: a zero and the schema's id."""
+"""Size of the envelope: a zero byte and the schema's id."""
 
 
 def main() -> None:
