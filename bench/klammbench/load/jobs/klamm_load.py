@@ -1,6 +1,6 @@
 """Runs the command `klamm load` itself and marks the times at which a load passes from one step to the next.
 
-    python -m klammbench.load.jobs.klamm_load MARKS load --config klamm.yaml SINK
+python -m klammbench.load.jobs.klamm_load MARKS load --config klamm.yaml SINK
 """
 
 from __future__ import annotations

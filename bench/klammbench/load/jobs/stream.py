@@ -1,6 +1,6 @@
 """Runs a stream that reads a topic once to its end and discards the rows.
 
-    python -m klammbench.load.jobs.stream MARKS JSON
+python -m klammbench.load.jobs.stream MARKS JSON
 """
 
 from __future__ import annotations
