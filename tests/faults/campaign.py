@@ -1,17 +1,17 @@
-"""`make faults`: everything that a log and a broker may meet is done to them, again and again.
+"""`make faults`: runs campaigns that inject faults into logs and brokers, and checks what survives.
 
 Every campaign prints one line, and an indented one with further figures and its seconds:
 
     campaign NAME injected N acknowledged N lost N corrupt-served N
 
-Exit 1 where one fails; the command that replays it is printed, the seed and, where it is one, the injection in it.
-With `--plant` each campaign plants an anomaly of its own kind and must fail: exit 1 when each of them was found, 3 when
-one was not. Exit 2 where `--report` names no page with the target's markers, before anything runs, or where the page
-could not be written at the end.
+The exit status is 1 if a campaign fails; the command that replays it is printed, with the seed and, if the failure
+belongs to one injection, its number. With `--plant` each campaign plants an anomaly of its own kind and must fail: exit
+1 if each of them was found, 3 if one was not. Exit 2, before anything runs, if `--report` names no page with the
+target's markers; also if the page could not be written at the end.
 
-Two campaigns run at a time and beside them one that mostly waits, each in a process of its own; those that
-measure times run alone. With `--loads`: the campaigns of loads into HDFS instead (`make faults-load`), one after the
-other in one process: they share an HDFS, a broker and drivers.
+Two campaigns run at a time, beside a third that mostly waits, each in a process of its own; those that measure times
+run alone. `--loads` runs the campaigns of loads into HDFS instead (`make faults-load`), one after the other in one
+process, because they share an HDFS, a broker and drivers.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ ALONE = ("connections",)
 
 
 def in_this_process(campaign: Campaign, run: Run) -> Result:
-    """Runs one campaign. One that raises has failed, and what it kept is closed. A replay wants one injection only."""
+    """Runs one campaign. A campaign that raises has failed, and its kept objects are closed. A replay wants one
+    injection only.
+    """
     try:
         result = campaign.run(run)
     except Exception:
@@ -81,7 +83,8 @@ def in_its_own(name: str, options: argparse.Namespace) -> tuple[Result, float]:
 
 def in_one_process(names: Sequence[str], options: argparse.Namespace) -> Iterator[tuple[str, Result, float]]:
     """Yields name, result and seconds of each campaign as they end: one after another in one process, and in a new
-    process after a campaign that ended the process."""
+    process after a campaign that ended the process.
+    """
     left = list(names)
     while left:
         command = [sys.executable, __file__, *left, "--child", "--seed", str(options.seed)]
@@ -176,7 +179,7 @@ def run_all(names: list[str], options: argparse.Namespace) -> int:
     for name, result, seconds in _results(names, options):
         say(name, result, seconds, options)
         rows.append(Row(name, result, seconds))
-        if options.report:  # after each campaign, so that an interrupted run has its figures too
+        if options.report:  # after each campaign, so that an interrupted run reports its figures too
             unwritten = report_failure(partial(_report, rows, options, time.monotonic() - began))
     seconds = time.monotonic() - began
     bad = [r.name for r in rows if (not r.result.found if options.plant else not r.result.passed)]
@@ -226,7 +229,7 @@ def main() -> int:
     loads = "--loads" in sys.argv
     known = all_campaigns("loads.campaigns" if loads else "campaigns")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all unless given: {', '.join(known)}")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"all by default: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="few injections, seconds")
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--at", type=int, help="this injection alone")

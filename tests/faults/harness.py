@@ -1,5 +1,5 @@
-"""The interface of a campaign, and what it is given. A new campaign is a file below `campaigns/` with a `CAMPAIGNS`
-list.
+"""The interface of a campaign, and the objects that it receives. A new campaign is a file below `campaigns/` with a
+`CAMPAIGNS` list.
 
 All randomness of a campaign comes from `Run.chance(i)`, so that seed and number of an injection replay it alone.
 """
@@ -69,7 +69,8 @@ class Run:
 @dataclass
 class Result:
     """The counts of a campaign. It passes if nothing was lost, served corrupt or otherwise wrong, and at least `wanted`
-    faults were injected."""
+    faults were injected.
+    """
 
     wanted: int = 0
     injected: int = 0
@@ -86,7 +87,7 @@ class Result:
         self.figures[figure] = self.figures.get(figure, 0) + by
 
     def wrong(self, injection: object, what: str) -> None:
-        """Records something that must not be; `injection` replays it. The first ones are printed."""
+        """Records a violation; `injection` replays it. The first violations are printed."""
         self.problem_count += 1
         if len(self.problems) < PROBLEMS_KEPT:
             self.problems.append(f"at {injection}: {what}")
@@ -106,8 +107,9 @@ class Result:
 
     @property
     def found(self) -> bool:
-        """Whether the campaign noticed something wrong; too few faults, or a campaign that broke off, do not count as
-        finding the plant."""
+        """True if the campaign noticed something wrong; too few faults, or a campaign that broke off, do not count as
+        finding the plant.
+        """
         return not self.broke_off and self._wrong
 
     @property
@@ -126,7 +128,9 @@ class Result:
 
 
 class Campaign(Protocol):
-    """`injects`, `asserts` and `plants` are a line each for the report; `tools` are system commands that it needs."""
+    """`injects`, `asserts` and `plants` are one line each for the report; `tools` are the system commands that it
+    needs.
+    """
 
     @property
     def name(self) -> str: ...
@@ -162,7 +166,7 @@ def all_campaigns(package: str = "campaigns") -> dict[str, Campaign]:
 
 @contextmanager
 def heard(name: str = "klamm") -> Iterator[list[str]]:
-    """Yields a list of the warnings and errors that are logged meanwhile; they are not printed."""
+    """Yields a list that receives the warnings and errors logged meanwhile; they are not printed."""
     said: list[str] = []
 
     class Ears(logging.Handler):

@@ -1,4 +1,6 @@
-"""A small file system in the process's own mount namespace: it is gone when the process and its children have ended."""
+"""A small file system in the process's own mount namespace: it disappears when the process and its children have
+ended.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @contextmanager
 def small_disk(folder: Path, megabytes: int) -> Iterator[None]:
     """Mounts a tmpfs of that size on `folder`, visible to this process and its children. Needs root, or a kernel that
-    gives users namespaces; else `OSError`."""
+    gives users namespaces; else raises `OSError`.
+    """
     flags, uid, gid = _CLONE_NEWNS, os.getuid(), os.getgid()
     if uid:
         flags |= _CLONE_NEWUSER

@@ -34,7 +34,7 @@ def send(
 def append_values(
     bootstrap: str, topic: str, values: Iterable[int], result: Result, at: object, *, size: int = 20
 ) -> int:
-    """Sends values; returns how many were acknowledged. A refused one is wrong."""
+    """Sends values; returns how many were acknowledged. Counts a refused one as wrong."""
     became = send(bootstrap, topic, values, size=size)
     refused = {error for error in became.values() if error}
     if refused:

@@ -27,8 +27,9 @@ def write_report(
     options: argparse.Namespace,
     seconds: float,
 ) -> None:
-    """Writes between the page's markers of that make target: what failed and what was left out first, then all figures,
-    then what each campaign does."""
+    """Writes between the page's markers of that make target: first the campaigns that failed and those not run, then
+    all figures, then what each campaign does.
+    """
     write_between_markers(page, target, figures(campaigns, rows, options, seconds))
 
 

@@ -14,13 +14,13 @@ _SOURCE = Path(__file__).with_suffix(".c")
 
 
 class SkewedClock:
-    """The wall clock of the processes that are started with `environment`. `folder` takes its files."""
+    """The wall clock of the processes that are started with `environment`. `folder` holds its files."""
 
     def __init__(self, folder: Path) -> None:
         self._library = folder / "skewed_clock.so"
         self._file = folder / "clock.ahead"
         self.ahead_s = 0
-        """By how much it is ahead of the true one."""
+        """The seconds by which this clock is ahead of the true one."""
         self.set(0)
         command = ("gcc", "-O2", "-shared", "-fPIC", "-o", str(self._library), str(_SOURCE), "-ldl")
         subprocess.run(command, check=True)
@@ -30,7 +30,7 @@ class SkewedClock:
         return {"LD_PRELOAD": str(self._library), "KLAMM_CLOCK_AHEAD": str(self._file)}
 
     def set(self, ahead_s: int) -> None:
-        """Takes effect at once."""
+        """Sets the clock to `ahead_s` seconds ahead of the true time, at once."""
         self.ahead_s = ahead_s
         with self._file.open("r+b" if self._file.exists() else "wb") as file:
             file.write((ahead_s * 1_000_000_000).to_bytes(8, "little", signed=True))

@@ -1,4 +1,4 @@
-"""Short runs of the campaigns of `make faults`: Klamm passes them, and each plant is found."""
+"""Short runs of the campaigns of `make faults`: Klamm passes them, and each planted anomaly is found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history checker finds each kind of planted anomaly, and none in a right history."""
+"""The history checker finds each kind of planted anomaly, and none in a correct history."""
 
 from __future__ import annotations
 

@@ -21,8 +21,9 @@ pytestmark = [
 
 
 def test_loads_survive_what_is_killed_around_them() -> None:
-    """The NameNode, the DataNode, a Python worker, the broker and ZooKeeper are killed in turn, and a rename is
-    refused."""
+    """Loads survive that the NameNode, the DataNode, a Python worker, the broker and ZooKeeper are killed in turn, and
+    that a rename is refused.
+    """
     done = run_campaign("--loads", "load-mixed", seed=5, limit_s=LIMIT_S)
     assert done.returncode == 0, done.stdout + done.stderr
     line = r"^campaign load-mixed injected 6 acknowledged [1-9]\d* lost 0 corrupt-served 0$"

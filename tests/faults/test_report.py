@@ -1,4 +1,6 @@
-"""`REPORT=` of the campaigns: a wrong page is refused before anything runs, and a failing one costs no result."""
+"""`REPORT=` of the campaigns: an unsuitable page is refused before anything runs, and a report that fails loses no
+result.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the audit costs: the same records produced and consumed on a broker without it and on one with it, in turns.
+"""The cost of the audit: the same records produced and consumed on a broker without it and on one with it, in turns.
 
 With it the clients audit too: a producer marks its batches and counts, the broker opens each batch and counts, a group
 publishes its counts before each commit. 100 B values, no key, batches of 64 KB, 12 partitions, acks=1; a foreign

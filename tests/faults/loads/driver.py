@@ -30,7 +30,7 @@ from loads import plants
 
 
 class Driver:
-    """`out` leads to the campaign; the output of Spark and its JVM goes elsewhere."""
+    """`out` leads to the campaign; the output of Spark and its JVM goes to another file."""
 
     def __init__(self, out: int) -> None:
         self._out = os.fdopen(out, "w")
@@ -76,7 +76,7 @@ class Driver:
 
                 Administration(self._root, order["user"]).set_safe_mode(on=order["on"])
                 self._say({"ok": True})
-        if until == "go":  # the campaign is gone
+        if until == "go":  # the campaign has ended
             os._exit(1)
 
     def _run(self, order: dict[str, Any]) -> None:

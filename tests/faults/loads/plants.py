@@ -29,7 +29,7 @@ def _replace(owner: object, name: str, by: object) -> None:
 
 
 def _offsets_apart() -> None:
-    """The offsets are stored after the data, in a second step, as a group's commit would be."""
+    """Stores the offsets after the data, in a second step, as a group's commit would be."""
     stored: dict[str, Manifest] = {}
     last = job.last_manifest
 
@@ -48,18 +48,18 @@ def _offsets_apart() -> None:
 
 
 def _in_sight() -> None:
-    """The job writes where readers see it."""
+    """Lets the job write where readers see it."""
     path = TopicLayout.load
 
     def staged(layout: TopicLayout, job_id: str) -> str:
-        number = int(time.time())  # a free one
+        number = int(time.time())  # an unused number
         return path(layout, number)
 
     _replace(TopicLayout, "staging", staged)
 
 
 def _not_read_back() -> None:
-    """The job takes an error of the rename for a failure, without reading the target."""
+    """Takes an error of the rename for a failure, without reading the target."""
 
     def publish(self: Any, what: str, target: str, owner: Callable[[], str | None]) -> None:
         self._publisher.publish(self.path, target)
@@ -68,7 +68,7 @@ def _not_read_back() -> None:
 
 
 def _next_number() -> None:
-    """A job that finds its number taken takes the next one."""
+    """Lets a job that finds its number taken use the next one."""
     publish = staging.Staging.publish
 
     def insisting(self: staging.Staging, number: int) -> None:
@@ -84,12 +84,12 @@ def _next_number() -> None:
 
 
 def _own_clock() -> None:
-    """Ages are measured by the driver's clock."""
+    """Measures ages by the driver's clock."""
     _replace(hdfs, "_now_ms", lambda hdfs, path: int(time.time() * 1000))
 
 
 def _blind() -> None:
-    """A manifest that cannot be read is ignored: the load begins at 0."""
+    """Ignores a manifest that cannot be read: the load begins at 0."""
     last = job.last_manifest
 
     def careless(reader: Publisher, layout: TopicLayout) -> Manifest | None:

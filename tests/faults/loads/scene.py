@@ -1,7 +1,8 @@
-"""What the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the truth.
+"""The parts that the campaigns of `make faults-load` share: a real HDFS and broker, drivers with real Spark, and the
+truth.
 
 HDFS, the broker and the drivers serve one campaign after another; a driver lives until a fault ends it. A `Scene`
-belongs to one campaign: it has its own topic and lake. `Scene.check` compares the lake with what was produced: the
+belongs to one campaign: it has its own topic and lake. `Scene.check` compares the lake with the produced records: the
 proof of `klamm lake verify`, and each row by partition, offset and bytes.
 """
 
@@ -43,22 +44,22 @@ from klammtest.waiting import within
 
 SINK, PARTITIONS = "lake", 3
 RECORDS = 90
-"""About the number of records that are produced for each load."""
+"""Approximate number of records that are produced for each load."""
 POINTS = ("load.planned", "load.written", "load.staged", "load.published")
 FULL, QUICK = 20, 2
 LOST, DOUBLED = "lost", "doubled"
 """Plants: a data file of the newest load is deleted, or copied."""
 USER = "loader"
-"""The user who loads and owns the lake. It is not HDFS's superuser, to whom nothing is refused."""
+"""The user who loads and owns the lake. It is not HDFS's superuser, to whom HDFS refuses nothing."""
 ANSWER_S = 900.0
-"""Limit for what a driver does between two lines: it starts Spark, and waits for servers that are down."""
+"""Seconds that a driver may take between two lines: it starts Spark, and waits for servers that are down."""
 UP_S = 400.0
 """Limit for the start of a server, on a busy machine."""
 # A killed process loses nothing that it wrote to the kernel.
 _HDFS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
 _SPARK = {
     "spark.sql.shuffle.partitions": "2",
-    # A server is down for seconds: it is given up before ten of them, the default.
+    # A server is down for seconds: requests give up on it before ten of them, the default.
     "spark.hadoop.ipc.client.connect.max.retries": "3",
     "spark.hadoop.ipc.client.connect.retry.interval": "500",
 }
@@ -94,11 +95,11 @@ class Driver:
 
     @property
     def is_silent(self) -> bool:
-        """Whether all that it printed was read."""
+        """True if all printed lines have been read."""
         return self._lines.empty()
 
     def load_by(self, config: Path) -> None:
-        """Sets the configuration of later runs and removes what was planted; Spark stays."""
+        """Sets the configuration of later runs and removes the plants; Spark keeps running."""
         self._tell({"do": "load_by", "config": str(config), "sink": SINK})
         self.hear("ok")
 
@@ -119,11 +120,13 @@ class Driver:
         self.hear("ok")
 
     def hear(self, what: str) -> Any:
-        """Returns the next line's value of that name; `DriverDiedError` if the process ends instead."""
+        """Returns the next line's value of that name. Raises `DriverDiedError` if the process ends instead."""
         try:
             said = self._lines.get(timeout=ANSWER_S)
         except queue.Empty:
-            raise RuntimeError(f"the driver does not say {what} within {ANSWER_S:g} s; {self._last_words()}") from None
+            raise RuntimeError(
+                f"the driver did not report {what} within {ANSWER_S:g} s; {self._last_words()}"
+            ) from None
         if said is None:
             raise DriverDiedError(self._last_words())
         if what not in said:
@@ -145,13 +148,16 @@ class Driver:
         return []
 
     def workers(self) -> list[psutil.Process]:
-        """Returns the Python workers, without the daemon that forks them. If the daemon is killed, Spark goes on with
-        its idle workers, which are no descendants of the driver any more and are not found here."""
+        """Returns the Python workers, without the daemon that forks them.
+
+        If the daemon is killed, Spark continues with its idle workers, which are then no descendants of the driver and
+        are not found here.
+        """
         found = []
         for process in self.spark_processes():
             with suppress(psutil.Error):
                 parent = process.parent()
-                # A whole argument: the JVM's command line names the daemon in a setting of Spark.
+                # A whole argument is compared: the JVM's command line names the daemon in a setting of Spark.
                 if parent is not None and all(_DAEMON in p.cmdline() for p in (process, parent)):
                     found.append(process)
         return found
@@ -173,7 +179,8 @@ class Driver:
 
     def kill(self, *, with_jvm: bool = False) -> None:
         """Kills the driver (SIGKILL). Its JVM ends by itself soon after, as it would for a user: late tasks may still
-        write."""
+        write.
+        """
         started = self.spark_processes()
         self._process.kill()
         self._process.wait()
@@ -181,7 +188,7 @@ class Driver:
             _kill(started)
 
     def close(self) -> None:
-        """Ends the driver in order if it listens."""
+        """Ends the driver cleanly if it still listens."""
         started = self.spark_processes()
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
@@ -224,7 +231,7 @@ class Drivers:
         self._living: dict[str, Driver] = {}
 
     def get(self, name: str) -> Driver:
-        """The one that lives, else a new one."""
+        """Returns the living driver of that name, or a new one."""
         if name not in self._living:
             self._living[name] = Driver(self._folder / f"driver-{name}.log", self._environment)
         return self._living[name]
@@ -264,7 +271,7 @@ class Outcome:
 
 
 class ReadOnce:
-    """`LakeFiles` that keeps data files in `contents`; manifests and listings are read each time."""
+    """A `LakeFiles` that caches data files in `contents`; manifests and listings are read each time."""
 
     def __init__(self, files: LakeFiles, contents: dict[str, bytes]) -> None:
         self._files = files
@@ -283,7 +290,8 @@ class ReadOnce:
 @dataclass
 class Scene:
     """`root` is the lake's URI for the drivers, through the proxy. `truth`: the acknowledged values. `zookeeper` is
-    that of the cluster, if the campaign asked for one."""
+    that of the cluster, if the campaign asked for one.
+    """
 
     run: Run
     total: Result
@@ -299,7 +307,7 @@ class Scene:
     """The plant in each driver, a name of `plants.PLANTS`."""
     truth: dict[tuple[int, int], bytes] = field(default_factory=dict)
     _contents: dict[str, bytes] = field(default_factory=dict)
-    """Data files that were read before: a published file does not change, and all are read again at the end."""
+    """Data files read earlier: a published file does not change, and all are read again at the end."""
     _number: int = 0
 
     @property
@@ -332,7 +340,7 @@ class Scene:
         return self.run.folder
 
     def driver(self, name: str = "a") -> Driver:
-        """The one that lives, else a new one."""
+        """Returns the living driver of that name, or a new one."""
         driver = self.drivers.get(name)
         if driver.scene is not self:
             driver.scene = self
@@ -342,7 +350,7 @@ class Scene:
         return driver
 
     def without(self, name: str = "a", *, with_jvm: bool = False) -> None:
-        """Kills the driver; `driver` starts another."""
+        """Kills the driver; `driver` starts a new one."""
         self.drivers.kill(name, with_jvm=with_jvm)
 
     def produce(self, chance: random.Random) -> None:
@@ -360,7 +368,7 @@ class Scene:
                 self.topic, b"%09d" % self._number, partition=self._number % PARTITIONS, on_delivery=delivered
             )
         if producer.flush(UP_S):
-            raise RuntimeError("the broker does not acknowledge what is produced")
+            raise RuntimeError("the broker does not acknowledge the produced records")
         for partition, offset, value in stored:
             self.truth[partition, offset] = value
         self.total.acknowledged += len(stored)
@@ -369,8 +377,9 @@ class Scene:
         return sorted(n for n in map(load_number, self.files.names(self.layout.base)) if n is not None)
 
     def check(self, at: object, *, whole: bool) -> None:
-        """Checks that each offset is in the lake at most once, as it was produced, and that nothing is half there; if
-        `whole`, that all are there."""
+        """Checks that each offset is in the lake at most once, as it was produced, and that no load is partly visible;
+        if `whole`, that all offsets are there.
+        """
         if self.numbers():
             for finding in verify_topic(self.files, self.layout).findings:
                 self.total.corrupt(at, finding.line())
@@ -412,25 +421,27 @@ class Scene:
     def refused(self, at: object, outcome: Outcome) -> Outcome:
         """Checks that the run failed in one line."""
         if self.one_line(at, outcome).status != "failed":
-            self.total.wrong(at, f"the run is {outcome.status}, it was to fail")
+            self.total.wrong(at, f"the run is {outcome.status}, expected failed")
         return outcome
 
     def recover(self, at: object, name: str = "a") -> None:
-        """Runs the next load, without help: it must load the rest, so that each offset is there once."""
+        """Runs the next load, without help: it must load the remaining records, so that each offset is there once."""
         outcome = self.driver(name).run_to_end()
         if outcome.status == "failed" or outcome.crash:
             self.total.wrong(at, f"the next run: {outcome.error or outcome.crash}")
         self.check(at, whole=True)
 
     def age_heartbeats(self, seconds: float = 7_200.0) -> None:
-        """Makes the heartbeats that much older."""
+        """Sets the heartbeats' times back by that many seconds."""
         then = int((time.time() - seconds) * 1_000)
         for name in self.files.names(self.layout.staging_root):
             if name.endswith(".alive"):
                 self.admin.set_times(self.inside(f"{self.layout.staging_root}/{name}"), then, then)
 
     def check_end(self, at: object) -> None:
-        """Checks that dead jobs leave nothing after their retention, and the lake as it is on HDFS now."""
+        """Checks that dead jobs leave nothing after their retention, and that the lake is correct as it is on
+        HDFS now.
+        """
         self.age_heartbeats()
         self.driver().run_to_end()
         if left := self.files.names(self.layout.staging_root):
@@ -439,7 +450,7 @@ class Scene:
         self.check(at, whole=True)
 
     def await_hdfs(self) -> None:
-        """Waits until a block can be written: the NameNode takes a dead DataNode for alive for some time."""
+        """Waits until a block can be written: the NameNode considers a dead DataNode alive for some time."""
         self.hdfs.await_ready(UP_S)
         refused = ""
 
@@ -465,7 +476,7 @@ class Scene:
         else:
             self.planted = what
             for driver in self.drivers.living():
-                driver.scene = None  # a driver is told when it is started
+                driver.scene = None  # a plant is set when a driver starts using the scene
 
     def _double(self) -> None:
 
@@ -521,8 +532,11 @@ def scene(
     zookeeper: bool = False,
     spark: Mapping[str, str] | None = None,
 ) -> Iterator[Scene]:
-    """Makes a scene with one published load. `zookeeper`: the broker is coordinated by one; `spark`: keys of the sink;
-    `environment`: of the drivers. With either of the last two the drivers are the campaign's own."""
+    """Makes a scene with one published load.
+
+    `zookeeper`: a ZooKeeper coordinates the broker; `spark`: keys of the sink; `environment`: of the drivers. With
+    either of the last two the drivers belong to this campaign alone.
+    """
     hdfs, proxy = run.kept.of("hdfs", _hdfs)
     broker, server = run.kept.of("zookeeper" if zookeeper else "broker", _coordinated_broker if zookeeper else _broker)
     topic, root = run.name, f"hdfs://127.0.0.1:{proxy.port}/{run.name}"
@@ -553,14 +567,16 @@ def scene(
 
 
 class Inject(Protocol):
-    """One injection: it injects the fault and checks the run that meets it."""
+    """One injection: injects the fault and checks the run that it affects."""
 
     def __call__(self, at: int, chance: random.Random, scene: Scene) -> None: ...
 
 
 def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: int = FULL, **kind: Any) -> Result:
-    """Does for each injection: new records, the fault, a check of the lake, the next run, a check of the lake. `plant`:
-    see `Scene.plant`; `kind`: see `scene`."""
+    """Does for each injection: new records, the fault, a check of the lake, the next run, a check of the lake.
+
+    `plant`: see `Scene.plant`; `kind`: see `scene`.
+    """
     total = Result(wanted=quick if run.quick else full)
     with scene(run, total, **kind) as stage:
         if run.plant:
@@ -572,7 +588,7 @@ def campaign(run: Run, inject: Inject, *, plant: str, quick: int = QUICK, full: 
             stage.check(i, whole=False)
             stage.recover(i)
             if run.plant and total.problem_count:
-                return total  # the plant is found
+                return total  # the plant has been found
         stage.check_end("the end")
     return total
 

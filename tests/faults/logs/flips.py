@@ -1,4 +1,4 @@
-"""What the campaigns share that damage a copy of a log again and again, by flipped bits or by a cut."""
+"""The parts shared by campaigns that repeatedly damage a copy of a log, by flipped bits or by a cut."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FULL, QUICK, PLANTED = 1_000, 60, 10
 
 @dataclass(frozen=True)
 class Damage:
-    """One injection: `folder` holds a copy of `template`, to be damaged by `chance`."""
+    """One injection: `folder` holds a copy of `template`, which is damaged as `chance` decides."""
 
     number: int
     chance: random.Random
@@ -51,14 +51,15 @@ def verdict(i: int, flip: Flip, detected: bool, total: Result) -> None:
     total.injected += 1
     if not detected:
         total.count("undetected")
-        total.wrong(i, f"{flip}: nothing noticed it")
+        total.wrong(i, f"{flip}: the damage was not detected")
 
 
 def damage_each(
     run: Run, templates: int, one: Callable[[Damage, Result], None], *, clean: Callable[[int], bool]
 ) -> Result:
-    """Calls `one` for each injection, on several templates in turn; `clean` says which of them were stopped in
-    order."""
+    """Calls `one` for each injection, on several templates in turn; `clean` returns True for those that were stopped
+    cleanly.
+    """
     total = Result(wanted=QUICK if run.quick else FULL)
     made = [Template(run.folder / f"t{n}", run.chance(f"template {n}"), clean=clean(n)) for n in range(templates)]
     for i, chance in run.injections(QUICK, FULL):

@@ -1,4 +1,4 @@
-"""What the campaigns share that kill a process at each fault point: which point, in which pass of it."""
+"""The parts shared by campaigns that kill a process at each fault point: the choice of the point and of the pass."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def points_of_the_log() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class Kill:
-    """A kill at the `nth` pass of a point, in the life scripted by `script`; `folder` holds what it leaves."""
+    """A kill at the `nth` pass of a point, in the life scripted by `script`; `folder` holds the log that it leaves."""
 
     number: int
     script: int
@@ -54,13 +54,14 @@ def rehearse(run: Run, scripts: int, live: Callable[[Path, int], dict[str, int]]
 def kill_everywhere(
     run: Run, passes: list[dict[str, int]], one: Callable[[Kill, Result], None], wanted: Set[str]
 ) -> Result:
-    """Kills at each point equally often, in a random pass of a random life among those that come to it. A `wanted`
-    point that no life comes to is wrong."""
+    """Kills at each point equally often, in a random pass of a random life that reaches the point. A `wanted` point
+    that no life reaches is wrong.
+    """
     points = sorted(set().union(*passes))
     number = len(points) * (EACH_QUICK if run.quick else EACH)
     total = Result(wanted=number, figures={"points": len(points)})
     for point in sorted(wanted - set(points)):
-        total.wrong("all", f"nothing comes to the fault point {point}")
+        total.wrong("all", f"no life reaches the fault point {point}")
     for i, chance in run.injections(number, number):
         point = points[i % len(points)]
         script = chance.choice([s for s, passed in enumerate(passes) if point in passed])

@@ -1,7 +1,8 @@
 """A process that appends, rolls, flushes, applies retention, truncates and deletes, and is killed meanwhile.
 
-It is forked from a warmed parent, which takes milliseconds. It writes what it is about to do, and what was
-acknowledged, into a pipe, one JSON line each, so that nothing is lost with it. The parent opens the log and judges it.
+It is forked from a warmed-up parent, which takes milliseconds. It writes what it is about to do, and what was
+acknowledged, into a pipe, one JSON line each, so that nothing is lost with the process. The parent opens the log and
+judges it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def mark(data: bytes | bytearray) -> str:
 
 
 class Life:
-    """Opens, works and stops three times, in order or not, at random."""
+    """Opens, works and stops three times; whether a stop is clean is random."""
 
     def __init__(self, folder: Path, chance: random.Random, say: Say) -> None:
         self.folder, self.chance, self.say = folder, chance, say
@@ -109,13 +110,13 @@ class Life:
         at = self.chance.randint(max(log.log_start_offset, log.log_end_offset - 20), log.log_end_offset)
         if at < log.log_end_offset:
             self.say(["truncate", str(tp), at])
-            self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers of truncated batches start over
+            self.sequences[tp] = Sequences(first_id=10 * self.sent)  # producers of truncated batches start again
             manager.truncate_to(tp, at)
 
 
 @dataclass
 class Kept:
-    """An acknowledged batch that must be in the log. `batch` is as it was stored."""
+    """An acknowledged batch that must be in the log. `batch` holds the stored bytes."""
 
     last: int
     mark: str
@@ -125,7 +126,7 @@ class Kept:
 
 @dataclass
 class Account:
-    """What the killed process wrote into the pipe."""
+    """The account that the killed process wrote into the pipe."""
 
     sent: dict[str, set[str]] = field(default_factory=lambda: {str(tp): set() for tp in PARTITIONS})
     kept: dict[str, dict[int, Kept]] = field(default_factory=lambda: {str(tp): {} for tp in PARTITIONS})
@@ -159,15 +160,18 @@ class Account:
 
 
 def fork_life(folder: Path, chance: random.Random, rules: str) -> tuple[Account, bool]:
-    """Runs one life with these fault rules; returns its account, and whether it was killed."""
+    """Runs one life with these fault rules; returns its account, and True if it was killed."""
     account = Account()
     killed = fork(lambda say: Life(folder, chance, say).live(), rules, account.hear)
     return account, killed
 
 
 def fork(work: Callable[[Say], None], rules: str, hear: Callable[[bytes], None]) -> bool:
-    """Runs `work` in a forked process with these fault rules and returns whether it was killed. `hear` gets each line
-    that it writes, and at its end `["passed", {point: how often}]`. `RuntimeError` if it ended in another way."""
+    """Runs `work` in a forked process with these fault rules and returns True if it was killed.
+
+    `hear` gets each line that the process writes, and at its end `["passed", {point: number of passes}]`. Raises
+    `RuntimeError` if it ended in another way.
+    """
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -1,7 +1,7 @@
-"""A log directory with known content, to be copied and damaged; and a consumer that reports what it is served.
+"""A log directory with known content, to be copied and damaged; and a consumer that reports what the log serves.
 
 The consumer does what Kafka's clients do: it fetches whole batches, checks each CRC, and accepts a batch that passes.
-What it accepts is compared, byte by byte, with what was written.
+Each accepted batch is compared, byte by byte, with the written one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ PRODUCERS = 3
 
 def scratch() -> Path | None:
     """Returns a folder where small files are cheap: in memory, if this machine has such a folder. A killed process
-    loses nothing there that it would not lose on a disk."""
+    loses nothing there that it would not lose on a disk.
+    """
     memory = Path("/dev/shm")
     return memory if os.access(memory, os.W_OK) else None
 
@@ -107,8 +108,9 @@ CODECS = codec_table()
 
 
 class Template:
-    """Two partitions of some ten segments, five leader epochs and all codecs, in `folder`; stopped in order (`clean`)
-    or left as a killed process leaves it, with checkpoints that lie somewhere before the end."""
+    """Two partitions of some ten segments, five leader epochs and all codecs, in `folder`; stopped cleanly (`clean`) or
+    left as a killed process leaves it, with checkpoints somewhere before the end.
+    """
 
     def __init__(self, folder: Path, chance: random.Random, *, clean: bool, batches: int = 60) -> None:
         self.folder, self.clean = folder, clean
@@ -154,7 +156,7 @@ class Template:
 
 @dataclass
 class Served:
-    """What a consumer was served of one partition. `seen`: complete and right batches, by base offset."""
+    """The batches that a consumer received from one partition. `seen`: complete and correct batches, by base offset."""
 
     seen: set[int] = field(default_factory=set)
     detected: list[str] = field(default_factory=list)
@@ -182,11 +184,11 @@ def fetch_once(log: PartitionLog, at: int, written: list[Written], *, max_bytes:
 
 
 def _fetch(log: PartitionLog, at: int, max_bytes: int, by_base: dict[int, Written], served: Served) -> int:
-    """Does one fetch; returns the offset to continue with, `at` if nothing came."""
+    """Does one fetch; returns the offset to continue with, which is `at` if nothing was returned."""
     try:
         data = log.read(at, max_bytes, isolation=ReadIsolation.LOG_END).data
     except OffsetOutOfRangeError as error:
-        served.detected.append(str(error))  # only right if opening the log reported a truncation
+        served.detected.append(str(error))  # correct only if opening the log reported a truncation
         return at
     except KlammError as error:
         served.detected.append(str(error))
@@ -205,7 +207,9 @@ def _fetch(log: PartitionLog, at: int, max_bytes: int, by_base: dict[int, Writte
             return reached
         expected = by_base.get(header.base_offset)
         if expected is None or expected.data != data[pos : pos + header.size]:
-            served.corrupt.append(f"fetch at {at} served a batch at {header.base_offset} that was never written so")
+            served.corrupt.append(
+                f"fetch at {at} served a batch at {header.base_offset} that differs from the written one"
+            )
         elif header.last_offset >= at:
             served.seen.add(header.base_offset)
         pos += header.size
@@ -224,7 +228,7 @@ def truth_by_time(written: list[Written], timestamp_ms: int) -> tuple[int, int] 
 
 @contextmanager
 def closing(manager: LogManager) -> Iterator[LogManager]:
-    """Yields the manager, and drops it at the end as a crash would."""
+    """Yields the manager, and closes it uncleanly at the end, as a crash would."""
     try:
         yield manager
     finally:
@@ -245,7 +249,7 @@ def check_appends(injection: object, log: PartitionLog, result: Result) -> None:
     try:
         at = log.append_as_leader(batch, 99)
     except KlammError as error:
-        result.wrong(injection, f"{log.tp} takes no new batch: {error}")
+        result.wrong(injection, f"{log.tp} does not accept a new batch: {error}")
         return
     rewrite_base(batch, 0, at.base_offset, 99)
     served = consume(log, [Written(at.base_offset, at.last_offset, bytes(batch), stamps)])

@@ -33,20 +33,20 @@ class Bombardment:
         for broker in self.brokers:
             Path(f"/proc/{broker.pid}/clear_refs").write_text(
                 "5"
-            )  # the start needs more: the peak is measured from here
+            )  # starting needs more memory: the peak is measured from here
         ends = time.monotonic() + limit_s
         swarm = Swarm([("127.0.0.1", broker.port) for broker in self.brokers], self._hear)
         try:
             swarm.send(shots, lambda: time.monotonic() < ends and all(map(_lives, self.brokers)))
         except OSError as error:
-            self.result.wrong("all", f"a broker takes no connection: {error}")
+            self.result.wrong("all", f"a broker accepts no connection: {error}")
 
     def _hear(self, _: Shot, outcome: str) -> None:
         self.result.injected += 1
         self.result.count(outcome)
 
     def finish(self) -> None:
-        """Checks that each broker lives, serves, has logged nothing but refusals, and kept its memory limit."""
+        """Checks that each broker is alive, serves, has logged nothing but refusals, and kept its memory limit."""
         for broker in self.brokers:
             if not _lives(broker):
                 self.result.wrong("the end", f"the broker has died: {broker.log()[-1_000:]}")
@@ -71,7 +71,7 @@ class Bombardment:
         with broker.output.open("rb") as out:
             said = [line for line in out if _UNEXPECTED.search(line)]
         for line in said[:5]:
-            self.result.wrong("all", f"the broker said: {line.decode(errors='replace').strip()}")
+            self.result.wrong("all", f"the broker logged: {line.decode(errors='replace').strip()}")
         if len(said) > 5:
             self.result.wrong("all", f"and {len(said) - 5} lines more of that kind")
 

@@ -35,7 +35,7 @@ _RETRY_S = 1.0
 
 @dataclass(frozen=True)
 class Crowd:
-    """The peers to make. `fetch_bytes` is what a slow reader asks for, five times."""
+    """The peers to make. `fetch_bytes` is the size that a slow reader requests, five times."""
 
     kind: str
     host: str
@@ -158,7 +158,7 @@ class Crowding:
 
 
 def opening(crowd: Crowd, number: int) -> bytes:
-    """Returns the first bytes that this peer sends, for some the only ones."""
+    """Returns the first bytes that this peer sends; some peers send no more."""
     match crowd.kind:
         case "idle":
             return _request(ApiKey.API_VERSIONS, 0) if number % 3 == 0 else b""

@@ -1,4 +1,4 @@
-"""A fuzzer's target: passes bytes to every decoder that reads what a peer sent. As a program it is atheris' target.
+"""A fuzzer's target: passes bytes to every decoder of data from peers. Run as a program, it is atheris' target.
 
 The first byte chooses the decoder. Anything but the decoder's own error is a finding: it is raised, and the fuzzer
 keeps the bytes.
@@ -44,7 +44,7 @@ def read_response(data: bytes) -> None:
 
 
 def read_batch(data: bytes) -> None:
-    """Reads a batch whose CRC and length are corrected first: a fuzzer would hardly find them."""
+    """Reads a batch after correcting its CRC and length: a fuzzer would hardly find them."""
     batch = bytearray(data)
     if len(batch) < HEADER_SIZE:
         for _ in iter_headers(data):

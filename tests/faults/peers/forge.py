@@ -1,6 +1,6 @@
 """Messages made from their schema, with the position of every length, so that each length can be falsified.
 
-The kio classes give the same shape that the broker reads by; no writer is used, since it would refuse false values.
+The kio classes describe the shape by which the broker reads; no kio writer is used, since it would refuse false values.
 """
 
 from __future__ import annotations
@@ -147,12 +147,12 @@ def _scalar(forged: Forged, kafka_type: str, flexible: bool, chance: random.Rand
         forged.data += struct.pack(">d", chance.random())
     elif size == 16:
         forged.data += chance.randbytes(16)
-    else:  # small numbers: some are times to wait
+    else:  # small numbers: some are waiting times
         forged.data += chance.choice((0, 1, 2, 60)).to_bytes(size, "big")
 
 
 def _inner(kind: Any) -> Any:
-    """`X` for `X | None`."""
+    """Returns `X` for `X | None`."""
     if get_origin(kind) in (UnionType, Union):
         return next(arm for arm in get_args(kind) if arm is not type(None))
     return kind

@@ -15,7 +15,7 @@ from klammtest.requests import batch, fetch, metadata, produce
 from klammtest.wire import WireClient
 
 SIZE = 1_000
-_CONNECT_EVERY = 25  # pairs of requests for each new connection
+_CONNECT_EVERY = 25  # pairs of requests per new connection
 
 
 @dataclass
@@ -33,7 +33,7 @@ def quantile(values: Sequence[float], part: float) -> float:
 
 
 def now_ms() -> int:
-    """Returns the current time: records of a fixed day would be deleted for their age."""
+    """Returns the current time, because records with a fixed old time would be deleted by retention."""
     return time.time_ns() // 1_000_000
 
 
@@ -56,7 +56,7 @@ class Ordinary:
         self._wire = WireClient(self.bootstrap)
 
     def go_on(self, phase: str, until: Callable[[int], bool]) -> Latencies:
-        """Produces and fetches what it produced, again and again, until `until(pairs so far)`."""
+        """Produces records and fetches them again, repeatedly, until `until(pairs so far)` returns True."""
         found = Latencies()
         began, pairs = time.monotonic(), 0
         while not until(pairs):
@@ -99,7 +99,7 @@ class Ordinary:
         self._compare(phase, bytes(answer.records or b""), {offset})
 
     def _compare(self, at: str, data: bytes, wanted: set[int]) -> int:
-        """Compares what was fetched with what was sent; returns the offset behind it."""
+        """Compares the fetched records with the sent ones; returns the offset after them."""
         codecs, found = CodecTable(()), {}
         behind = -1
         for position, header in iter_headers(data):
@@ -108,9 +108,11 @@ class Ordinary:
                 found[record.offset] = int((record.value or b"-1")[:9])
         for offset, value in found.items():
             if self.values.get(offset) != value:
-                self.result.corrupt(at, f"offset {offset} holds {value}, {self.values.get(offset)} was written there")
+                self.result.corrupt(
+                    at, f"offset {offset} holds {value}, but {self.values.get(offset)} was written there"
+                )
         for offset in wanted - found.keys():
-            self.result.lose(at, f"offset {offset} was acknowledged and is not there")
+            self.result.lose(at, f"offset {offset} was acknowledged and is missing")
         return behind
 
     def _connect(self) -> None:
@@ -125,7 +127,7 @@ class Ordinary:
             data = bytes(answer.records or b"")
             last = max((h.next_offset for _, h in iter_headers(data)), default=0)
             if last <= offset:
-                self.result.lose("the end", f"nothing is there from {offset} on", end - offset)
+                self.result.lose("the end", f"no records from {offset} on", end - offset)
                 return
             self._compare("the end", data, {o for o in self.values if offset <= o < last})
             offset = last

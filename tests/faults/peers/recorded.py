@@ -60,7 +60,7 @@ def closing(client: Any) -> Iterator[Any]:
 
 
 def use_clients(bootstrap: str) -> None:
-    """Lets confluent-kafka (librdkafka) and kafka-python produce, consume as a group, and ask what admins ask."""
+    """Lets confluent-kafka (librdkafka) and kafka-python produce, consume as a group, and send admin requests."""
     _confluent(bootstrap)
     _kafka_python(bootstrap)
 

@@ -1,8 +1,8 @@
-"""Many connections that send invalid frames, several in flight on each; one thread, which never blocks.
+"""Many connections that send invalid frames, several in flight on each, in one thread that never blocks.
 
-Behind every frame goes a request that must be answered if the connection survives. So each frame's effect is known:
-*answered*, *closed* the connection, or *slow* (a response that is delayed on purpose). Frames behind one that closed
-its connection are sent again on a new one: each frame is counted once, and was seen by the broker.
+After every frame comes a request that must be answered if the connection survives. So each frame's effect is known:
+*answered*, *closed* the connection, or *slow* (a response that is delayed on purpose). Frames after one that closed its
+connection are sent again on a new one: each frame is counted once, and the broker has read it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SENTINEL = request_frame(ApiKey.API_VERSIONS, 0, _MARK, None, b"")
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A frame with its length. `alone`: its length is false, so nothing may be in flight before or behind it."""
+    """A frame with its length. `alone`: its length is false, so no other frame may be in flight with it."""
 
     number: int
     frame: bytes
@@ -58,7 +58,7 @@ class Lane:
     ending: bool = False
 
     def marks(self) -> Iterator[int]:
-        """Returns the correlation ids of the complete responses received."""
+        """Yields the correlation ids of the complete responses received."""
         position, data = 0, self.received
         while len(data) - position >= 8:
             size, mark = struct.unpack_from(">ii", data, position)
@@ -70,7 +70,7 @@ class Lane:
 
 
 class Swarm:
-    """`tell` is called with the effect of each shot. `address`: of one broker, or of several that share the shots."""
+    """`tell` is called with the effect of each shot. `address`: one broker, or several that share the shots."""
 
     def __init__(self, addresses: Iterable[tuple[str, int]], tell: Callable[[Shot, str], None]) -> None:
         self._tell = tell
@@ -110,7 +110,8 @@ class Swarm:
             shot = lane.again.popleft() if lane.again else next(self._shots, None)
             if shot is None:
                 break
-            if shot.alone and lane.waiting:  # the broker would close the connection before it handles those in front
+            # the broker would close the connection before it handles the frames in flight
+            if shot.alone and lane.waiting:
                 lane.again.appendleft(shot)
                 break
             lane.waiting.append(shot)
@@ -162,7 +163,7 @@ class Swarm:
         if not piece:
             self._over(lane, "closed")
         elif len(lane.waiting) <= PIPELINED // 2:
-            if lane.ending and not lane.waiting:  # its length was right after all
+            if lane.ending and not lane.waiting:  # its length was correct after all
                 self._hang_up(lane)
             self._fill(lane)
 

@@ -1,7 +1,8 @@
 """Audited producers are killed at any time, and sometimes the log loses its end; the audit's report is checked.
 
-Each injection has its own topic. A first producer, which ends in order, counts in the windows of a past day; the victim
-counts in current windows. The victim writes what was acknowledged to a file; what is stored is read from the log.
+Each injection has its own topic. A first producer, which closes cleanly, counts in the windows of a past day; the
+victim counts in current windows. The victim writes the records acknowledged to it to a file; the stored records are
+read from the log.
 """
 
 from __future__ import annotations
@@ -158,12 +159,12 @@ class _Round:
         return self._output.read_text().splitlines()[: self._output.read_bytes().count(b"\n")]
 
     def _told(self, client: ClusterClient) -> int:
-        """Returns how many records of the topic the producers' events count."""
+        """Returns how many of the topic's records the producers' events count."""
         events = read_audit_log(client, audit_config(self._settings).topic).events
         return sum(w.records for e in events if e.topic == self._topic and e.tier == PRODUCER for w in e.windows)
 
     def _cut(self, told: int) -> None:
-        """Truncates the log at the record `told`, below it or above it."""
+        """Truncates the log at the number of records `told`, or below or above it."""
         by = {"to what was told": 0, "below it": -self._chance.randint(1, 5), "above it": self._chance.randint(1, 5)}
         keep = max(told + by[self._damage], OTHERS)
         (segment,) = (self._broker.log_dir / f"{self._topic}-0").glob("*.log")
@@ -183,7 +184,9 @@ class _Round:
         states: dict[int, State] = {}
 
         def settled() -> bool:
-            """Whether the broker tier has counted what is stored, except in windows that it reports as wrong."""
+            """Returns True if the broker tier has counted the stored records, except in windows that it reports as
+            wrong.
+            """
             nonlocal answer, states
             answer = self._ask()
             states = {window.start_ms: _state(window) for window in answer.windows}
@@ -204,12 +207,12 @@ class _Round:
             state = states.get(start)
             self._total.count("not-listed" if state is None else str(state))
             if lost[start] and state is State.COMPLETE:
-                what = f"{lost[start]} acknowledged records of a window are lost, it is complete"
+                what = f"{lost[start]} acknowledged records of a window are lost, but the audit calls it complete"
                 self._total.lose(self._i, what, lost[start])
             if not lost[start] and state not in (State.COMPLETE, State.UNKNOWN):
-                self._total.wrong(self._i, f"no record of a window is lost, it is {state}")
+                self._total.wrong(self._i, f"no record of a window is lost, but the audit calls it {state}")
         if lost and answer.complete:
-            self._total.wrong(self._i, "records are lost, and the topic is complete")
+            self._total.wrong(self._i, "records are lost, but the audit calls the topic complete")
 
     def _ask(self) -> TopicAudit:
         with self._client() as client:

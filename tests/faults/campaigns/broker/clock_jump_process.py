@@ -77,7 +77,7 @@ def _round(
     stored = set(values_in(broker.bootstrap, TOPIC))
     for value in acknowledged:
         if value not in stored:
-            total.lose(i, f"{value} was acknowledged and is not there, the clock being {clock.ahead_s} s ahead")
+            total.lose(i, f"{value} was acknowledged and is missing, with the clock {clock.ahead_s} s ahead")
     _look_up(i, broker.bootstrap, total)
     if "Traceback" in broker.log():
         total.wrong(i, "a traceback in the broker's log")
@@ -90,7 +90,7 @@ def _look_up(i: int, bootstrap: str, total: Result) -> None:
         then = int(time.time() * 1_000) - 60_000
         found = consumer.offsets_for_times([TopicPartition(TOPIC, 0, then)], timeout=30)[0]
         if found.error is not None or found.offset < -1:
-            total.wrong(i, f"the lookup of time {then} gives {found}")
+            total.wrong(i, f"the lookup of time {then} returned {found}")
     finally:
         consumer.close()
 

@@ -23,12 +23,12 @@ TOPIC, KEPT = "gone", "kept"
 GROUPS = [f"group-{n}" for n in range(3)]
 STORES = ("coordination", "topic")
 POINTS = ("topics.deleted", "topics.forgotten", "")
-"""Where the broker dies; the last is a random time, up to `LATEST_S` after the request was sent."""
+"""The points at which the broker is killed; "" is a random time, up to `LATEST_S` after the request was sent."""
 LATEST_S = 0.03
 VERSION = 5
 DEATH_S = 60.0
 PLANT_S = 3.0
-"""How long the campaign waits for what a planted broker never does."""
+"""How long the campaign waits for a step that a planted broker never takes."""
 ROUNDS = 6
 
 
@@ -86,7 +86,7 @@ class _Round:
             _commit(wire, TOPIC, self._count)
             wire.send(ApiKey.DELETE_TOPICS, VERSION, topic_names=(TOPIC,), timeout=SESSION)
             if point and not self._broker.died(DEATH_S):
-                self._total.wrong(self._i, f"the broker does not come to {point}")
+                self._total.wrong(self._i, f"the broker does not reach {point}")
             if not point:
                 time.sleep(self._chance.random() * LATEST_S)
         self._broker.kill()
@@ -98,19 +98,21 @@ class _Round:
                 self._total.count("not-deleted")
                 self._untouched()
                 if delete_topic(wire, TOPIC) is not ErrorCode.none:
-                    self._total.wrong(self._i, "the topic that the kill left cannot be deleted")
+                    self._total.wrong(self._i, "the topic that is left after the kill cannot be deleted")
             self._again(wire)
 
     def _untouched(self) -> None:
-        """The kill came before the deletion: checks that nothing has changed."""
+        """Checks that nothing has changed, as the kill came before the deletion."""
         if values_in(self._broker.bootstrap, TOPIC) != list(range(self._count)):
-            self._total.lose(self._i, "the topic is there and its records are not")
+            self._total.lose(self._i, "the topic exists, but its records are gone")
         for group, found in self._offsets(TOPIC).items():
             if found != self._count:
-                self._total.lose(self._i, f"the topic is there; {group} has {found} of {self._count} as its offset")
+                self._total.lose(self._i, f"the topic exists, but {group} has {found} of {self._count} as its offset")
 
     def _again(self, wire: WireClient) -> None:
-        """Creates the topic again, sometimes before its deletion is finished; it must be a new topic for all."""
+        """Creates the topic again, sometimes before its deletion is finished; it must be a new topic for every
+        client.
+        """
         early = self._chance.random() < 0.5
         finished = early or self._finished()
         create_topic(wire, TOPIC)
@@ -126,7 +128,7 @@ class _Round:
             if found != 7:
                 self._total.lose(self._i, f"{group} has {found} instead of 7 as its offset of another topic")
         if values_in(self._broker.bootstrap, TOPIC) != list(range(1000, 1000 + 2 * self._count)):
-            self._total.corrupt(self._i, "the topic that was created again is not what was written to it")
+            self._total.corrupt(self._i, "the topic that was created again does not hold the records written to it")
         delete_topic(wire, TOPIC)
 
     def _finished(self) -> bool:
@@ -155,7 +157,9 @@ class _Round:
 
 
 def _commit(wire: WireClient, topic: str, offset: int) -> None:
-    """Commits by every group; a broker that has just started loads its groups first."""
+    """Commits the offset in every group, and tries again while a broker that has just started still loads its
+    groups.
+    """
 
     def stored(group: str) -> bool:
         return set(commit(wire, group, {(topic, 0): offset}).values()) == {ErrorCode.none}

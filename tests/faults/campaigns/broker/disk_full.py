@@ -95,7 +95,7 @@ def _compare(at: object, acknowledged: list[int], stored: list[int], total: Resu
     there = set(stored)
     for value in acknowledged:
         if value not in there:
-            total.lose(at, f"{value} was acknowledged and is not there")
+            total.lose(at, f"{value} was acknowledged and is missing")
     if len(there) != len(stored):
         total.count("duplicated", len(stored) - len(there))
 

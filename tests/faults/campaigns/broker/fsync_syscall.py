@@ -57,7 +57,7 @@ def _round(
         return [error for error in became.values() if error]
 
     if sent(FAILING, 5) or sent(OTHER, 5):
-        total.wrong(i, "records are refused before anything was injected")
+        total.wrong(i, "records were refused before a fault was injected")
     segment = max((broker.log_dir / f"{FAILING}-0").glob("*.log"))
     with failing_fsync(broker.pid, segment, chance.randint(1, 5), total, i):
         refused = sent(FAILING, 8)
@@ -76,12 +76,12 @@ def _round(
     for topic, those in acknowledged.items():
         missing = set(those) - set(values_in(broker.bootstrap, topic))
         for value in sorted(missing):
-            total.lose(i, f"{topic}: {value} was acknowledged and is not there")
+            total.lose(i, f"{topic}: {value} was acknowledged and is missing")
 
 
 @contextmanager
 def failing_fsync(pid: int, path: Path, nth: int, total: Result, at: int) -> Iterator[None]:
-    """Makes the `nth` fsync of this file from now on fail, and no other."""
+    """Makes the `nth` fsync of this file, counted from now, fail; no other fails."""
     said = path.parents[2] / "strace.out"
     command = [
         "strace", "-f", "-p", str(pid), "-P", str(path), "-o", str(said),

@@ -32,7 +32,9 @@ ROUND_LIMIT_S = 120.0
 
 
 class Sender(Protocol):
-    """A producer of one of the clients: `send` never blocks for long, `flush` waits for all, `close` ends it."""
+    """A producer of one of the clients: `send` never blocks for long, `flush` waits for all acknowledgements, `close`
+    ends it.
+    """
 
     def send(self, partition: int, value: bytes, done: Callable[[int, Exception | None], None]) -> None: ...
 
@@ -108,7 +110,8 @@ class KillNine:
     def run(self, run: Run) -> Result:
         rounds, records = (2, 40_000) if run.quick else (10, 500_000)
         with (
-            tempfile.TemporaryDirectory(prefix="klamm-faults-") as folder,  # on a disk: the logs do not fit into memory
+            # on a disk: the logs are too large for a file system in memory
+            tempfile.TemporaryDirectory(prefix="klamm-faults-") as folder,
             proxied_broker(Path(folder)) as (broker, proxy),
         ):
             return Rounds(rounds, records, run.chance("all")).run(self._sender, broker, proxy, plant=run.plant)
@@ -151,8 +154,10 @@ class Rounds:
         return result
 
     def _round(self, sender: Sender, broker: RunningBroker, proxy: ProduceProxy, values: Iterator[int]) -> None:
-        """Sends a round's share of records; the broker is killed with requests in flight and restarted. Sending
-        continues until that has happened: a kill waits for a moment with enough requests in flight."""
+        """Sends a round's share of records while the broker is killed with requests in flight and restarted.
+
+        Sending continues until that has happened: the kill waits for a moment with enough requests in flight.
+        """
         share = self.records // self.rounds
         kill_after = int(share * self.chance.uniform(0.1, 0.8))
         killer = threading.Thread(target=self._kill, args=(broker, proxy))
@@ -177,7 +182,7 @@ class Rounds:
         deadline = time.monotonic() + ROUND_LIMIT_S / 4
         while proxy.in_flight < IN_FLIGHT:
             if time.monotonic() > deadline:
-                return  # the round has no kill, so the campaign fails
+                return  # without a kill in this round the campaign fails
             time.sleep(0.0002)
         broker.kill()
         self.injected += 1

@@ -22,7 +22,9 @@ POINTS = {
     "compaction.swap": FEW, "compaction.swapped": 4, "compaction.remove_old": FEW, "compaction.finish": 4,
     "compaction.finished": 4, "compaction.checkpoint": 4,
 }  # fmt: skip
-"""Fault points, and the highest pass of each that is asked for; a pass that does not come is a plain kill -9."""
+"""Fault points, with the highest pass of each that may be chosen; if that pass is never reached, the broker is killed
+with -9.
+"""
 COMMITS = 400
 DEATH_S = 10.0
 LOADED_S = 60.0
@@ -102,7 +104,7 @@ def _commit(i: int, chance: random.Random, broker: RunningBroker, groups: Groups
                     total.acknowledged += 1
                 elif error in LOADING:
                     time.sleep(0.05)
-                elif not broker.died(DEATH_S):  # while it dies, it may answer that it cannot store
+                elif not broker.died(DEATH_S):  # a dying broker may answer that it cannot store
                     total.wrong(i, f"a commit is answered with {error.name}")
     except (OSError, AssertionError):
         return True
@@ -126,7 +128,9 @@ def _check(i: int, broker: RunningBroker, groups: Groups, total: Result) -> None
 
 
 def _found(wire: WireClient, group: str) -> Any:
-    """Returns the stored offset, None if there is none. A broker that has just started loads its groups first."""
+    """Returns the stored offset, None if there is none; tries again while a broker that has just started loads its
+    groups.
+    """
     deadline = time.monotonic() + LOADED_S
     while time.monotonic() < deadline:
         found = stored(wire, group, TOPIC, (0,)).get(0)

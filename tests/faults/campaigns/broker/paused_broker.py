@@ -1,5 +1,6 @@
-"""A broker is stopped (SIGSTOP) past the end of its session; half of the times another broker has its id when it
-continues."""
+"""A broker is stopped (SIGSTOP) past the end of its session; in half of the injections another broker has taken its id
+when it continues.
+"""
 
 from __future__ import annotations
 
@@ -78,11 +79,11 @@ class PausedBroker:
         broker.restart()
         lost = set(acknowledged) - set(values_in(broker.bootstrap, TOPIC))
         if lost:
-            total.lose(i, f"acknowledged, and not in the log: {sorted(lost)}", len(lost))
+            total.lose(i, f"acknowledged, but not in the log: {sorted(lost)}", len(lost))
 
     def _ended(self, i: int, broker: RunningBroker, total: Result) -> None:
         if not broker.died(LIMIT_S):
-            total.wrong(i, "a displaced broker goes on")
+            total.wrong(i, "a displaced broker continues to run")
             return
         status, text = broker.stop(), broker.log()
         said = [line for line in text.splitlines() if line.startswith("klamm: ") and "broker id 0 was taken by" in line]

@@ -82,7 +82,7 @@ class PausedCoordinator:
                 total.wrong(i, "the first commit was refused")
             pause_past_session(sleeper, number, tree)
             if not within(lambda: _coordinator(other, group) == 1 - number):
-                total.wrong(i, "nobody took the group over")
+                total.wrong(i, "no broker took over the group")
             with WireClient(other.bootstrap) as successor:
                 new = _member(successor, group)
                 if commit(successor, group, {(TOPIC, 0): 150}, new)[TOPIC, 0] is not ErrorCode.none:
@@ -108,7 +108,7 @@ class PausedCoordinator:
 
 
 def _member(wire: WireClient, group: str) -> Any:
-    """Joins and syncs a member; a broker that does not know yet that it is the coordinator is asked again."""
+    """Joins and syncs a member; asks again while the broker does not know yet that it is the coordinator."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
@@ -123,7 +123,9 @@ def _member(wire: WireClient, group: str) -> Any:
 
 
 def _knows(broker: RunningBroker, count: int) -> bool:
-    """Whether the broker's metadata image has `count` brokers: with fewer it may name another coordinator soon."""
+    """Returns True if the broker's metadata image has `count` brokers; with fewer it may soon name another
+    coordinator.
+    """
     with WireClient(broker.bootstrap) as wire:
         return len(metadata(wire, []).brokers) == count
 

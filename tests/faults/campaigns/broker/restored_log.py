@@ -1,4 +1,4 @@
-"""A broker's log directory is replaced by an older backup of it, under a live group and the position of a load."""
+"""A broker's log directory is replaced by an older backup while a group is active and a load has a stored position."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class _Round:
     ) -> None:
         self._i, self._chance, self._broker, self._total = i, chance, broker, total
         self._patience_s = PLANT_S if plant else PATIENCE_S
-        self._fewest = MOST + 1 if plant else 1  # more than were lost, so that the offsets of the lost ones exist again
+        self._fewest = MOST + 1 if plant else 1  # more than were lost, so that the lost offsets are assigned again
         self._restored = restored
         self._next = 0
         self._backup = broker.folder / "backup"
@@ -120,7 +120,7 @@ class _Round:
         self._next = values.stop
 
     def _read(self, consumer: klamm.Consumer[Any, Any], wanted: range) -> None:
-        """Reads until all of these values have come; others may come again."""
+        """Reads until all of these values have arrived; others may be read again."""
         left = set(wanted)
 
         def all_seen() -> bool:
@@ -132,7 +132,7 @@ class _Round:
             self._total.lose(self._i, what, len(left))
 
     def _check(self, loaded: Loaded) -> None:
-        """Does the check that the next load would do."""
+        """Makes the check that the next load would make."""
         refused = ""
         with self._topics() as topics:
             try:
@@ -140,7 +140,7 @@ class _Round:
             except DataLossError as error:
                 refused = str(error)
         if self._restored and not refused:
-            self._total.wrong(self._i, "a load goes on from its position in the log that was replaced")
+            self._total.wrong(self._i, "a load continues from its position in the replaced log")
         if not self._restored and refused:
             self._total.wrong(self._i, f"a load is refused where nothing was restored: {refused}")
 

@@ -1,5 +1,6 @@
-"""One bit is flipped in a file that a log keeps beside its segments: checkpoints, leader epochs, producer states,
-metadata."""
+"""Flips one bit in a file that a log keeps beside its segments: checkpoints, leader epochs, producer states,
+metadata.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +64,9 @@ def _inject(damage: Damage, total: Result) -> None:
 
 
 def _used(template: Template) -> list[Path]:
-    """Returns the files that are read. Of the snapshots that is the newest of each partition; an older one is read only
-    if that is damaged."""
+    """Returns the files that are read. Of each partition's snapshots that is the newest; an older one is read only if
+    the newest is damaged.
+    """
     newest = {path.parent: path for path in template.files(".snapshot")}
     return [
         path for path in template.files(*ENDINGS) if newest.get(path.parent, path) == path or not _is_snapshot(path)

@@ -1,4 +1,4 @@
-"""One bit of an offset index or time index is flipped."""
+"""Flips one bit of an offset index or time index."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _look_up(i: int, chance: random.Random, manager: LogManager, template: Templ
             at = chance.randint(w.base, w.last)
             served = fetch_once(log, at, written)
             if served.corrupt or w.base not in served.seen:
-                total.corrupt(i, f"{tp}: a read at {at} gives {served.corrupt or served.detected}")
+                total.corrupt(i, f"{tp}: a read at {at} returned {served.corrupt or served.detected}")
             stamp = chance.choice(w.stamps) + chance.randint(-3, 3)
             try:
                 found = log.offset_for_timestamp(stamp, isolation=ReadIsolation.LOG_END)

@@ -1,4 +1,4 @@
-"""One bit of a segment is flipped, in what the CRC covers or in the header fields that it does not cover."""
+"""Flips one bit of a segment, in the bytes that the CRC covers or in the header fields that it does not cover."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ def _check(i: int, flip: Flip, manager: LogManager, template: Template, said: li
             total.corrupt(i, f"{flip}: {what}")
         missing = [w for w in written if w.base not in served.seen]
         if missing and not ours:
-            total.lose(i, f"{flip}: {tp} has nothing to do with it and lacks {missing[0].base}", len(missing))
+            total.lose(i, f"{flip}: {tp} is not the damaged partition, but lacks {missing[0].base}", len(missing))
         elif missing and not (said or served.detected):
-            total.lose(i, f"{flip}: {missing[0].base} is not served, and nothing said so", len(missing))
+            total.lose(i, f"{flip}: {missing[0].base} is not served, and no error was reported", len(missing))
         total.count("batches-withheld", len(missing))
     by_consumer = bool(noticed) and all(what.startswith("consumer") for what in noticed) and not said
     total.count("by-consumer", by_consumer)

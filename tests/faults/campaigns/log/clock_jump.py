@@ -101,7 +101,7 @@ def _check(i: int, log: PartitionLog, written: list[Written], now_ms: int, total
         total.corrupt(i, f"{log.tp}: {what}")
     for w in written:
         if w.base not in served.seen and now_ms - max(w.stamps) <= CONFIG.retention_ms:
-            total.lose(i, f"{log.tp}: {w.base} is {now_ms - max(w.stamps)} ms old and gone", w.records)
+            total.lose(i, f"{log.tp}: {w.base} is {now_ms - max(w.stamps)} ms old and was deleted", w.records)
     try:
         log.offset_for_timestamp(written[len(written) // 2].stamps[0])
         last = written[-1]

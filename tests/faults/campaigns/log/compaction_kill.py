@@ -1,5 +1,6 @@
-"""The process is killed at a step of log compaction: writing, syncing, swapping, removing, or storing the cleaner's
-offset."""
+"""Kills the process at a step of log compaction: writing, syncing, swapping, removing, or storing the cleaner's
+offset.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ TP = TopicPartition("keyed", 0)
 TOPIC_ID = UUID(int=31)
 SCRIPTS, STEPS, KEYS = 4, 120, 25
 RECOVER = "compaction.recover"
-"""The fault point at the opening of a log that was killed during a swap."""
+"""The fault point passed when a log is opened that was killed during a swap."""
 CONFIG = TopicConfig.model_validate(
     {"cleanup_policy": "compact", "segment_bytes": 1_500, "min_cleanable_dirty_ratio": 0.1,
      "delete_retention_ms": 5_000, "max_message_bytes": 1_000, "file_delete_delay_ms": 0},
@@ -57,7 +58,7 @@ class CompactionKill:
             work = Work(kill.folder, run.chance(f"script {kill.script}"))
             total.injected += fork(work, kill.rules, account.hear)
             total.acknowledged += len(account.acknowledged)
-            if kill.point.startswith("compaction"):  # recovery from the first kill is killed too
+            if kill.point.startswith("compaction"):  # the recovery after the first kill is killed too
                 again = fork(lambda _: _recover(kill.folder), f"{RECOVER}@{kill.nth % 3 + 1}=kill", _ignore)
                 total.count("killed-recovering", again)
             with heard():
@@ -138,7 +139,7 @@ def _recover(folder: Path) -> None:
 
 
 def _ignore(_: bytes) -> None:
-    """Ignores what a recovery prints: the first life has said it."""
+    """Ignores the output of a recovery: the first life has already reported it."""
 
 
 def _judge(at: str, account: Account, folder: Path, total: Result) -> None:
@@ -173,9 +174,9 @@ def _compare(at: str, account: Account, log: PartitionLog, total: Result) -> Non
     for key, (offset, row) in last.items():
         newer = latest_stored.get(key, -1) > offset  # sent and stored, but not acknowledged before the kill
         if stored.get(offset) != row and not newer and row[1] is not None:
-            total.lose(at, f"the last value of {key}, acknowledged at {offset}, is not there")
+            total.lose(at, f"the last value of {key}, acknowledged at {offset}, is missing")
         if row[1] is None and not newer and key in latest_stored and latest_stored[key] != offset:
-            total.wrong(at, f"{key} was deleted at {offset} and is back with offset {latest_stored[key]}")
+            total.wrong(at, f"{key} was deleted at {offset} but exists at offset {latest_stored[key]}")
     for offset, row in stored.items():
         if account.acknowledged.get(offset, row) != row or row not in account.sent:
             total.corrupt(at, f"offset {offset} holds {row}, acknowledged was {account.acknowledged.get(offset)}")

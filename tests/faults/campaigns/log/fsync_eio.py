@@ -1,5 +1,6 @@
-"""fsync fails once. What the kernel kept is unknown then, and a later success of fsync proves nothing (the fsyncgate of
-2018)."""
+"""One fsync fails. The kernel may then have dropped the unwritten data, and a later success of fsync proves nothing
+(the fsyncgate of 2018).
+"""
 
 from __future__ import annotations
 
@@ -75,16 +76,17 @@ def _inject(i: int, chance: random.Random, folder: Path, total: Result, *, plant
             _append(chance, manager, chance.choice([PLAIN, IDEMPOTENT]), stored, step, clock)
         _append(chance, manager, PLAIN, stored, 98, clock)
         if logs[PLAIN].log_end_offset == logs[PLAIN].recovery_point:
-            _append(chance, manager, PLAIN, stored, 99, clock)  # a single record: too little for an immediate flush
+            # a single record, too little to cause an immediate flush
+            _append(chance, manager, PLAIN, stored, 99, clock)
         log, flushed = logs[PLAIN], logs[PLAIN].recovery_point
         with failing("files.fsync=EIO"):
             try:
                 log.flush()
-                total.wrong(i, "a flush whose fsync failed says that it is done")
+                total.wrong(i, "a flush whose fsync failed reported success")
             except KlammError:
                 total.injected += 1
         if plant:
-            log._closed = None  # the plant: what no code may do
+            log._closed = None  # the plant: a change that no code may make
         _offline(i, chance, manager, stored, flushed, total, clock)
         manager.close()
         if (folder / CLEAN_SHUTDOWN).exists():
@@ -106,7 +108,9 @@ def _offline(
     i: int, chance: random.Random, manager: LogManager, stored: Content, flushed: int,
     total: Result, clock: ManualClock,
 ) -> None:  # fmt: skip
-    """Later calls of fsync would succeed: the failed partition must stay offline, and the other one must continue."""
+    """Checks that the failed partition stays offline, though later fsyncs would succeed, and that the other one
+    continues.
+    """
     log = manager.logs()[PLAIN]
     if log.offline is None:
         total.wrong(i, "the partition is not offline after its fsync failed")
@@ -123,7 +127,7 @@ def _offline(
         _append(chance, manager, IDEMPOTENT, stored, 100, clock)
         manager.logs()[IDEMPOTENT].flush()
     except KlammError as error:
-        total.wrong(i, f"the other partition does not go on: {error}")
+        total.wrong(i, f"the other partition does not continue: {error}")
 
 
 def _again(i: int, folder: Path, stored: Content, total: Result) -> None:
@@ -137,7 +141,7 @@ def _again(i: int, folder: Path, stored: Content, total: Result) -> None:
                 total.corrupt(i, what)
             for w in written:
                 if w.base not in served.seen:
-                    total.lose(i, f"{tp}: {w.base} is not there after the restart", w.records)
+                    total.lose(i, f"{tp}: {w.base} is missing after the restart", w.records)
 
 
 CAMPAIGNS = [FsyncEio()]

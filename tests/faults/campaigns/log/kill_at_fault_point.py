@@ -1,5 +1,4 @@
-"""The process is killed at a write, an fsync, a rename, an unlink or a truncation of the log, at each of them again and
-again."""
+"""Kills the process repeatedly at each write, fsync, rename, unlink and truncation of the log."""
 
 from __future__ import annotations
 
@@ -74,12 +73,12 @@ def _judge_log(at: str, account: Account, log: PartitionLog, total: Result) -> N
         try:
             data = log.read(position, 10_000, isolation=ReadIsolation.LOG_END).data
         except KlammError as error:
-            total.wrong(at, f"{tp}: cannot read on at {position}: {error}")
+            total.wrong(at, f"{tp}: cannot continue reading at {position}: {error}")
             return
         for pos, header in iter_headers(data):
             sign = mark(data[pos : pos + header.size])
             if not crc_matches(data, pos, header) or sign not in account.sent[tp]:
-                total.corrupt(at, f"{tp}: the batch at {header.base_offset} is none that was sent")
+                total.corrupt(at, f"{tp}: the batch at {header.base_offset} was never sent")
             stored[header.base_offset] = sign
             position = max(position, header.next_offset)
         if not data:
@@ -90,7 +89,7 @@ def _judge_log(at: str, account: Account, log: PartitionLog, total: Result) -> N
         total.wrong(at, f"{tp}: {doubled} batches are stored twice")
     for base, kept in account.must_be_there(tp).items():
         if stored.get(base) != kept.mark:
-            total.lose(at, f"{tp}: what was acknowledged at {base} is not there", kept.last - base + 1)
+            total.lose(at, f"{tp}: the batch acknowledged at {base} is missing", kept.last - base + 1)
     _retry_and_go_on(at, account, log, total)
 
 

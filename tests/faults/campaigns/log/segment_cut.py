@@ -1,4 +1,4 @@
-"""A segment is cut at a random byte, as a crash or an incomplete copy leaves it."""
+"""Cuts a segment at a random byte, as a crash or an incomplete copy leaves it."""
 
 from __future__ import annotations
 

@@ -24,8 +24,10 @@ CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 COUNTS = (2**31 - 1, 1_000_000, 3)
 GROWN = 384 * 2**20
 MOST_MEMORY = 400 * 2**20
-"""Bytes. The log opens a batch up to `decompressed.max.bytes`, 64 MiB; a decoder holds twice that while it grows, and
-malloc keeps some of it for the threads that had it. A whole bomb would take far more."""
+"""Memory limit in bytes. The log decompresses a batch up to `decompressed.max.bytes`, 64 MiB; a decoder needs twice
+that while its buffer grows, and malloc keeps some of it for the threads that used it. A fully decompressed bomb would
+take far more.
+"""
 MOST_BYTES = 1_000_000
 REFUSED = {ErrorCode.corrupt_message, ErrorCode.invalid_record, ErrorCode.message_too_large}
 RECORDS_AT = 57
@@ -51,7 +53,7 @@ class Bombs:
                         for name, bomb in bombs:
                             if (
                                 "lz4" not in name or topic != "recompressed"
-                            ):  # stored as it is: the broker does not decompress it
+                            ):  # stored unread: the broker does not decompress it
                                 _send(number, wire, topic, name, bomb, result)
             Bombardment([broker], result, MOST_MEMORY).finish()
         return result
@@ -81,7 +83,7 @@ def _bombs(chance: random.Random, *, plant: bool) -> list[tuple[str, bytes]]:
 
 
 def _batch(packed: bytes, codec_id: int, count: int) -> bytes:
-    """Makes a batch with this payload, whatever it holds."""
+    """Returns a batch with this payload, whatever it contains."""
     data = bytearray(batch(b"x")[:HEADER_SIZE]) + packed
     struct.pack_into(">i", data, 8, len(data) - 12)
     struct.pack_into(">h", data, 21, codec_id)

@@ -1,4 +1,4 @@
-"""A crowd of connections, most of them hostile, beside one ordinary client of a real broker."""
+"""Many connections, most of them hostile, beside one ordinary client of a real broker."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ MIB = 1 << 20
 DEADLINE_S = 120.0
 MOST_RATIO = 3.0
 FLOOR_S = 0.002
-"""A quiet p99 below this counts as this: below it, one scheduling of another process on a machine of two cores
-decides."""
+"""A quiet p99 below this counts as this value: at shorter times, one scheduling of another process on a machine with
+two cores decides.
+"""
 PER_CONNECTION = 16 * 1024
 """Bytes that a connection may cost on top of the limits."""
 SPARE = 48 * MIB
-"""Bytes of the allocator, of threads, and of data on its way from the log to a connection."""
+"""Allowance in bytes for the allocator, threads, and data under way from the log to a connection."""
 BATCH = 60_000
 FETCH = 8 * MIB
 _UNEXPECTED = re.compile(r" ERROR |Traceback|unexpected ")
@@ -131,7 +132,7 @@ class _Siege:
         return self._client.go_on(phase, lambda pairs: pairs >= self.size.pairs)
 
     def _arrive(self, crowds: ExitStack, resting: int) -> Latencies:
-        """Starts all kinds, one after the other, while the client goes on."""
+        """Starts all kinds of peers, one after the other, while the client continues."""
         size, found = self.size, Latencies()
         for kind, count in (
             (IDLE, size.idle), (HALF_OPEN, size.half_open), (SLOW_READER, size.slow_readers),
@@ -144,7 +145,7 @@ class _Siege:
                 f"{kind} arrive", lambda _, there=there, by=deadline: there() or time.monotonic() > by
             )
             if not there():
-                self.result.wrong(kind, f"not all {count} were let in within {DEADLINE_S:.0f} s")
+                self.result.wrong(kind, f"not all {count} connections were accepted within {DEADLINE_S:.0f} s")
             self.result.injected += count
             found.requests += late.requests
             found.connects += late.connects
@@ -153,12 +154,14 @@ class _Siege:
         return found
 
     def _all_are_in(self) -> None:
-        """Whether the broker counts all connections; one that it closed for its slowness returns within a second."""
+        """Checks that the broker counts all connections; one that it closed for its slowness connects again within a
+        second.
+        """
         wanted = self.size.idle
         found = self._sample("server_socket_server_metrics_connection_count")
         self.result.figures["open"] = int(found)
         if found < wanted:
-            self.result.wrong("crowded", f"{found:.0f} connections are open, {wanted} idle ones came")
+            self.result.wrong("crowded", f"{found:.0f} connections are open, but {wanted} idle ones connected")
 
     def _memory(self, resting: int) -> None:
         peak = self._highest()
@@ -187,11 +190,11 @@ class _Siege:
             self._client.go_on("release", lambda pairs: pairs >= 25)
         self.result.figures["descriptors-left"] = max(left, 0)
         if left > 0:
-            self.result.wrong("release", f"{left} file descriptors are still open after all peers went")
+            self.result.wrong("release", f"{left} file descriptors are still open after all peers have disconnected")
         if (held := self._sample("network_requestchannel_unreadresponsebytes")) > 0:
-            self.result.wrong("release", f"{held:.0f} bytes of responses are counted for nobody")
+            self.result.wrong("release", f"{held:.0f} bytes of responses are still counted, without a connection")
         if (held := self._sample("network_requestchannel_requestbytes")) > 0:
-            self.result.wrong("release", f"{held:.0f} bytes of requests are counted for nobody")
+            self.result.wrong("release", f"{held:.0f} bytes of requests are still counted, without a connection")
 
     # -- judging
 
@@ -220,7 +223,7 @@ class _Siege:
         Path(f"/proc/{self._process.pid}/clear_refs").write_text("5")
 
     def _sample(self, name: str) -> float:
-        """Returns a metric's value; 0 if it is not there yet."""
+        """Returns a metric's value; 0 if it does not exist yet."""
         with urllib.request.urlopen(self._metrics, timeout=DEADLINE_S) as answer:
             page = answer.read().decode()
         found = [line.rpartition(" ")[2] for line in page.splitlines() if line.startswith(f"klamm_{name} ")]
@@ -229,9 +232,12 @@ class _Siege:
 
 @contextmanager
 def _crowding(crowd: Crowd, *, in_background: bool) -> Iterator[Callable[[], bool]]:
-    """Runs the crowd's process; yields a function that says whether all are connected. Those that are to vanish are
-    stopped then. `in_background`: the process gets idle processor time only, so that it takes none from the client
-    whose latency is judged; on a busy machine it would get none."""
+    """Runs the crowd's process; yields a function that returns True once all are connected. A crowd that is to vanish
+    is stopped at that moment.
+
+    `in_background`: the process gets only idle processor time, so that it takes none from the client whose latency is
+    judged; on a busy machine it would get none.
+    """
     background = ["chrt", "--idle", "0"] if in_background else []
     process = subprocess.Popen([*background, *command(crowd)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -256,7 +262,7 @@ def _crowding(crowd: Crowd, *, in_background: bool) -> Iterator[Callable[[], boo
 
 
 def _fill(broker: RunningBroker) -> None:
-    """Writes more than a slow reader asks for."""
+    """Writes more data than a slow reader requests."""
     with WireClient(broker.bootstrap) as wire:
         for _ in range(5 * FETCH // 4 // BATCH):
             outcome = produce(wire, "large", batch(b"." * BATCH, timestamp_ms=now_ms()), acks=1)

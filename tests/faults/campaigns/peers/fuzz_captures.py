@@ -1,5 +1,6 @@
-"""Requests of real clients, mutated: flipped bits, changed bytes, pieces removed, doubled or taken from another
-request, false lengths."""
+"""Mutated requests of real clients: flipped bits, changed bytes, pieces removed, doubled or taken from another request,
+false lengths.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +63,9 @@ def _record(folder: Path) -> list[bytes]:
 
 
 def shot(number: int, captures: list[bytes], chance: random.Random) -> Shot:
-    """Makes a frame with its length, which is false in one of twenty: mostly small damage, seldom to API and
-    version."""
+    """Returns a mutated frame with its length, which is false in one of twenty: mostly small damage, seldom to API and
+    version.
+    """
     frame = bytearray(chance.choice(captures))
     keep = 4 if chance.random() < 0.9 else 0
     for _ in range(chance.choice((1, 1, 1, 2, 4))):

@@ -1,4 +1,4 @@
-"""Bytes of a coverage-guided fuzzer, into every decoder: frames, headers, messages, batches, codecs."""
+"""Feeds the bytes of a coverage-guided fuzzer to every decoder: frames, headers, messages, batches, codecs."""
 
 from __future__ import annotations
 

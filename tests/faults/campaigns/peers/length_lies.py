@@ -1,4 +1,4 @@
-"""Every length of every served request is made false: 2^31-1, negative, varints without an end, nested tags."""
+"""Falsifies every length of every served request: 2^31-1, negative, varints without an end, nested tags."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class LengthLies:
 
 
 def _shots(run: Run, result: Result) -> Iterator[Shot]:
-    """Yields all frames for the broker; passes them, and more, to the decoder meanwhile."""
+    """Yields all frames for the broker, and passes them, and more, to the decoder meanwhile."""
     numbers = count()
     for api, version in requests():
         if run.only is not None and run.only != api:

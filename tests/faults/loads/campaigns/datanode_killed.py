@@ -1,4 +1,4 @@
-"""The only DataNode is killed while a load writes its files, and started again."""
+"""Kills the only DataNode while a load writes its files, and starts it again."""
 
 from __future__ import annotations
 

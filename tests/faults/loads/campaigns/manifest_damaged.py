@@ -1,4 +1,4 @@
-"""The manifest of the newest load is cut, emptied or deleted before a run: it says where the run is to begin."""
+"""Cuts, empties or deletes the manifest of the newest load before a run, which reads its start offsets from it."""
 
 from __future__ import annotations
 

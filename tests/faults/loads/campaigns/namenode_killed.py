@@ -1,4 +1,6 @@
-"""The NameNode is killed around the rename that publishes a load, or at a random moment of it, and started again."""
+"""Kills the NameNode around the rename that publishes a load, or at a random moment of the load, and starts it
+again.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def kill_one(at: int, chance: random.Random, scene: Scene) -> None:
     driver.go()
     eventually(killed.is_set, "the NameNode is killed", UP_S)
     time.sleep(chance.random() * 6)
-    scene.hdfs.start_name_node()  # by this thread: the server ends with the thread that starts it
+    scene.hdfs.start_name_node()  # in this thread: the server ends with the thread that started it
     scene.one_line(at, driver.outcome())
     scene.await_hdfs()
     published = scene.numbers() != before

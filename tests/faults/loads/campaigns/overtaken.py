@@ -1,4 +1,4 @@
-"""Two jobs load one topic: at the same time, or one sleeps until the other has published."""
+"""Two jobs load one topic: both at the same time, or one is stopped until the other has published."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load reads through is killed: a Python worker, the broker, the coordination of the cluster."""
+"""Kills a process that a load reads through: a Python worker, the broker, the cluster's coordination."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from klammtest.waiting import eventually
 from loads.scene import DOUBLED, LOST, UP_S, Scene, campaign
 
 TRIED_AGAIN = {"spark.master": "local[2,3]"}
-"""A task of Spark may be tried three times."""
+"""Lets Spark try a task three times."""
 NEXT_RUN = (
     "the run loads, or fails in one line and leaves nothing in sight; the next run loads the rest, each offset once"
 )
@@ -37,7 +37,7 @@ def kill_worker(at: int, chance: random.Random, scene: Scene) -> None:
     scene.broker.pause()
     try:
         driver.go()
-        # The broker is stopped: whoever reads from it goes on doing so until it is killed.
+        # The broker is stopped, so a worker that reads from it keeps reading until it is killed.
         eventually(lambda: driver.readers(port), "a Python worker reads from the stopped broker", UP_S)
         time.sleep(chance.random() * 2)
         worker = chance.choice(driver.readers(port))

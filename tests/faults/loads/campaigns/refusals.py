@@ -37,7 +37,7 @@ def enter_safe_mode(at: int, chance: random.Random, scene: Scene) -> None:
     driver.safe_mode(scene.admin_name, on=False)
     if point == POINTS[-1]:
         if scene.one_line(at, outcome).status != "loaded":
-            scene.total.wrong(at, f"the load is published, and the run says {outcome}")
+            scene.total.wrong(at, f"the load is published, but the run reports {outcome}")
     else:
         scene.refused(at, outcome)
         if scene.numbers() != before:
@@ -66,7 +66,7 @@ def exceed_quota(at: int, chance: random.Random, scene: Scene) -> None:
     if at % 2:
         names = used["directoryCount"] + used["fileCount"] + chance.randint(1, 7)
         _set_quota(scene, root, namespacequota=names)
-    else:  # a begun block counts with its full size
+    else:  # a block that has been begun counts with its full size
         _set_quota(scene, root, storagespacequota=used["spaceConsumed"] + chance.randint(1, 2**26))
     driver.go()
     outcome = driver.outcome()
@@ -132,7 +132,7 @@ def lose_answer(at: int, chance: random.Random, scene: Scene) -> None:
         scene.total.wrong(at, f"{scene.proxy.lost - lost} renames were lost")
     published = scene.numbers() != before
     if published != passes or (outcome.status == "loaded") != passes:
-        scene.total.wrong(at, f"the rename {'is done' if passes else 'did not arrive'}, the run says {outcome}")
+        scene.total.wrong(at, f"the rename {'is done' if passes else 'did not arrive'}, the run reports {outcome}")
 
 
 CAMPAIGNS = [SafeMode(), Quota(), RenameRefused(), AnswerLost()]
