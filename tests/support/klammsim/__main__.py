@@ -1,4 +1,4 @@
-"""`make sim`."""
+"""Runs `make sim`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker of the simulation: production state machines, and the little that carries their requests."""
+"""A broker of the simulation: the production state machines, and the code that carries their requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ TICK: Final = 8.0
 
 
 class Waiter(NamedTuple):
-    """A Produce request that waits."""
+    """A Produce request that waits for its acknowledgement."""
 
     value: int
     offset: int
@@ -68,7 +68,7 @@ class Lease(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a broker has read: states first, then the registrations that they are judged by (R10)."""
+    """The metadata that a broker has read: first the states, then the registrations by which it judges them (R10)."""
 
     states: MetadataStates
     registrations: dict[int, BrokerRegistration]
@@ -76,12 +76,12 @@ class View:
     controller: str | None
     """The incarnation of the controller."""
     lease: Lease | None
-    """This broker's, if it is the controller."""
+    """This broker's lease, if it is the controller."""
     begun: float
 
 
 class SimBroker:
-    """A process with a log directory. `act` defers what happens to it while it is paused."""
+    """A process with a log directory. While it is paused, `act` defers its events."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -93,7 +93,7 @@ class SimBroker:
         """From the coordination."""
         self.leaving = False
         self.tainted = False
-        """Whether data was lost, until the broker is in the ISR with what it has now."""
+        """True if data was lost, until the broker is in the ISR with its present data."""
         self.log = self._new_log()
         self.boot = 0
         self._data_ids_drawn = 0
@@ -137,11 +137,11 @@ class SimBroker:
         return f"data-{self.id}-{self._data_ids_drawn}"
 
     def data_id_at_next_start(self) -> str | None:
-        """The newest data id if nothing was lost since it was drawn."""
+        """Returns the newest data id if no data was lost since it was drawn."""
         return None if self._data_lost else self.identity.data_ids[0]
 
     def act(self, process: int, action: Callable[[], None]) -> None:
-        """Does it if that process still runs; later if it is paused."""
+        """Runs the action if that process still runs; defers it if the process is paused."""
         if not self.up or self.process != process:
             return
         if self.paused:
@@ -185,7 +185,7 @@ class SimBroker:
         self.incarnation = f"incarnation-{self.id}-{self._incarnations}"
 
     def register_again(self) -> None:
-        """A new registration in place of the old one, as after an eviction that nobody has acted on yet."""
+        """Replaces the registration by a new one, as after an eviction to which no other broker has reacted yet."""
         self._registered_at = None
         self._new_incarnation()
         self._register()
@@ -203,7 +203,7 @@ class SimBroker:
         self._lost_data(lost)
 
     def fail_flush(self) -> None:
-        """A flush fails: the log is offline, the broker restarts, and what was not flushed may be gone."""
+        """A flush fails: the log goes offline, the broker restarts, and unflushed records may be lost."""
         self.kill()
         self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, flush_failed=True)
         self._lost_data(self.log.lose_power(self.world.random))
@@ -221,7 +221,7 @@ class SimBroker:
         )
 
     def stop_cleanly(self) -> None:
-        """The end of a controlled shutdown: all is flushed, the session is closed."""
+        """Ends a controlled shutdown: all is flushed, and the session is closed."""
         self.log.flush(self.log.log_end_offset)
         self.log.checkpoint()
         self.identity = DataIdentity(self.identity.data_ids, self.identity.boot_id, clean=True)
@@ -240,7 +240,7 @@ class SimBroker:
             self.act(process, action)
 
     def session_over(self) -> None:
-        """The broker hears that its session has expired: it stops leading, and registers under a new one."""
+        """Tells the broker that its session has expired: it stops leading, and registers under a new one."""
         if self.coordination.session_id != 0:
             return
         self.own = None
@@ -282,7 +282,7 @@ class SimBroker:
         return True
 
     def leave(self) -> None:
-        """The first step of a controlled shutdown: the registration says so."""
+        """Takes the first step of a controlled shutdown: the registration says that the broker leaves."""
         if self.own is None or self.leaving:
             return
         self.leaving = True
@@ -296,7 +296,7 @@ class SimBroker:
     # -- reading the metadata ------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """Reads the metadata; once more if asked meanwhile."""
+        """Reads the metadata; reads once more if asked again meanwhile."""
         if self._looking:
             self._look_again = True
             return
@@ -328,7 +328,7 @@ class SimBroker:
         controller = yield from find(paths.CONTROLLER)
         lease = None
         if controller is not None and controller[1].ephemeral_owner == self.coordination.session_id:
-            lease = Lease(int(epoch), stat.version)  # read before it was seen that the lease is this broker's
+            lease = Lease(int(epoch), stat.version)  # read before the broker saw that the lease is its own
         holder = controller[0].decode() if controller is not None else None
         return View(states, registrations, recovered, holder, lease, begun)
 
@@ -337,7 +337,7 @@ class SimBroker:
         own = view.registrations.get(self.id)
         self.own = own if own is not None and own.incarnation == self.incarnation else None
         if self.own is None and self._registered_at is not None and view.begun > self._registered_at:
-            self.register_again()  # it was evicted
+            self.register_again()  # the broker was evicted
         self._take_metadata()
         self._report_recovered_end()
         self._control()
@@ -360,7 +360,7 @@ class SimBroker:
             self.tainted = self._data_lost
 
     def _report_recovered_end(self) -> None:
-        """R7: a doubtful member says where its log ends, once nothing is appended in this epoch."""
+        """Reports, as a doubtful member, where its log ends, once nothing is appended in this epoch (R7)."""
         assert self.view is not None
         state = self.view.states.states[TP].state
         if self.own is None or state.leader != NO_LEADER or self.id not in state.members:
@@ -440,7 +440,7 @@ class SimBroker:
     # -- leader --------------------------------------------------------------------------------------------------
 
     def produce(self, value: int) -> None:
-        """A client's record with acks=all, perhaps sent before."""
+        """Appends a client's record with acks=all, which may have been sent before."""
         partition = self.partition
         if partition is None or partition.leader is None or partition.check_produce() is not ErrorCode.none:
             return
@@ -501,7 +501,7 @@ class SimBroker:
     # -- follower ------------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
-        """Sends a Fetch to the leader unless one is on its way."""
+        """Sends a Fetch to the leader unless one is already in flight."""
         follower = self.partition.follower if self.partition is not None else None
         if follower is None or self.own is None or self.world.now - self._fetch_sent < self.world.fetch_timeout:
             return
@@ -527,7 +527,7 @@ class SimBroker:
         self.world.send("fetch", self.id, leader.id, lambda: leader._serve_fetch(request, answered))
 
     def _follows(self, follower: object) -> bool:
-        """Answers of a link that the role change has closed are passed over."""
+        """Returns False for answers on a link that a role change has closed; they are ignored."""
         return self.partition is not None and self.partition.follower is follower
 
     # -- time ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """`make sim`: random schedules of the code as it is, then every mutation, which must be caught.
 
-Exit 1 on a violation or on a mutation that is not caught. A violation prints its seed, the command that runs it again
-and the fewest faults that still lead to it.
+The exit status is 1 on a violation, and on a mutation that is not caught. For a violation the seed is printed, the
+command that runs it again, and a minimal set of faults that still leads to it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIECE: Final = 100
 
 @dataclass(slots=True)
 class Outcome:
-    """Of the schedules of consecutive seeds."""
+    """The outcome of the schedules of consecutive seeds."""
 
     schedules: int = 0
     events: int = 0
@@ -72,8 +72,10 @@ def run_seeds(first: int, count: int, steps: int = STEPS) -> Outcome:
 
 
 def schedules_until_caught(name: str, most: int, first: int = 0) -> int | None:
-    """How many random schedules until the mutation is caught; None when it is not. An error that the code raises
-    where it raises none without the mutation counts, too."""
+    """Returns how many random schedules were run until the mutation was caught, or None if it was not.
+
+    An error that the code raises only with the mutation counts, too.
+    """
     with MUTATIONS[name].planted():
         for seed in range(first, first + most):
             try:
@@ -84,7 +86,7 @@ def schedules_until_caught(name: str, most: int, first: int = 0) -> int | None:
 
 
 def script_catches(name: str) -> bool | None:
-    """Whether the mutation's own script ends in a violation; None where it has none."""
+    """Returns True if the mutation's own script ends in a violation; None if it has no script."""
     if name not in SCRIPTS:
         return None
     with MUTATIONS[name].planted():
@@ -96,7 +98,7 @@ def script_catches(name: str) -> bool | None:
 
 
 def shrink(seed: int, steps: int = STEPS) -> list[str]:
-    """The faults of the seed's schedule that are needed for a violation, found by leaving out one after the other."""
+    """Returns the faults of the seed's schedule that a violation needs, found by leaving out one after the other."""
     schedule = Schedule(plan_of(seed, steps))
     skipped: frozenset[int] = frozenset()
     if not _violates(schedule):
@@ -145,7 +147,7 @@ def _run_mutation(task: tuple[str, int]) -> tuple[str, int | None, bool | None]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code."""
+    """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="make sim", description="Schedules of the replication protocol.")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_SCHEDULES} schedules, mutations up to less")
     parser.add_argument("--schedules", type=int, help="how many, from --seed on")

@@ -68,7 +68,7 @@ class SimTree:
             return self._opened
 
     def end_session(self, session_id: int) -> None:
-        """Its ephemeral paths and watches go; nothing is told to its owner."""
+        """Removes the session's ephemeral paths and watches; its owner is not told."""
         with self.lock:
             if self._sessions.pop(session_id, None) is None:
                 return
@@ -77,7 +77,7 @@ class SimTree:
             self.apply([Delete(path) for path in owned], 0)
 
     def expire(self, session_id: int) -> None:
-        """As `end_session`, and its owner is told."""
+        """Ends the session as `end_session` does, and tells its owner."""
         with self.lock:
             owner = self._sessions.get(session_id)
             self.end_session(session_id)
@@ -101,14 +101,14 @@ class SimTree:
             return sorted(self._nodes[path].children)
 
     def subtree(self, path: str) -> list[str]:
-        """The path and all below it, the deepest first."""
+        """Returns the path and all paths below it, the deepest first."""
         found = [path]
         for name in sorted(self._nodes[path].children):
             found = self.subtree(f"{path.rstrip('/')}/{name}") + found
         return found
 
     def apply(self, operations: Sequence[Operation], session_id: int) -> None:
-        """All or none."""
+        """Applies all operations or none."""
         undo: list[Callable[[], object]] = []
         touched: dict[str, None] = {}
         with self.lock:
@@ -157,12 +157,12 @@ class SimTree:
     def _create(self, operation: Create, node: _Node | None, session_id: int, undo: list[Callable[[], object]]) -> None:
         path = operation.path
         if node is not None:
-            raise NodeExistsError(f"{path} is there already")
+            raise NodeExistsError(f"{path} exists already")
         parent = self._nodes.get(parent_of(path))
         if parent is None:
-            raise NoNodeError(f"the parent of {path} is not there")
+            raise NoNodeError(f"the parent of {path} does not exist")
         if parent.owner:
-            raise CoordinationError(f"{path} cannot be made below an ephemeral path")
+            raise CoordinationError(f"{path} cannot be created below an ephemeral path")
         now, name = self._clock_ms(), path.rpartition("/")[2]
         self._creations += 1
         self._nodes[path] = _Node(operation.data, self._creations, session_id if operation.ephemeral else 0, now, now)
@@ -199,7 +199,7 @@ class _SimWatch:
     def fire(self) -> None:
         try:
             self._callback()
-        except Exception:  # a callback is anyone's code; the others must still be told
+        except Exception:  # a callback may raise any error; the others must still be called
             _log.exception("watch of %s failed", self.path)
 
     def cancel(self) -> None:
@@ -235,7 +235,7 @@ class SimCoordination:
             self._tree.end_session(session_id)
 
     def expired(self, session_id: int) -> None:
-        """The tree has ended the session."""
+        """Receives that the tree has ended the session."""
         if session_id == self._session_id:
             self._expired = True
             self._tell(SessionEvent.EXPIRED)
@@ -323,5 +323,5 @@ class SimCoordination:
         for listener in list(self._listeners):
             try:
                 listener(event)
-            except Exception:  # a listener is anyone's code; the others must still be told
+            except Exception:  # a listener may raise any error; the others must still be called
                 _log.exception("session listener failed on %s", event.name)

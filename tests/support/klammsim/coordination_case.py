@@ -1,4 +1,4 @@
-"""The simulated coordination under the contract suite."""
+"""Runs the contract suite on the simulated coordination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition's log in memory that meets `ReplicaLog`, with what a crash may leave of it.
+"""A partition's log in memory that satisfies `ReplicaLog`, and that can crash.
 
 A record is one number; a batch holds one record. The epoch cache has the rules of `LeaderEpochs`.
 """
@@ -21,7 +21,7 @@ NO_ROLE: Final = ("rest", -1)
 
 
 class MemoryLog:
-    """`on_committed(first, end)` is called when the high watermark moves, before consumers see the records."""
+    """`on_committed(first, end)` is called when the high watermark moves, before consumers can read the records."""
 
     def __init__(self, name: str, on_committed: Callable[[MemoryLog, int, int], None] | None = None) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class MemoryLog:
         return (self._epochs[index - 1] if index else epoch), self._starts[index]
 
     def offset_of(self, value: int) -> int | None:
-        """Of the record with this value: what a producer's state knows of a retry."""
+        """Returns the offset of the record with this value, as a producer's state recognises a retry."""
         return self._offsets.get(value)
 
     def value_at(self, offset: int) -> int | None:
@@ -75,7 +75,7 @@ class MemoryLog:
         return self.values[index] if 0 <= index < len(self.values) else None
 
     def records_from(self, offset: int) -> list[tuple[int, int]]:
-        """(Epoch, value) of each record from `offset` on."""
+        """Returns (epoch, value) of each record from `offset` on."""
         first = offset - self.log_start_offset
         return list(zip(self.epochs_of[first:], self.values[first:], strict=True))
 
@@ -92,7 +92,7 @@ class MemoryLog:
         self._role = NO_ROLE
 
     def append(self, value: int, leader_epoch: int) -> int:
-        """A client's record; returns its offset."""
+        """Appends a client's record and returns its offset."""
         self._check_role(("lead", leader_epoch))
         self._store(leader_epoch, value)
         return self.log_end_offset - 1
@@ -101,11 +101,11 @@ class MemoryLog:
         self._check_role(("follow", leader_epoch))
         for offset, epoch, value in _BATCH.iter_unpack(records):
             if offset != self.log_end_offset:
-                raise InvalidRecordError(f"{self.name}: a batch at {offset}, the log ends at {self.log_end_offset}")
+                raise InvalidRecordError(f"{self.name}: a batch at {offset}, but the log ends at {self.log_end_offset}")
             self._store(epoch, value)
 
     def read(self, offset: int, count: int) -> bytes:
-        """At most `count` batches from `offset` on."""
+        """Returns at most `count` batches from `offset` on."""
         first = offset - self.log_start_offset
         return b"".join(
             _BATCH.pack(offset + index, self.epochs_of[first + index], self.values[first + index])
@@ -114,7 +114,7 @@ class MemoryLog:
 
     def _check_role(self, wanted: tuple[str, int]) -> None:
         if self._role != wanted:
-            raise FencedLeaderEpochError(f"{self.name}: {wanted} is asked for, the role is {self._role}")
+            raise FencedLeaderEpochError(f"{self.name}: {wanted} is required, but the role is {self._role}")
 
     def _store(self, epoch: int, value: int) -> None:
         if self.epochs_of and epoch < self.epochs_of[-1]:
@@ -184,8 +184,9 @@ class MemoryLog:
         self._checkpoint = self.high_watermark
 
     def crash(self, random: Random) -> None:
-        """The process ends, the page cache stays: all records do. The watermark is that of the checkpoint, or later;
-        an epoch without records may be forgotten."""
+        """Ends the process; the page cache and so all records survive. The watermark is that of the checkpoint, or
+        later; an epoch without records may be forgotten.
+        """
         self._role = NO_ROLE
         self.high_watermark = max(
             self.log_start_offset,
@@ -195,7 +196,7 @@ class MemoryLog:
             self._cut_epochs(self.log_end_offset)
 
     def lose_power(self, random: Random) -> int:
-        """A suffix that was not flushed is gone; returns how many records."""
+        """Loses a suffix of the unflushed records; returns how many records were lost."""
         self.crash(random)
         end = self.log_end_offset
         self.truncate_to(random.randint(min(self.flushed_offset, end), end))

@@ -34,7 +34,7 @@ Patch = tuple[object, str, object]
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """`rule` as in docs/cluster.md."""
+    """A planted bug. `rule` is the number in docs/cluster.md."""
 
     name: str
     rule: str
@@ -300,4 +300,4 @@ MUTATIONS: Final = {
         ),
     )
 }  # fmt: skip
-"""By name."""
+"""The mutations by name."""

@@ -1,4 +1,4 @@
-"""What every schedule is about: one partition on three brokers."""
+"""The constants of every schedule: one partition on three brokers."""
 
 from __future__ import annotations
 

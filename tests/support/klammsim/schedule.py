@@ -1,4 +1,6 @@
-"""Random schedules: a swarm configuration, a workload and faults, all from one seed; then everything heals."""
+"""Random schedules: a swarm configuration, a workload and faults, all from one seed; at the end all faults are
+healed.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _SESSION_ENDS: Final = (3.0, 60.0, 120.0)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What one seed decides before the first step. `skipped`: faults, by their number, that are left out."""
+    """The choices of one seed before the first step. `skipped`: numbers of faults that are left out."""
 
     seed: int
     steps: int
@@ -52,19 +54,22 @@ def plan_of(seed: int, steps: int = STEPS, skipped: frozenset[int] = frozenset()
 
 
 class Schedule:
-    """One run of a plan. Power losses, failed flushes and new disks strike one replica at a time, or all at once: a
-    second one is spared until the first is back in sync; with a minimum of one in-sync replica only all at once."""
+    """One run of a plan.
+
+    Power losses, failed flushes and new disks affect one replica at a time, or all at once: a second replica is spared
+    until the first is back in sync. With a minimum of one in-sync replica they affect all at once only.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.world = World(plan.seed, plan.min_insync_replicas, plan.conditions)
         self.faults: list[str] = []
-        """What struck, in order; its place is the number by which it can be skipped."""
+        """The faults that occurred, in order; a fault's index is its number in `skipped`."""
         self._calm = False
         self._values = 0
 
     def run(self) -> Counts:
-        """Raises `ViolationError` when an invariant does not hold."""
+        """Runs the schedule. Raises `ViolationError` if an invariant does not hold."""
         world = self.world
         world.conditions = replace(QUIET, max_lag=self.plan.conditions.max_lag)
         for broker in world.brokers:
@@ -93,7 +98,7 @@ class Schedule:
             self._fault()
 
     def _produce(self, value: int) -> None:
-        """To every broker that thinks it leads: clients learn of a new leader late."""
+        """Sends a record to every broker that believes it leads: clients learn of a new leader late."""
         for broker in self.world.brokers:
             self._deliver(broker, lambda broker=broker: broker.produce(value))  # type: ignore[misc]
 
@@ -102,7 +107,7 @@ class Schedule:
         self.world.at(self.world.delay(), lambda: broker.act(process, action))
 
     def _delete_old_records(self) -> None:
-        """Retention at a leader. The newest records stay: a producer may send them again."""
+        """Applies retention at the leaders. The newest records stay: a producer may send them again."""
         for broker in self.world.brokers:
             if broker.up and broker.partition is not None and broker.partition.leader is not None:
                 log = broker.log
@@ -174,7 +179,9 @@ class Schedule:
             self._restart_later(broker)
 
     def _lose_all_power(self, _: SimBroker) -> None:
-        """What no member of the ISR and ELR has flushed is lost to everyone; all else must survive."""
+        """Cuts the power of all brokers: records that no member of ISR and ELR has flushed are lost, all others must
+        survive.
+        """
         world = self.world
         state = world.state
         if state is None or any(broker.tainted for broker in world.brokers):
@@ -231,7 +238,7 @@ class Schedule:
         self.world.at(random.choice((20.0, 100.0)), self.world.cuts.clear)
 
     def _cut_off(self, broker: SimBroker) -> None:
-        """From the coordination: its session ends while it is away, or it is back in time."""
+        """Cuts a broker off from the coordination: its session ends meanwhile, or it is back in time."""
         broker.cut_off = True
         session_id = broker.coordination.session_id
 
@@ -246,7 +253,7 @@ class Schedule:
         self.world.at(self.world.random.choice((20.0, 90.0)), back)
 
     def _suspect(self, broker: SimBroker) -> None:
-        """A false suspicion: its registration is deleted, and `/controller` if it has that."""
+        """A false suspicion: deletes the broker's registration, and `/controller` if the broker holds it."""
         operations: list[Operation] = []
         if broker.own is not None and self.world.tree.find(f"/brokers/incarnations/{broker.own.incarnation}"):
             operations += evict_operations(broker.own)

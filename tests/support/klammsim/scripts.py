@@ -1,6 +1,6 @@
-"""Directed schedules: for each rule that random faults seldom test, the course of events in which it is needed.
+"""Directed schedules: for each rule that random faults seldom test, a course of events that needs it.
 
-Each passes as the code is, and ends in a `ViolationError` with the mutation of the same name planted.
+Each passes with the code as it is, and ends in a `ViolationError` with the mutation of the same name planted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PATIENCE: Final = 3_000.0
 
 
 class Stage:
-    """A quiet world in which everyone is in sync and broker 0 leads. Every wait ends within a bound."""
+    """A world without faults in which every replica is in sync and broker 0 leads. Every wait ends within a bound."""
 
     def __init__(self, min_insync_replicas: int = 2, max_lag: float = 1_000.0) -> None:
         self.world = World(1, min_insync_replicas, Conditions(max_lag=max_lag))
@@ -48,7 +48,7 @@ class Stage:
         self.until(lambda: self.world.state is not None and set(self.world.state.isr) == set(members))
 
     def until_leader(self, broker: int) -> None:
-        """It leads, and knows that it does."""
+        """Runs until the broker leads, and knows that it does."""
 
         def leads() -> bool:
             partition = self.brokers[broker].partition
@@ -64,7 +64,7 @@ class Stage:
         self.until(leads)
 
     def until_seen(self, viewer: int, other: int) -> None:
-        """The viewer knows the other's registration with the data that it has now."""
+        """Runs until the viewer knows the other broker's registration with its present data."""
 
         def seen() -> bool:
             view = self.brokers[viewer].view
@@ -84,7 +84,7 @@ class Stage:
         self.world.cuts |= {(one, other), (other, one)}
 
     def without_broker_2(self) -> None:
-        """It is cut off from the leader, lags by one record, and leaves the ISR."""
+        """Cuts broker 2 off from the leader until it lags by one record and has left the ISR."""
         self.cut(0, 2)
         self.world.run(10)
         self.produce(0, 100)
@@ -95,7 +95,7 @@ class Stage:
         self.world.hold = lambda *message: message == (kind, sender, receiver)
 
     def hold_state_writes(self, *brokers: int) -> None:
-        """These brokers' writes of the state are carried out when they are released; the answer is lost."""
+        """Delays these brokers' writes of the state until they are released; their answers are lost."""
 
         def fate(broker: int, operations: Sequence[Operation]) -> str | None:
             writes_state = any(isinstance(operation, Set) and operation.path == STATE_PATH for operation in operations)
@@ -110,7 +110,7 @@ class Stage:
             write()
 
     def finish(self) -> None:
-        """Everything heals."""
+        """Heals all faults and checks the end state."""
         self.world.hold = self.world.write_fate = None
         self.world.cuts.clear()
         for broker in self.brokers:
@@ -120,7 +120,7 @@ class Stage:
 
 
 def joins_before_epoch_start() -> None:
-    """A new leader whose watermark is behind; a member of its ISR comes back with an empty disk at once."""
+    """A new leader's watermark is behind; a member of its ISR comes back at once with an empty disk."""
     stage = Stage()
     world = stage.world
     world.hold = lambda kind, sender, _: kind == "answer" and sender == 0 and len(world.committed) > 0
@@ -146,7 +146,7 @@ def joins_before_epoch_start() -> None:
 
 
 def stored_isr() -> None:
-    """The leader has proposed a member; the write is done, the answer lost, and the coordination away."""
+    """The leader has proposed a member; the write is done, its answer lost, and the coordination unreachable."""
     stage = Stage(max_lag=60)
     world, leader = stage.world, stage.brokers[0]
     stage.without_broker_2()
@@ -215,7 +215,7 @@ def deposed_leader_commits() -> None:
 
 
 def unversioned_state() -> None:
-    """As before, but the leader has written the ISR again meanwhile, and trusts that the first write is refused."""
+    """As before, but the leader has written the ISR again meanwhile, and relies on the first write being refused."""
     stage = Stage(max_lag=60)
     world = stage.world
     stage.without_broker_2()
@@ -232,7 +232,7 @@ def unversioned_state() -> None:
 
 
 def fetch_epoch_unchecked() -> None:
-    """A Fetch is late by two elections; the follower has truncated what it had then."""
+    """A Fetch arrives two elections late; the follower has since truncated the records that it had when it sent it."""
     stage = Stage()
     world = stage.world
     stage.kill(0)
@@ -276,7 +276,7 @@ def late_diverging_answer() -> None:
 
 
 def watermark_before_log_start() -> None:
-    """All that the leader has of a follower's range was deleted: nobody can say whether they agree."""
+    """The leader has deleted all records of a follower's range: it cannot be known whether the two logs agree."""
     stage = Stage(min_insync_replicas=1)
     world = stage.world
     stage.cut(0, 1)
@@ -311,7 +311,7 @@ def broker_epoch_unchecked() -> None:
 
 
 def controller_epoch_unchecked() -> None:
-    """A controller's write is late; another controller is elected meanwhile, and has written nothing yet."""
+    """A controller's write is late; another controller has been elected meanwhile, and has written nothing yet."""
     stage = Stage()
     world = stage.world
     stage.hold_state_writes(0, 1, 2)
@@ -345,4 +345,4 @@ SCRIPTS: Final[dict[str, Callable[[], None]]] = {
         controller_epoch_unchecked,
     )
 }
-"""By the name of the mutation that each must catch."""
+"""The scripts, by the name of the mutation that each must catch."""

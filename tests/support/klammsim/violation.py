@@ -1,7 +1,7 @@
-"""What a schedule ends with when an invariant does not hold."""
+"""The error that ends a schedule when an invariant does not hold."""
 
 from __future__ import annotations
 
 
 class ViolationError(AssertionError):
-    """An invariant of replication that does not hold; the message says which, where and when."""
+    """An invariant of replication does not hold; the message says which, where and when."""

@@ -1,4 +1,4 @@
-"""Virtual time, the network, the conversations with the coordination, and the invariants that hold at every step."""
+"""Virtual time, the network, requests to the coordination, and the invariants that hold at every step."""
 
 from __future__ import annotations
 
@@ -33,23 +33,23 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SLOW: Final = 60.0
-"""Until a slow write is carried out."""
+"""Ticks until a slow write is carried out."""
 _YEAR_2026_MS: Final = 1_767_225_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """How bad things are. Times in ticks of about a millisecond."""
+    """The probabilities and delays of faults. Times are in ticks of about a millisecond."""
 
     longest_delay: float = 1.0
     dropped: float = 0.0
     """Probability that a message between brokers is lost."""
     reset: float = 0.0
-    """Probability that a message travels on a connection of its own, so that it may be overtaken."""
+    """Probability that a message travels on a connection of its own, so that others may overtake it."""
     unanswered: float = 0.0
-    """Probability that a write to the coordination is not answered: it is carried out, at once or late, or is not."""
+    """Probability that a write to the coordination is not answered: it is carried out at once, late or never."""
     interleaved: float = 0.0
-    """Probability that others act between two reads of one conversation."""
+    """Probability that other processes act between two reads of one sequence of requests."""
     max_lag: float = 30.0
     """`replica.lag.time.max.ms`."""
 
@@ -81,15 +81,15 @@ class World:
         self.counts = Counts()
         self.cuts: set[tuple[int, int]] = set()
         self.committed: list[int] = []
-        """By offset: every record that was ever below a leader's high watermark."""
+        """Every record that was ever below a leader's high watermark, by offset."""
         self.acknowledged: dict[int, int] = {}
         """Offsets by value."""
         self.held: list[tuple[str, int, int, Callable[[], None]]] = []
         """Messages taken out of the network: kind, sender, receiver, and how to deliver it."""
         self.hold: Callable[[str, int, int], bool] | None = None
-        """Whether to take a message out of the network."""
+        """Returns True for a message that is to be taken out of the network."""
         self.write_fate: Callable[[int, Sequence[Operation]], str | None] | None = None
-        """What becomes of a broker's write: answered, slow (and answered), lost, applied (and not answered), late or
+        """The fate of a broker's write: answered, slow (and answered), lost, applied (and not answered), late or
         held (and not answered); None: by chance."""
         self.held_writes: list[Callable[[], None]] = []
         self.state: PartitionState | None = None
@@ -102,7 +102,7 @@ class World:
         self._make_paths()
 
     def _make_paths(self) -> None:
-        """What a first start and a CreateTopics would have made."""
+        """Creates the paths that a first start and a CreateTopics would have created."""
         tree = self.tree
         for path in (paths.BROKER_IDS, INCARNATIONS, CHANGES, RECOVERED, paths.partitions(TP.topic)):
             tree.make_parents(f"{path}/x", 0)
@@ -121,7 +121,7 @@ class World:
         heappush(self._heap, (self.now + delay, self._scheduled, action))
 
     def run_until(self, end: float, enough: Callable[[], bool] | None = None) -> None:
-        """Until then, or until nothing is to happen, or it is `enough`."""
+        """Runs until that time, until no event is left, or until `enough` returns True."""
         while self._heap and self._heap[0][0] <= end:
             self.now, _, action = heappop(self._heap)
             self.counts.events += 1
@@ -144,7 +144,7 @@ class World:
     # -- network -------------------------------------------------------------------------------------------------
 
     def send(self, kind: str, sender: int, receiver: int, handle: Callable[[], None]) -> None:
-        """A message between two processes; it is lost with either end's process, a cut, or by chance."""
+        """Sends a message between two processes; it is lost if either process ends, by a cut, or by chance."""
         target = self.brokers[receiver]
         process = target.process
 
@@ -167,8 +167,9 @@ class World:
     def converse(
         self, broker: SimBroker, steps: Steps[T], done: Callable[[T], None], failed: Callable[[], None]
     ) -> None:
-        """Carries out the steps, each request at a time of its own. `failed`: the coordination gave an error that the
-        steps do not handle."""
+        """Carries out the steps, each request at a time of its own. `failed` is called if the coordination raises an
+        error that the steps do not handle.
+        """
         process, coordination = broker.process, broker.coordination
 
         def proceed(answer: Answer, error: CoordinationError | None) -> None:
@@ -232,7 +233,7 @@ class World:
     # -- invariants ----------------------------------------------------------------------------------------------
 
     def _written(self, operations: Sequence[Operation]) -> None:
-        """Of each state that is written: epochs grow, and its members have every committed record."""
+        """Checks each written state: epochs grow, and its members have every committed record."""
         for operation in operations:
             if isinstance(operation, Create | Set) and operation.path == STATE_PATH:
                 self._check_state(PartitionState.decode(STATE_PATH, operation.data))
@@ -246,7 +247,7 @@ class World:
                 self.violated(f"an epoch falls: {new} after {old}")
             if (new.leader, new.leader_broker_epoch) != (old.leader, old.leader_broker_epoch):
                 if new.leader_epoch == old.leader_epoch:
-                    self.violated(f"another leader in the same epoch: {new} after {old}")
+                    self.violated(f"a second leader in the same epoch: {new} after {old}")
                 self.counts.elections += new.leader >= 0
                 current = self.tree.find(paths.CONTROLLER_EPOCH)
                 if current is None or int(current[0]) != new.controller_epoch:
@@ -255,8 +256,9 @@ class World:
         self.check_members()
 
     def check_members(self) -> None:
-        """What the proof rests on: every member of the stored ISR and ELR whose data is the one that the state names
-        has every committed record."""
+        """Checks what the proof rests on: every member of the stored ISR and ELR whose data id is the one in the state
+        has every committed record.
+        """
         if self.state is None:
             return
         for member in self.state.members:
@@ -271,7 +273,9 @@ class World:
             self.violated(f"broker {broker.id}, {what}, lacks committed records: {_difference(log, self.committed)}")
 
     def on_committed(self, broker: SimBroker, first: int, end: int) -> None:
-        """A replica's watermark passes records: a leader's commits them, a follower's shows what is committed."""
+        """A replica's watermark passes records: a leader's commits them, a follower's makes committed records
+        visible.
+        """
         log, leads = broker.log, broker.partition is not None and broker.partition.leader is not None
         for offset in range(first, end):
             value = log.value_at(offset)
@@ -279,7 +283,7 @@ class World:
             if offset < len(self.committed):
                 if self.committed[offset] != value:
                     self.violated(
-                        f"broker {broker.id} shows {value} at {offset}, committed was {self.committed[offset]}"
+                        f"broker {broker.id} shows {value} at {offset}, but {self.committed[offset]} was committed"
                     )
             elif leads and offset == len(self.committed):
                 self.committed.append(value)
@@ -303,7 +307,7 @@ class World:
         holders = sum(other.log.value_at(offset) == value or offset < other.log.log_start_offset or other.tainted
                       for other in self.brokers)  # fmt: skip
         if holders < self.settings.min_insync_replicas:
-            self.violated(f"{value} acknowledged at {offset}, and {holders} replicas have it")
+            self.violated(f"{value} acknowledged at {offset}, but only {holders} replicas have it")
         self.counts.acknowledged = len(self.acknowledged)
 
     def violated(self, what: str) -> None:
@@ -312,7 +316,7 @@ class World:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def is_healthy(self) -> bool:
-        """Whether every replica is in sync with a leader and has the same log."""
+        """True if every replica is in sync with a leader and has the same log."""
         state = self.state
         if state is None or state.leader < 0 or len(state.isr) != BROKERS:
             return False
@@ -325,7 +329,9 @@ class World:
         )
 
     def check_end(self) -> None:
-        """After healing: full ISR, identical logs, each value once, every acknowledged record at its offset."""
+        """Checks the state after healing: full ISR, identical logs, each value once, every acknowledged record at its
+        offset.
+        """
         if not self.is_healthy():
             self.violated(f"not healthy at the end: {self.state} {[str(broker) for broker in self.brokers]}")
         assert self.state is not None
@@ -347,5 +353,5 @@ class World:
 def _difference(log: MemoryLog, committed: list[int]) -> str:
     for offset in range(log.log_start_offset, len(committed)):
         if log.value_at(offset) != committed[offset]:
-            return f"at {offset} it has {log.value_at(offset)}, committed is {committed[offset]}"
+            return f"at {offset} it has {log.value_at(offset)}, but committed is {committed[offset]}"
     return "none"

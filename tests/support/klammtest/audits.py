@@ -1,5 +1,6 @@
-"""In memory: an audit topic, which keeps what auditors publish and can refuse it, and a broker's logs, as the broker
-tier of the audit reads them."""
+"""Audit parts in memory: an audit topic, which keeps what auditors publish and can refuse it, and a broker's logs, as
+the broker tier of the audit reads them.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +146,7 @@ class MemoryLogs:
         return ServiceRead(data, self.ends[partition], self.starts[partition], self.id_read(), self.leader_epoch)
 
     def id_read(self) -> UUID | None:
-        """Topic id of the log that is read."""
+        """The topic id of the log that is read."""
         return self.topic_id
 
     def delete_before(self, offset: int) -> None:
@@ -153,7 +154,7 @@ class MemoryLogs:
         self.starts[FLIGHTS] = offset
 
     def create_again(self) -> None:
-        """Deletes the topic and creates it with another id."""
+        """Deletes the topic and creates it again with another id."""
         self.topic_id, self.batches, self.ends, self.starts = uuid4(), {FLIGHTS: []}, {FLIGHTS: 0}, {FLIGHTS: 0}
 
     def cut(self, offset: int) -> None:
@@ -171,7 +172,7 @@ class MemoryLogs:
 
 
 def mark_of(producer: str, timestamps: Sequence[int], partition: TopicPartition = FLIGHTS) -> Headers:
-    """Returns what a producer adds to the first record of a batch of `MemoryLogs`."""
+    """Returns the headers that a producer adds to the first record of a batch of `MemoryLogs`."""
     windows = Counter(stamp - stamp % WINDOW_MS if stamp >= 0 else -1 for stamp in timestamps)
     counted = tuple((start, records, 8 * records) for start, records in windows.items())
     return origins.mark(identity("producer", producer), partition, counted, WINDOW_MS)
@@ -182,8 +183,11 @@ def identity(tier: str, owner: str = "owner") -> AuditIdentity:
 
 
 def event(tier: str, owner: str, begin: int, end: int, windows: dict[int, int], **more: Any) -> AuditEvent:
-    """Makes an event of partition 0 of `flights` (of no partition for producers); `windows` gives records by window
-    number. The broker's events have `sources` ({source: {window number: records}}), or unknown producers."""
+    """Returns an event of partition 0 of `flights` (of no partition for producers).
+
+    `windows` gives records by window number. The broker's events have `sources` ({source: {window number: records}}),
+    or unknown producers.
+    """
     fields: dict[str, Any] = {
         "partition": None if tier == "producer" else 0,
         "host": "host",
@@ -217,5 +221,5 @@ def follower(logs: MemoryLogs, topic: AuditTopic) -> Follower:
 
 
 def states(audit: TopicAudit, tier: TierKey) -> list[State]:
-    """The state of one tier in each window, in order."""
+    """Returns the state of one tier in each window, in order."""
     return [window.cells[tier].state for window in audit.windows]

@@ -33,7 +33,7 @@ ENVIRONMENT = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": os.pathsep.j
 
 
 class RunningBroker:
-    """`bootstrap` stays the same over `kill`, `stop` and `restart`."""
+    """A broker's process; `bootstrap` stays the same over `kill`, `stop` and `restart`."""
 
     def __init__(
         self, folder: Path, config: Mapping[str, Any], port: int, environment: Mapping[str, str] | None = None
@@ -54,7 +54,9 @@ class RunningBroker:
         return self._process.pid
 
     def start(self) -> None:
-        """Starts the broker and returns when it is ready; else `RuntimeError` with its output."""
+        """Starts the broker and returns when it is ready. Raises `RuntimeError` with its output if it is not ready in
+        time.
+        """
         with self.output.open("ab") as out:
             begin = out.tell()
             self._process = subprocess.Popen(
@@ -71,10 +73,10 @@ class RunningBroker:
                 break
             time.sleep(0.01)
         self.kill()
-        raise RuntimeError(f"the broker did not get ready:\n{self.output.read_bytes()[begin:].decode()}")
+        raise RuntimeError(f"the broker was not ready in time:\n{self.output.read_bytes()[begin:].decode()}")
 
     def died(self, within_s: float = 0.0) -> bool:
-        """Whether the process ended by itself within that time."""
+        """Returns True if the process has ended by itself within that time."""
         if self._process is None:
             return True
         try:
@@ -118,7 +120,7 @@ class RunningBroker:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait(60)
-            raise RuntimeError(f"the broker did not end by {how.name}:\n{self.log()}") from None
+            raise RuntimeError(f"the broker did not end after {how.name}:\n{self.log()}") from None
 
     def create_topics(self, topics: Mapping[str, Mapping[str, Any]]) -> None:
         """Creates the missing topics of the file's `topics` section, as it describes them."""
@@ -186,8 +188,8 @@ def running_broker(
 def pause_past_session(broker: RunningBroker, broker_id: int, tree: Coordination) -> None:
     """Stops the process (SIGSTOP) until its session has ended; `resume` continues it.
 
-    A process that is stopped while it holds the lock of an embedded coordination keeps sessions from ending: it runs
-    for a moment and is stopped again.
+    A process that is stopped while it holds the lock of an embedded coordination keeps sessions from ending: it is
+    continued for a moment and stopped again.
     """
     for _ in range(10):
         broker.pause()

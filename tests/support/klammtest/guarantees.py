@@ -1,8 +1,9 @@
-"""Guarantees: tests that state what Klamm never does, each with a planted fault that it must find.
+"""Guarantees: tests of what Klamm never does, each with a planted fault that it must find.
 
-A test marked by `guarantee` runs twice: once on the code as it is, where it must pass, and once with its fault planted,
-where it must fail. A planted run that passes is reported as a failure: the test cannot see what it claims to see.
-`make guarantees` prints one line for each, by letter (`ONLY=A`), and with `PLANT=1` the planted runs alone.
+A test marked by `guarantee` runs twice: once on the unchanged code, where it must pass, and once with its fault
+planted, where it must fail. A planted run that passes is reported as a failure: the test cannot detect what it claims
+to detect. `make guarantees` prints one line for each, by letter (`ONLY=A`), and with `PLANT=1` runs the planted ones
+alone.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def guarantee(number: str, claim: str, *, plant: Plant) -> Callable[[Callable[..
 
 @pytest.fixture(autouse=True)
 def planted(request: pytest.FixtureRequest) -> Iterator[bool]:
-    """Plants the fault of a planted run. The value is whether there is one."""
+    """Plants the fault of a planted run; the fixture's value is True if there is one."""
     plant: Plant | None = getattr(request, "param", None)
     with pytest.MonkeyPatch.context() as patch:
         if plant is not None:

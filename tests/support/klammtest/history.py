@@ -1,8 +1,9 @@
-"""The history checker: what clients did and saw, and what of it cannot have been right.
+"""The history checker: records what clients did and received, and finds what cannot be correct.
 
 Recorders append events as they happen (start, end, outcome); `check` reads the whole history afterwards. A time-out is
-*unknown*, never a failure: an unknown record may be there or not, but at most once with an idempotent producer.
-Compared per partition, so that a million records need no million objects: values are small ints or strings.
+*unknown*, never a failure: an unknown record may be stored or not, but at most once with an idempotent producer.
+Histories are compared per partition and values are small ints or strings, so that a million records need no million
+objects.
 """
 
 from __future__ import annotations
@@ -112,8 +113,9 @@ class History:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result that the campaign line prints; `anomalies` holds every kind, the counts are the three that have a
-    column."""
+    """The result that the campaign line prints. `anomalies` holds every kind; the counts are those of the three kinds
+    that have a column.
+    """
 
     acknowledged: int
     unknown: int
@@ -166,7 +168,7 @@ def _check_values(sends: list[Send], stored: list[tuple[int, str | int]]) -> lis
 
 
 def _reordered(sends: list[Send], stored: list[tuple[int, str | int]]) -> list[str]:
-    """One producer's records are stored in the order in which it sent them (acknowledged and unknown ones alike)."""
+    """Finds records of one producer that are not stored in the order in which it sent them, acknowledged or unknown."""
     rank = {s.value: (s.producer, i) for i, s in enumerate(sends)}
     last: dict[str, int] = {}
     found = []
@@ -181,7 +183,7 @@ def _reordered(sends: list[Send], stored: list[tuple[int, str | int]]) -> list[s
 
 
 def _offsets(sends: list[Send], polls: list[Poll], stored: list[tuple[int, str | int]]) -> list[str]:
-    """An offset has one value for ever: what was acknowledged, polled and read back must agree."""
+    """Finds offsets with more than one value: acknowledged, polled and stored values must agree."""
     value_at = dict(stored)
     found = [f"offset {o} read twice" for o, n in Counter(o for o, _ in stored).items() if n > 1]
     found += [
@@ -198,12 +200,12 @@ def _offsets(sends: list[Send], polls: list[Poll], stored: list[tuple[int, str |
 
 
 def _skipped(polls: list[Poll], stored: list[tuple[int, str | int]]) -> list[str]:
-    """All consumers together received every record between the first and the last that any received."""
+    """Finds records between the first and the last received one that no consumer received."""
     if not polls:
         return []
     seen = {p.offset for p in polls}
     low, high = min(seen), max(seen)
-    return [f"nobody was handed offset {o}" for o, _ in stored if low <= o <= high and o not in seen]
+    return [f"no consumer received offset {o}" for o, _ in stored if low <= o <= high and o not in seen]
 
 
 def _falling_commits(commits: list[Commit]) -> list[str]:

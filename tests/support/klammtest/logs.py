@@ -77,7 +77,7 @@ def open_log(
 
 
 def clean_start(log: PartitionLog) -> OpenFrom:
-    """Returns what the checkpoints say after `log` was closed in order."""
+    """Returns what the checkpoints hold after `log` was closed cleanly."""
     return OpenFrom(True, log.recovery_point, log.log_start_offset, log.high_watermark)
 
 

@@ -1,7 +1,7 @@
 """Ports that belong to one test process for as long as it runs.
 
-A port that is only free now may be taken while its broker is down between a kill and a restart. Each port given here is
-locked, as one byte of a file that all test processes of this machine share; the kernel drops the locks of a process
+A port that is merely free may be taken while its broker is down between a kill and a restart. Each port returned here
+is locked, as one byte of a file that all test processes of this machine share; the kernel drops the locks of a process
 that ends.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 PORTS: Final = range(20_000, 32_000)
-"""Below the range that the kernel uses for outgoing connections."""
+"""Ports below the range that the kernel uses for outgoing connections."""
 
 
 class Reservations:
@@ -30,7 +30,7 @@ class Reservations:
         self._next = (os.getpid() * 7919) % len(PORTS)
 
     def take(self) -> int:
-        """Returns a port of `PORTS` that no other test process has and on which nobody listens."""
+        """Returns a port of `PORTS` that no other test process has and on which no socket listens."""
         with self._lock:
             for _ in PORTS:
                 self._next = (self._next + 1) % len(PORTS)
@@ -39,7 +39,7 @@ class Reservations:
         raise RuntimeError("no port is free")
 
     def reserve(self, port: int) -> bool:
-        """Reserves `port`; returns whether this process has it now."""
+        """Reserves `port`; returns True if this process has it now."""
         with self._lock:
             return self._reserve(port)
 
@@ -68,10 +68,10 @@ _reservations: Final = Reservations(Path(tempfile.gettempdir()) / f"klammtest-po
 
 
 def free_port() -> int:
-    """Returns a port for this process alone, even while nobody listens on it."""
+    """Returns a port for this process alone; it stays reserved while no socket listens on it."""
     return _reservations.take()
 
 
 def reserve(port: int) -> bool:
-    """Reserves this port if it is free; returns whether this process has it."""
+    """Reserves this port if it is free; returns True if this process has it."""
     return _reservations.reserve(port)

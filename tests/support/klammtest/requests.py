@@ -1,4 +1,4 @@
-"""Requests that broker tests send over a raw socket, in the versions that carry most."""
+"""Requests that broker tests send over a raw socket, in the versions with most fields."""
 
 from __future__ import annotations
 

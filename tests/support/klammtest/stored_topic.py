@@ -20,13 +20,15 @@ NODE = 1
 
 @dataclass
 class StoredLog:
-    """One partition. `batches`: (next offset, bytes). `epochs`: (leader epoch, first offset), the last one is now's."""
+    """One partition. `batches`: (next offset, bytes). `epochs`: (leader epoch, first offset), of which the last is
+    current.
+    """
 
     batches: list[tuple[int, bytes]] = field(default_factory=list)
     start: int = 0
     epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
     high_watermark: int | None = None
-    """None: the end of the log."""
+    """The high watermark; None means the end of the log."""
 
     @property
     def end(self) -> int:
@@ -37,7 +39,7 @@ class StoredLog:
         return self.end if self.high_watermark is None else self.high_watermark
 
     def append(self, *records: RecordTuple) -> None:
-        """One batch."""
+        """Appends one batch."""
         base = self.end
         data = encode_batch(records, base_offset=base, leader_epoch=self.epochs[-1][0])
         self.batches.append((base + len(records), data))
@@ -54,14 +56,17 @@ class StoredLog:
         self.epochs.append((self.epochs[-1][0] + 1, self.end))
 
     def cut(self, batches: int) -> None:
-        """Loses so many batches at its end, under another leader."""
+        """Removes that many batches from its end, under a new leader epoch."""
         del self.batches[len(self.batches) - batches :]
         self.elect()
 
 
 class StoredTopic:
-    """`TableClient` of a topic. Each fetch answers with one of the batches. `mishaps` are answered first, in order;
-    `fetched` and `refreshed` say what was asked for; `asked` is called with each request's name and time-out."""
+    """A `TableClient` of a topic. Each fetch returns one of the batches.
+
+    `mishaps` are answered first, in order; `fetched` and `refreshed` record the requests; `asked` is called with each
+    request's name and time-out.
+    """
 
     def __init__(self, name: str = "t", partitions: int = 1, codecs: CodecTable | None = None) -> None:
         self.name = name

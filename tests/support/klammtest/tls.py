@@ -1,4 +1,4 @@
-"""Both interfaces of `klamm.core.transport` over TLS, made of Python's `ssl` alone.
+"""Both interfaces of `klamm.core.transport` over TLS, built on Python's `ssl` alone.
 
 They show that the interfaces promise nothing that TLS cannot do. Klamm itself offers no TLS yet.
 """
@@ -59,7 +59,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
         self._ciphertext = bytearray(_READ)
         self._negotiated = self._paused = self._ended = self._closing = False
-        self._owes_update = False  # `expects_input` was True, and nothing was delivered since
+        self._owes_update = False  # True if `expects_input` was True and nothing has been delivered since
 
     # -- the event loop's side
 
@@ -79,7 +79,7 @@ class TlsTransport(asyncio.BufferedProtocol):
     def eof_received(self) -> bool:
         self._received.write_eof()
         self._advance()
-        return True  # `_deliver` closes
+        return True  # `_deliver` closes the connection
 
     def pause_writing(self) -> None:
         self._handler.pause_writing()
@@ -111,7 +111,7 @@ class TlsTransport(asyncio.BufferedProtocol):
         while not (self._paused or self._ended or self._closing) and self._negotiated:
             room = self._handler.get_buffer(-1)
             try:
-                count = cast(int, self._tls.read(len(room), room))  # with a buffer it returns a count
+                count = cast(int, self._tls.read(len(room), room))  # given a buffer, it returns a count
             except ssl.SSLWantReadError:
                 break
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):

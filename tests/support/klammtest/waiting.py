@@ -1,4 +1,6 @@
-"""Waits for a condition. A limit is a bound, not a measurement: what takes longer is broken, on a slow machine too."""
+"""Waits for a condition. A limit is a bound, not a measurement: code that exceeds it is broken, even on a slow
+machine.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,12 @@ import time
 from collections.abc import Callable
 
 PATIENCE_S = 60.0
-"""The limit where a test names none."""
+"""The limit where a test gives none."""
 _POLL_S = 0.01
 
 
 def within(condition: Callable[[], object], limit_s: float | None = None) -> bool:
-    """Whether the condition becomes true in `limit_s` seconds, `PATIENCE_S` unless given."""
+    """Returns True if the condition becomes true within `limit_s` seconds, by default `PATIENCE_S`."""
     deadline = time.monotonic() + (PATIENCE_S if limit_s is None else limit_s)
     while not condition():
         if time.monotonic() > deadline:
@@ -22,13 +24,15 @@ def within(condition: Callable[[], object], limit_s: float | None = None) -> boo
 
 
 def eventually(condition: Callable[[], object], what: str, limit_s: float | None = None) -> None:
-    """Returns when the condition is true; `AssertionError`, which says `what` was waited for, when it takes longer."""
+    """Returns when the condition is true. If that takes too long, raises `AssertionError`, which names `what` was
+    waited for.
+    """
     limit_s = PATIENCE_S if limit_s is None else limit_s
     assert within(condition, limit_s), f"not within {limit_s:g} s: {what}"
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """`eventually` on an event loop, which does its work meanwhile; `TimeoutError` when it takes longer."""
+    """Waits like `eventually`, on an event loop that keeps running; raises `TimeoutError` if it takes too long."""
     async with asyncio.timeout(PATIENCE_S):
         while not condition():
             await asyncio.sleep(_POLL_S)

@@ -17,7 +17,7 @@ _LARGEST_FRAME = 128 * 1024 * 1024
 
 
 class WireClient:
-    """Blocking. `call` builds, sends and reads one request; the others deal in raw bytes."""
+    """A blocking client. `call` builds, sends and reads one request; the other methods deal in raw bytes."""
 
     def __init__(self, bootstrap: str) -> None:
         host, _, port = bootstrap.rpartition(":")
@@ -72,7 +72,7 @@ class WireClient:
         self._socket.recv(1, socket.MSG_PEEK)
 
     def closed(self) -> bool:
-        """Whether the broker closes the connection, without a further byte."""
+        """Returns True if the broker closes the connection without sending a further byte."""
         return self._read(1) is None
 
     def _read(self, size: int) -> bytes | None:

@@ -77,7 +77,9 @@ class CoordinationCase(Protocol):
         ...
 
     def expire(self, coordination: Coordination) -> None:
-        """Ends a session without its client, as the service does; its ephemeral paths are gone when this returns."""
+        """Ends a session without its client, as the service does; its ephemeral paths have been deleted when this
+        returns.
+        """
         ...
 
     def close(self) -> None: ...
@@ -94,7 +96,7 @@ class EmbeddedCase:
     def make(self, session_timeout_ms: int = 10_000) -> EmbeddedCoordination:
         number = len(self._made)
         config = EmbeddedConfig.model_validate({"path": self._file, "session.timeout.ms": session_timeout_ms})
-        # A clock that stopped long ago: its heartbeats are late for everyone else.
+        # Its clock stopped long ago, so its heartbeats are late for every other client.
         made = EmbeddedCoordination(config, lambda: 1.0 if number in self._stopped else time.time())
         self._made.append(made)
         return made
@@ -174,7 +176,7 @@ class ZooKeeperCase:
         client_id = session._client.client_id
 
         def expired() -> bool:
-            # The first client reconnects at once and takes its session back, so the second must be quick, or try again.
+            # The first client reconnects at once and takes its session back, so the second must be quick or try again.
             _close_session(self.server.port, *client_id)
             return bool(
                 coordination.session_id != client_id[0]
@@ -196,7 +198,7 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKe
 
 @pytest.fixture(params=["embedded", "zookeeper"])
 def coordination_case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[CoordinationCase]:
-    """Each implementation in turn."""
+    """Yields each implementation in turn."""
     case: CoordinationCase
     if request.param == "embedded":
         case = EmbeddedCase(tmp_path)
@@ -215,5 +217,5 @@ def embedded_case(tmp_path: Path) -> Iterator[EmbeddedCase]:
 
 @pytest.fixture
 def coordination(coordination_case: CoordinationCase) -> Coordination:
-    """A started coordination of each implementation in turn."""
+    """Yields a started coordination of each implementation in turn."""
     return coordination_case.open()

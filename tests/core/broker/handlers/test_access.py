@@ -296,7 +296,7 @@ def test_a_producer_id_is_for_those_who_may_write_anything(guest: WireClient) ->
 @pytest.mark.parametrize(
     ("listener", "line"),
     [
-        ("CLOSED", "the client is not authenticated: CLOSED is for nobody"),
+        ("CLOSED", "the client is not authenticated: CLOSED accepts nobody"),
         ("BROKEN", "the authenticator failed: ZeroDivisionError('a bug in the authenticator')"),
     ],
 )

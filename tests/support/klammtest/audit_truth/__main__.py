@@ -1,12 +1,11 @@
-"""`make audit-truth`: faults planted in seeded runs of each kind, and what the audit's report says of them.
+"""`make audit-truth`: plants faults in seeded runs of each kind, and checks what the audit's report says about them.
 
     KIND runs N found N missed N false-alarms N
 
-Exit 1 where one was missed or a report said what is not so; the command that replays such a run is printed. With
-`--plant` the comparison is switched off (and for ordinary events, who sent a record): each kind must then fail, exit 1
-when each did, 3 when one did not.
-Exit 2 where `--report` names no page with the target's markers, before anything runs,
-or where the page could not be written at the end.
+The exit status is 1 if a fault was missed or a report made a false statement; the command that replays such a run is
+printed. `--plant` switches the comparison off (and for ordinary events hides who sent a record): each kind must then
+fail, with exit 1 if each did and 3 if one did not. Exit 2, before anything runs, if `--report` names no page with the
+target's markers; also if the page could not be written at the end.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from klammtest.pages.figures import report_failure, report_page
 AT_A_TIME = 4
 """Number of runs that share one broker at a time: they wait more than they work."""
 A_BROKER = 25
-"""Runs on one broker before the next one is started: each report reads the whole audit topic, which they share."""
+"""Runs on one broker before a new one is started: each report reads the whole audit topic, which the runs share."""
 
 PLANTED_S = 2.0
 
@@ -61,7 +60,7 @@ def run_kind(kind: FaultKind, seed: int, numbers: Sequence[int], folder: Path, l
 
 
 def _one(kind: FaultKind, seed: int, number: int, cluster: TruthCluster, limit_s: float) -> Run:
-    """Makes one run. An error of the run itself counts neither as found nor as right."""
+    """Makes one run. An error of the run itself counts neither as found nor as correct."""
     chance = random.Random(f"{seed} {kind.name} {number}")
     pipeline = Pipeline(cluster, f"{kind.name}-{number:04d}", chance, limit_s)
     try:
@@ -103,7 +102,7 @@ def _blind(audit: TopicAudit) -> TopicAudit:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="audit_truth", description=__doc__.partition("\n")[0])
-    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"all unless given: {', '.join(KINDS)}")
+    parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"all by default: {', '.join(KINDS)}")
     parser.add_argument("--runs", type=int, default=100, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--at", type=int, help="this run alone")

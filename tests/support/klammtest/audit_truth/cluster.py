@@ -1,5 +1,6 @@
-"""One broker that many runs share, with a listener behind a proxy that spoils Produce requests; settings of its
-clients."""
+"""One broker that many runs share, with a listener behind a proxy that spoils Produce requests, and its clients'
+settings.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ AUDIT: Mapping[str, Any] = {
 
 @dataclass
 class Gate:
-    """Topics whose new records are hidden from the broker tier, which makes the tier as slow as a test wants."""
+    """Hides new records of chosen topics from the broker tier, so that the tier is as slow as a test wants."""
 
     shut: set[str] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -107,7 +108,9 @@ def truth_cluster(folder: Path) -> Iterator[TruthCluster]:
 
 @contextmanager
 def _gated(gate: Gate) -> Iterator[None]:
-    """While the gate is shut for a topic, reading its log returns no records and the tier's own position as the end."""
+    """While the gate is closed for a topic, a read of its log returns no records and the tier's own position as the
+    end.
+    """
     read = LocalBrokerContext.read
 
     def gated(self: LocalBrokerContext, partition: TopicPartition, offset: int, max_bytes: int) -> ServiceRead:

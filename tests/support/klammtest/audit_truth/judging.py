@@ -1,4 +1,4 @@
-"""A report against the truth, cell by cell: what was found, what was missed, and what is a false alarm."""
+"""Compares a report with the truth, cell by cell: faults found, faults missed, and false alarms."""
 
 from __future__ import annotations
 
@@ -36,9 +36,11 @@ class Verdict:
 
 
 def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
-    """Repeats what `klamm audit --by window --json` does until the report agrees with the truth or the time is over.
+    """Repeats `klamm audit --by window --json` until the report agrees with the truth or the time is over.
+
     The first report may call counts unknown that become known later, but must not be wrong otherwise. `live`: a
-    producer is still running, which holds the watermark."""
+    producer is still running, which holds the watermark back.
+    """
     settings = pipeline.cluster.settings()
     expect = tuple(TierKey(*name.split("/")) for name in pipeline.tier_names.values() if "/" in name)
     query = AuditQuery(topics=(pipeline.topic,), expect=expect)
@@ -58,7 +60,7 @@ def judge(pipeline: Pipeline, *, live: bool = False) -> Verdict:
 
 
 def _hasty(pipeline: Pipeline, said: Mapping[str, Any]) -> list[str]:
-    """Returns the states of a first report that are neither right nor unknown."""
+    """Returns the states of a first report that are neither correct nor unknown."""
     rows = {row["label"]: row["tiers"] for topic in said["topics"] for row in topic["rows"]}
     wrong = []
     for start, cells in pipeline.truth.wants().items():
@@ -83,13 +85,13 @@ def compare(pipeline: Pipeline, said: Mapping[str, Any], complete: bool, *, live
         row = rows.pop(Span.WINDOW.label(start), None)
         for tier, want in cells.items():
             if tier == LAKE and pipeline.lake.untold:
-                continue  # only the next load can tell
+                continue  # only the next load can know this
             _cell(pipeline, verdict, (start, tier), want, None if row is None else row["tiers"].get(tiers[tier]))
         if row is not None and not pipeline.lake.untold:
             _ratio(verdict, row, cells)
     for label, row in rows.items():
         if any(cell["records"] for cell in row["tiers"].values()):
-            verdict.alarms.append(f"{label} is listed, and there are no records")
+            verdict.alarms.append(f"{label} is listed, but there are no records")
     _problems(pipeline, verdict, topic, tiers)
     _clocks(pipeline, verdict, topic)
     _whole(pipeline, verdict, topic, wants, complete)
@@ -152,10 +154,12 @@ def _problems(pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any], ti
 def _clocks(pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any]) -> None:
     said = {clock["application"]: clock["ahead_ms"] for clock in topic["clocks"]}
     for application, ahead_ms in pipeline.allowed.clocks.items():
-        text = f"the clock of {application} is {ahead_ms} ms ahead, told {said.get(application)}"
+        text = f"the clock of {application} is {ahead_ms} ms ahead, the report says {said.get(application)}"
         right = abs(said.pop(application, 0) - ahead_ms) < CLOCK_MS
         (verdict.found if right else verdict.missed).append(text)
-    verdict.alarms += [f"the clock of {application} is told to be {ms} ms ahead" for application, ms in said.items()]
+    verdict.alarms += [
+        f"the clock of {application} is reported as {ms} ms ahead, which is not so" for application, ms in said.items()
+    ]
 
 
 def _incomplete(pipeline: Pipeline, wants: Mapping[int, Mapping[str, Want]]) -> list[int]:
@@ -189,8 +193,11 @@ def _whole(
 def _watermark(
     pipeline: Pipeline, verdict: Verdict, topic: Mapping[str, Any], wants: Mapping[int, Mapping[str, Want]]
 ) -> None:
-    """Checks that the watermark is as far as it can be. It is not checked where that is not known: a window may be
-    unknown, is the current one, or holds only records that the broker stamped with another time."""
+    """Checks that the watermark is as far as it can be.
+
+    It is not checked where that position is not known: a window may be unknown, be the current one, or hold only
+    records that the broker stamped with another time.
+    """
     first = min((start for start in _incomplete(pipeline, wants) if start != NO_WINDOW), default=math.inf)
     before = [start for start in wants if start != NO_WINDOW and start < first]
     now_ms = time.time() * 1000

@@ -30,7 +30,7 @@ Plant = Callable[[Pipeline], None]
 
 @dataclass(frozen=True)
 class FaultKind:
-    """`plants`: one is chosen for each run; empty for the kind that has ordinary events only."""
+    """A kind of fault. One of `plants` is chosen for each run; the kind that has only ordinary events has none."""
 
     name: str
     plants: tuple[Plant, ...]
@@ -71,7 +71,9 @@ def _finish(run: Pipeline) -> None:
 
 @contextmanager
 def _spoiled(run: Pipeline, wrong: Wrong, share: float, most: int = 100) -> Iterator[list[int]]:
-    """Spoils a share of the topic's Produce requests; yields a list whose only item is how many."""
+    """Spoils a share of the topic's Produce requests; yields a list whose only item is the number of spoiled
+    requests.
+    """
     hits = [0]
 
     def decide() -> Wrong:
@@ -104,7 +106,7 @@ def acknowledged_and_not_stored(run: Pipeline) -> None:
 
 
 def sent_without_acknowledgement(run: Pipeline) -> None:
-    """acks=0: what the network loses counts as acknowledged."""
+    """acks=0: records that the network loses count as acknowledged."""
     _with_own_timestamps(run)
     with _spoiled(run, Wrong.LOST, 0.4) as hits:
         while not hits[0]:
@@ -113,7 +115,7 @@ def sent_without_acknowledgement(run: Pipeline) -> None:
 
 
 def position_jumped(run: Pipeline) -> None:
-    """An application seeks forward over records that it has not received."""
+    """An application seeks forward past records that it has not received."""
     run.send(run.windows)
     with run.reader() as reader:
         reader.assigned()
@@ -180,8 +182,10 @@ def replayed_into_the_log(run: Pipeline) -> None:
 
 
 def group_set_back(run: Pipeline) -> None:
-    """The group's offsets are reset to older ones while it is stopped, and it receives the records again. They are
-    never reset to where its last range began: that looks like a member that died before its commit."""
+    """The group's offsets are reset to older ones while it is stopped, and it receives the records again.
+
+    They are never reset to the beginning of its last range: that looks like a member that died before its commit.
+    """
     run.send(run.windows)
     commits: dict[TopicPartition, list[int]] = {}
     with run.reader() as reader:
@@ -216,7 +220,7 @@ def group_set_back(run: Pipeline) -> None:
 
 
 def _delete(run: Pipeline, below: dict[TopicPartition, int]) -> None:
-    """Deletes records by DeleteRecords, or by retention, which deletes all that it may."""
+    """Deletes records by DeleteRecords, or by retention, which deletes all records that it may."""
     run.truth.read_log(run.client, run.topic)
     before = run.starts()
     if run.chance.random() < 0.5:
@@ -250,7 +254,7 @@ def deleted_before_the_load(run: Pipeline) -> None:
 
 
 def deleted_before_the_group(run: Pipeline) -> None:
-    """The group continues where the log begins: its ranges have a gap, and the counts of the gap are unknown."""
+    """The group continues where the log now begins: its ranges have a gap, and the counts of the gap are unknown."""
     had = {p.partition: offset for p, offset in run.group_offsets().items()}
     run.send(run.windows)
     run.load()
@@ -284,7 +288,7 @@ def deleted_before_the_broker_tier(run: Pipeline) -> None:
     _finish(run)
     run.allowed.problems.append(Problem(Kind.LOSSY, BROKER))
     recent = run.recent()
-    # What was not counted may lie in any window between those of the ranges before and after.
+    # An uncounted record may lie in any window between those of the ranges before and after.
     near = {window for _, window in run.truth.stored.values() if min(recent) <= window <= max(recent)}
     for tier in (BROKER, READERS, LAKE):
         run.allowed.must_be_unknown[tier] = gone
@@ -337,7 +341,7 @@ def _config(run: Pipeline, source: str, bootstrap: str = "") -> dict[str, object
 
 
 def _victim(run: Pipeline, records: int, **plan: object) -> tuple[str, AbstractContextManager[Sender], int]:
-    """Starts a process that sends records with the current time; their windows are read from the log."""
+    """Starts a process that sends records with the current time; reads their windows from the log."""
     source = run.source()
     now = window_of(time.time_ns() // 1_000_000)
     first = min([run.truth.new(source, now) for _ in range(records)])
@@ -347,7 +351,7 @@ def _victim(run: Pipeline, records: int, **plan: object) -> tuple[str, AbstractC
 
 
 def _tell_the_truth(run: Pipeline, of: Sender, first: int, records: int) -> None:
-    """Records what a killed process sent: what it reported, or what is stored."""
+    """Adds a killed process's records to the truth: those that it reported, or those that are stored."""
     run.truth.read_log(run.client, run.topic)
     stored = dict(run.truth.stored.values())
     for number in range(first, first + records):
@@ -376,7 +380,7 @@ def killed_while_it_sends(run: Pipeline) -> None:
 
 
 def killed_while_it_is_quiet(run: Pipeline) -> None:
-    """The audit has events of all its acknowledged records: nothing is unknown, and its end raises no alarm."""
+    """The audit has events of all acknowledged records: nothing is unknown, and the producer's end raises no alarm."""
     records = run.chance.randint(1, 30)
     source, process, first = _victim(run, records, idle=True)
     with process as victim:
@@ -453,7 +457,7 @@ def read_again_after_a_seek(run: Pipeline) -> None:
 
 
 def slow_group(run: Pipeline) -> None:
-    """The group lags, a report says only that, and it catches up in the end."""
+    """The group lags, a report says only that, and the group catches up in the end."""
     run.send(run.windows)
     run.load()
     with run.reader() as reader:
@@ -529,7 +533,7 @@ def stamped_by_the_broker(run: Pipeline) -> None:
 
 
 def _look(run: Pipeline) -> None:
-    """Makes a report in the middle of the run, which must be right as well."""
+    """Makes a report in the middle of the run, which must be correct as well."""
     verdict = judge(run, live=True)
     run.early += [*verdict.missed, *verdict.alarms]
 

@@ -1,6 +1,7 @@
-"""Loads without Spark: `LoadJob` and all that it publishes and tells, with Arrow in the place of Spark's two jobs.
+"""Loads without Spark: `LoadJob` with all that it publishes and reports, where Arrow replaces Spark's two jobs.
 
-The ranges are planned, read and decoded, staged, published, counted in the files and told to the audit as always.
+As in a real load, ranges are planned, read and decoded, rows are staged, published, counted in the files and reported
+to the audit.
 """
 
 from __future__ import annotations

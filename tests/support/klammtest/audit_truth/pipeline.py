@@ -29,7 +29,7 @@ WAIT_S = 300.0
 LIMIT_S = 120.0
 """Seconds to wait for the broker tier to count, and for a producer's silence to be noticed."""
 CONFIGS = {"retention.ms": "-1", "message.timestamp.after.max.ms": str(2**62)}
-"""Old records are kept, and the broker accepts timestamps of a clock that is ahead."""
+"""Old records are kept, and the broker accepts timestamps from a clock that is ahead."""
 Options = Mapping[str, Any]
 """Options of a producer, by Kafka's names."""
 NO_OPTIONS: Options = MappingProxyType({})
@@ -38,7 +38,7 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem that a report has to print for a tier. `text` is part of its line."""
+    """A problem that a report must print for a tier. `text` is part of its line."""
 
     kind: Kind
     tier: str
@@ -47,8 +47,11 @@ class Problem:
 
 @dataclass
 class Allowed:
-    """What a report may and must say besides the true counts. In the windows of `unknown` (by tier) a count may be
-    unknown; `problems` must be printed. `clocks`: application and milliseconds ahead."""
+    """What a report may and must say besides the true counts.
+
+    In the windows of `unknown` (by tier) a count may be unknown; `problems` must be printed. `clocks`: application and
+    milliseconds ahead.
+    """
 
     unknown: dict[str, set[int]] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
@@ -63,7 +66,7 @@ class Allowed:
 
 
 class Pipeline:
-    """The run of one topic. `windows`: their starts, ascending; the first three are of the day before."""
+    """The run of one topic. `windows`: their starts, ascending; the first three are on the day before."""
 
     def __init__(self, cluster: TruthCluster, name: str, chance: random.Random, limit_s: float = LIMIT_S) -> None:
         """`limit_s`: after this time a report that is still wrong is judged as it is."""
@@ -110,7 +113,7 @@ class Pipeline:
         return window + self.chance.randrange(WINDOW_MS)
 
     def numbers(self, source: str, windows: Sequence[int], records: int) -> list[tuple[int, int]]:
-        """Returns (number, timestamp) of `count` new records."""
+        """Returns (number, timestamp) of that many new records."""
         chosen = [self.chance.choice(windows) for _ in range(records)]
         return [(self.truth.new(source, window), self.stamp(window)) for window in chosen]
 
@@ -156,7 +159,7 @@ class Pipeline:
         return later.union(self.windows)
 
     def send_records(self, producer: klamm.Producer, numbers: Sequence[tuple[int, int]], width: int = 0) -> None:
-        """Sends records and returns when each is acknowledged or failed. `width`: of values, in bytes."""
+        """Sends records and waits until each is acknowledged or has failed. `width`: of values, in bytes."""
         sent = [
             (number, producer.send(self.topic, (b"%d" % number).ljust(width), key=b"%d" % number, timestamp_ms=stamp))
             for number, stamp in numbers
@@ -175,7 +178,7 @@ class Pipeline:
             self.truth.sent[number].acknowledged = True
 
     def send_foreign(self, windows: Sequence[int]) -> None:
-        """Sends records by a foreign client, which takes no part in the audit."""
+        """Sends records by a foreign client, which does not take part in the audit."""
         numbers = self.numbers(FOREIGN, windows, self.chance.randint(1, 15))
         self.chance.choice((_confluent, _kafka_python))(self.cluster.bootstrap, self.topic, numbers)
         for number, _ in numbers:
@@ -208,12 +211,12 @@ class Pipeline:
 
     @property
     def group(self) -> str:
-        """A group for this topic alone: members of one group wait for each other."""
+        """The name of this topic's own group: members of one group would wait for each other."""
         return f"{GROUP}-{self.topic}"
 
     @property
     def tier_names(self) -> dict[str, str]:
-        """Names of the truth's tiers, as a report prints them."""
+        """The tiers of the truth → their names in a report."""
         return {PRODUCER: "producer", BROKER: "broker", READERS: f"consumer/{self.group}", LAKE: "hadoop/lake"}
 
     # -- who loads
@@ -225,7 +228,7 @@ class Pipeline:
     # -- the end
 
     def settle(self) -> None:
-        """Adds to the truth what is stored, committed and loaded now."""
+        """Adds the records that are now stored, committed and loaded to the truth."""
         self.truth.read_log(self.client, self.topic)
         for partition, offset in self.group_offsets().items():
             key = (self.truth.life, partition.partition)
@@ -245,7 +248,7 @@ class Reader:
         self._tables = pipeline.chance.random() < 0.3
 
     def poll(self, most: int = 1000) -> int:
-        """Polls records, or a table of them."""
+        """Polls once, records or a table of them."""
         if self._tables:
             table = self.consumer.poll_arrow(0.05, most)
             places = zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True)
@@ -299,7 +302,7 @@ class Reader:
 
 
 def within(condition: Callable[[], bool], what: str, step: Callable[[], object], limit_s: float = WAIT_S) -> None:
-    """Calls `step` until the condition is true; `TimeoutError` when it takes too long."""
+    """Calls `step` until the condition is true; raises `TimeoutError` if that takes too long."""
     deadline = time.monotonic() + limit_s
     while not condition():
         if time.monotonic() > deadline:
@@ -319,7 +322,7 @@ def _confluent(bootstrap: str, topic: str, numbers: Sequence[tuple[int, int]]) -
         )  # fmt: skip
     left = producer.flush(WAIT_S)
     if left or errors:
-        raise RuntimeError(f"confluent-kafka: {left} records are not sent, {errors[:1]}")
+        raise RuntimeError(f"confluent-kafka: {left} records were not sent, {errors[:1]}")
 
 
 def _kafka_python(bootstrap: str, topic: str, numbers: Sequence[tuple[int, int]]) -> None:

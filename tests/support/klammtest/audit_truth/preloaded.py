@@ -1,4 +1,6 @@
-"""What the fork server of `senders` imports: all that a producer with an audit needs, so that no sender has to."""
+"""Imports for the fork server of `senders`: all that a producer with an audit needs, so that no sender imports it
+again.
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from klammtest.audit_truth.kinds import FaultKind
 
 @dataclass(frozen=True)
 class Run:
-    """`found`: the report named the planted fault, and nothing that did not happen."""
+    """`found`: the report named the planted fault, and no event that did not happen."""
 
     number: int
     events: Sequence[str]
@@ -40,7 +40,7 @@ class Score:
         return f"{self.kind.name} runs {self.runs} found {self.found} missed {self.missed} false-alarms {self.alarms}"
 
     def what(self) -> str:
-        """Number of runs by what was planted or happened."""
+        """Returns the number of runs for each fault that was planted or event that happened."""
         names = dict.fromkeys(plant.__name__ for plant in self.kind.plants) or self.events
         return ", ".join(f"{name.replace('_', ' ')} {self.events[name]}" for name in names)
 

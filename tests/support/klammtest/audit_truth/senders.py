@@ -1,6 +1,6 @@
-"""Producers in processes of their own: to be killed or stopped at any time, or with a clock that is wrong.
+"""Producers in processes of their own, which can be killed or stopped at any time, or have a wrong clock.
 
-Started by a fork server that has imported what they need, so each costs some milliseconds.
+A fork server that has imported their modules starts them, so each costs some milliseconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sender:
         theirs.close()
 
     def until(self, records: int, limit_s: float = WAIT_S) -> None:
-        """Waits until `records` are acknowledged, or all that it was to send."""
+        """Waits until `records` are acknowledged, or all records of the sender's plan."""
         deadline = time.monotonic() + limit_s
         while len(self.acknowledged) < records and self._process.is_alive():
             if time.monotonic() > deadline:
@@ -61,7 +61,7 @@ class Sender:
         self.hear()
 
     def end(self) -> None:
-        """Waits until it has sent all and closed its producer."""
+        """Waits until the process has sent all records and closed its producer."""
         self._process.join(WAIT_S)
         self.hear()
         if self._process.exitcode != 0:
@@ -70,9 +70,12 @@ class Sender:
 
 @contextmanager
 def sender(config: Mapping[str, Any], topic: str, first: int, **plan: Any) -> Iterator[Sender]:
-    """Starts a sender and kills it at the end. `plan`: `seed`; `records` to send; `ahead_ms` of its clock; `pause_s`,
-    the longest pause between two records; `idle`: it closes nothing after the last one and waits to be killed;
-    `late_ms`: the age of some records."""
+    """Starts a sender and kills it at the end.
+
+    `plan`: `seed`; `records` to send; `ahead_ms` of its clock; `pause_s`, the longest pause between two records;
+    `idle`: the sender does not close its producer after the last record and waits to be killed; `late_ms`: the age of
+    some records.
+    """
     process = Sender(config, topic, first, **plan)
     try:
         yield process

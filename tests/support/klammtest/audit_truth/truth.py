@@ -1,6 +1,6 @@
-"""What happened, as the application, the log and the lake's files say it; and what a report has to say of it.
+"""The events of a run, as the application, the log and the lake's files show them, and the report that they require.
 
-Nothing of it comes from the audit. A record's value is its number, and names so who sent it.
+Nothing here comes from the audit. A record's value is its number, which identifies its sender.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from klammtest.audit_truth.cluster import WINDOW_MS
 
 PRODUCER, BROKER, READERS, LAKE = TIERS = ("producer", "broker", "consumer/readers", "hadoop/lake")
 FOREIGN = ""
-"""Source of records whose clients take no part in the audit."""
+"""Source of records whose clients do not take part in the audit."""
 
 
 class Place(NamedTuple):
-    """`life` is the number of times that the topic was created again."""
+    """`life` is the number of times that the topic has been created again."""
 
     life: int
     partition: int
@@ -50,8 +50,11 @@ class Sent:
 
 @dataclass
 class Truth:
-    """`stored` and `handed` are records by place, including deleted ones; `committed` is how far the group's commits
-    reach; `twice` were delivered again after such a commit, to a group whose offsets were reset."""
+    """`stored` and `handed` are records by place, including deleted ones.
+
+    `committed` is the position up to which the group has committed; `twice` were delivered again after such a commit,
+    to a group whose offsets were reset.
+    """
 
     sent: dict[int, Sent] = field(default_factory=dict)
     stored: dict[Place, tuple[int, int]] = field(default_factory=dict)
@@ -62,7 +65,7 @@ class Truth:
     loaded: Counter[Place] = field(default_factory=Counter)
     life: int = 0
     stamped: bool = False
-    """The broker stamps records, so a producer does not know the window of a record that it attempts."""
+    """True if the broker stamps records, so that a producer does not know the window of a record that it attempts."""
     _next: int = 0
 
     def new(self, source: str, window: int) -> int:
@@ -126,7 +129,7 @@ def window_of(stamp_ms: int) -> int:
 
 
 def read_partition(client: ClusterClient, partition: TopicPartition) -> Iterator[tuple[int, int, bytes]]:
-    """Returns (offset, timestamp, value) of each record in the partition."""
+    """Yields (offset, timestamp, value) of each record in the partition."""
     position, end = (client.list_offsets({partition: edge})[partition][0] for edge in (EARLIEST, LATEST))
     while position < end:
         [node_id] = client.by_leader([partition])

@@ -1,1 +1,1 @@
-"""Brokers that are not a `RunningBroker`: in process, scripted, with a lake beside them, as a new user starts one."""
+"""Brokers other than `RunningBroker`: in process, scripted, with a lake beside them, started as by a new user."""

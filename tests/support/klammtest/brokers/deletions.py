@@ -1,4 +1,4 @@
-"""A topic's deletion, and what the coordination and the offset store hold afterwards."""
+"""Helpers for a topic's deletion: what the coordination and the offset store hold afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def delete_topic(wire: WireClient, name: str) -> ErrorCode:
 
 
 def stored_in(tree: Path, plugin: str, group: str) -> dict[TopicPartition, CommittedOffset]:
-    """Reads the offset store itself, not through a broker."""
+    """Returns the group's offsets from the offset store itself, not through a broker."""
     coordination = EmbeddedCoordination(EmbeddedConfig(path=tree))
     coordination.start()
     store = plugin_host().offset_stores.create(plugin, PATIENT if plugin == "topic" else {}, coordination)

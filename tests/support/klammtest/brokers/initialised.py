@@ -44,7 +44,9 @@ class InitialisedBroker:
         self._stack.close()
 
     def klamm(self, *arguments: str) -> str:
-        """Runs one `klamm` command to its end and returns its output. Raises with its error line when it fails."""
+        """Runs one `klamm` command to its end and returns its output. Raises `RuntimeError` with its error line if it
+        fails.
+        """
         done = subprocess.run([KLAMM, *arguments], cwd=self.folder, env=self._env, text=True, capture_output=True,
                               timeout=READY_TIMEOUT_S, check=False)  # fmt: skip
         if done.returncode:
@@ -70,7 +72,7 @@ class InitialisedBroker:
                 process.wait(0.1)
             except subprocess.TimeoutExpired:
                 continue
-        raise RuntimeError(f"klamm {' '.join(arguments)} did not get ready:\n{log.read_text()}")
+        raise RuntimeError(f"klamm {' '.join(arguments)} was not ready in time:\n{log.read_text()}")
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""A broker on a thread of the test's own process: for suites that need many, each on a coordination of its own."""
+"""A broker on a thread of the test's own process, for suites that need many, each on a coordination of its own."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def broker_thread(
     accept_missing_logs: bool = False,
     accept: Accept = accept_plaintext,
 ) -> Iterator[Broker]:
-    """Yields a broker that has joined the cluster, and stops it in order at the end. `broker_keys` override the
-    defaults."""
+    """Yields a broker that has joined the cluster, and stops it cleanly at the end. `broker_keys` override the
+    defaults.
+    """
     own = {"broker.id": 0, "listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(folder / "data")}
     sections = {"broker": {**own, **(broker_keys or {})}, "coordination": dict(coordination)}
     more = {"offsets": offsets, "audit": audit, "plugins": plugins}
@@ -55,7 +56,7 @@ def broker_thread(
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), name="broker")
     thread.start()
     try:
-        assert ready.wait(START_S), "the broker did not get ready"
+        assert ready.wait(START_S), "the broker was not ready in time"
         assert not failed, failed
         yield broker[0]
     finally:

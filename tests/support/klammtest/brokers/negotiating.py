@@ -1,4 +1,4 @@
-"""The least that a broker answers, as a function: for connections over byte streams in memory."""
+"""The minimum that a broker must answer, as a function: for connections over byte streams in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from klamm.core.protocol.messages import Buffer
 
 
 def answer(request: bytes | bytearray) -> list[Buffer]:
-    """The response frame to one request, without its length; none to what is neither ApiVersions nor Metadata."""
+    """Returns the response frame to one request, without its length; nothing unless it is ApiVersions or Metadata."""
     header = read_request_header(request)
     api, version = ApiKey(header.api_key), header.api_version
     schema = messages.response(api, version)
@@ -30,5 +30,5 @@ def answer(request: bytes | bytearray) -> list[Buffer]:
 
 
 def answer_frame(data: bytes) -> bytes:
-    """The same for one request with its length before it, as `FakeByteStream` hands it over."""
+    """Does the same for one request that begins with its length, as `FakeByteStream` passes it."""
     return b"".join(answer(data[4:]))

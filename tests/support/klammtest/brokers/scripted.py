@@ -1,8 +1,9 @@
-"""A broker in memory that does what a test tells it: answers with error codes, loses answers, hangs up, goes silent.
+"""A broker in memory that does what a test tells it: answers with error codes, loses answers, closes connections, stays
+silent.
 
 It speaks the real protocol on a real socket and checks producer sequence numbers as Kafka does (an epoch begins with
-sequence 0, numbers have no gap, the last five batches are known again), so that what a client does about a fault is
-seen in what the log then holds.
+sequence 0, numbers have no gap, the last five batches are recognised as duplicates), so that a client's reaction to a
+fault shows in the records that the log then holds.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ NO_TIME = timedelta()
 
 
 class HangUpError(Exception):
-    """Close the connection without a response."""
+    """Tells the broker to close the connection without a response."""
 
 
 class SilenceError(Exception):
-    """Send no response and keep the connection."""
+    """Tells the broker to send no response and keep the connection."""
 
 
 Fault = ErrorCode | str
-"""For the next Produce: an error code (nothing is stored), `lost` (stored, then the connection closes before the
-answer), `dropped` (the connection closes, nothing stored), `silent` (stored, no answer), `ok`."""
+"""The broker's treatment of the next Produce: an error code (nothing is stored), `lost` (stored, then the connection
+closes before the answer), `dropped` (the connection closes, nothing stored), `silent` (stored, no answer), `ok`.
+"""
 
 
 @dataclass
@@ -88,7 +90,7 @@ class Log:
 
 
 class ScriptedBroker:
-    """`faults` are used one for each Produce request; `handlers` replace the response of an API."""
+    """`faults` are used up, one by each Produce request; `handlers` replace the response of an API."""
 
     def __init__(self, topics: dict[str, int], codecs: CodecTable) -> None:
         self.topics = topics
@@ -119,7 +121,7 @@ class ScriptedBroker:
         return self.logs.setdefault(TopicPartition(topic, partition), Log())
 
     def values(self, topic: str) -> list[bytes | None]:
-        """Values of all partitions, in order within each."""
+        """Returns the values of all partitions, in order within each."""
         return [value for number in range(self.topics[topic]) for value in self.log(topic, number).values]
 
     def count(self, api: ApiKey) -> int:

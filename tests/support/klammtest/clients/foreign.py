@@ -1,6 +1,6 @@
-"""The four foreign clients behind one small face: produce values in order, consume them back.
+"""The four foreign clients behind one small interface: produce values in order, consume them back.
 
-Each driver uses its library as its own documentation shows, unchanged; all produce with acks=all and one codec.
+Each driver uses its library as the library's own documentation shows; all produce with acks=all and one codec.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ Consumed = list[tuple[int, bytes]]
 
 @dataclass(frozen=True)
 class ForeignClient:
-    """`produce(bootstrap, topic, codec, values)`; `consume(bootstrap, topic, count, group, timeout_s)`, where group
-    None means assigned by hand. A consumer returns fewer records when the time is over."""
+    """`produce(bootstrap, topic, codec, values)`; `consume(bootstrap, topic, count, group, timeout_s)`.
+
+    Without a group, partitions are assigned by hand. A consumer returns fewer records when the time is over.
+    """
 
     name: str
     produce: Callable[[str, str, str, Values], None]

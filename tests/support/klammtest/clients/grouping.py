@@ -1,4 +1,4 @@
-"""Requests of a member of a classic group, or of its administrator, over a raw socket."""
+"""Requests of a member of a classic group, or of the group's administrator, over a raw socket."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def join(wire: WireClient, group: str, version: int = 7, member_id: str = "", in
 
 def once_loaded(ask: Callable[[], Any]) -> Any:
     """Repeats a request while the broker loads its groups, as clients do; returns the first other response or error
-    code."""
+    code.
+    """
     deadline = time.monotonic() + LOADING_S
     while getattr(answer := ask(), "error_code", answer) is ErrorCode.coordinator_load_in_progress:
         assert time.monotonic() < deadline, "the broker is still loading its groups"

@@ -1,5 +1,6 @@
-"""Members of registry groups under test, in this process or as processes that can be killed, and a record of who owned
-which partition when."""
+"""Members of registry groups under test, in this process or in processes that can be killed, and a record of which
+member owned which partition when.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ def offset_store(coordination: Coordination) -> OffsetStore:
 
 
 def write_topic(coordination: Coordination, name: str, partitions: int) -> None:
-    """As the controller would, as far as members look."""
+    """Writes a topic as the controller would, as far as members see it."""
     data = TopicNode(topic_id=uuid4(), partitions=dict.fromkeys(range(partitions), (0,))).encode()
     if coordination.exists(paths.topic(name)):
         before = TopicNode.decode(paths.topic(name), coordination.get(paths.topic(name))[0])
@@ -56,7 +57,7 @@ def write_topic(coordination: Coordination, name: str, partitions: int) -> None:
 
 
 def delete_topic(coordination: Coordination, name: str) -> None:
-    """As the controller would, as far as members look."""
+    """Deletes a topic as the controller would, as far as members see it."""
     coordination.delete(paths.topic(name))
     _topics_changed(coordination)
 
@@ -69,7 +70,9 @@ def _topics_changed(coordination: Coordination) -> None:
 
 @dataclass(frozen=True)
 class Event:
-    """`kind`: assigned, revoked (still owned when it begins), lost, killed. `at` on the machine's monotonic clock."""
+    """`kind`: assigned, revoked (still owned when the event begins), lost, killed. `at` on the machine's monotonic
+    clock.
+    """
 
     at: float
     member: str
@@ -78,7 +81,7 @@ class Event:
 
 
 class Ledger:
-    """Records who owned which partition when. Thread-safe."""
+    """Records which member owned which partition when. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -104,7 +107,7 @@ class Ledger:
             for partition in event.partitions:
                 if event.kind == "assigned":
                     other = owners.get(partition)
-                    assert other is None, f"{partition}: {event.member} got it while {other} had it"
+                    assert other is None, f"{partition}: {event.member} was assigned it while {other} owned it"
                     owners[partition] = event.member
                 elif owners.get(partition) == event.member:
                     del owners[partition]
@@ -165,7 +168,7 @@ class Group:
             self.leave(name)
 
     def settled(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Whether the current members own all partitions, in equal shares."""
+        """Returns True if the current members own all partitions, in equal shares."""
         owners = self.ledger.owners()
         loads = [list(owners.values()).count(name) for name in self.members]
         return owners.keys() == set(partitions) and sum(loads) == len(owners) and max(loads) - min(loads) <= 1

@@ -1,4 +1,4 @@
-"""What tests of the producer share: settings, and reading back what a topic holds."""
+"""The parts shared by tests of the producer: settings, and reading back the records of a topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from klammtest.broker import RunningBroker
 
 
 def producer_settings(broker: RunningBroker, **options: Any) -> Settings:
-    """Settings of a producer that lingers for 1 ms. `options` are its keys, with _ for dots."""
+    """Returns settings of a producer that lingers for 1 ms. `options` are its keys, with _ for dots."""
     given = {key.replace("_", "."): value for key, value in options.items()}
     return load_settings({"producer": {"bootstrap.servers": broker.bootstrap, "linger.ms": 1, **given}})
 

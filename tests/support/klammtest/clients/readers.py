@@ -1,4 +1,4 @@
-"""Consumers under test, some in threads of this process, and what they read."""
+"""Consumers under test, some in threads of this process, and the records that they read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def produce(config: Mapping[str, Any], topic: str, values: Mapping[int, list[Any
 
 
 def read(consumer: klamm.Consumer, count: int) -> list[Any]:
-    """Polls until at least `count` records have come; returns all that came."""
+    """Polls until at least `count` records have arrived; returns all that arrived."""
     records: list[Any] = []
     deadline = time.monotonic() + waiting.PATIENCE_S
     while len(records) < count:

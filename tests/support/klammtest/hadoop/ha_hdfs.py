@@ -1,7 +1,7 @@
 """A real HDFS of two NameNodes, of which one is active, and one DataNode: a name service, `hdfs://pair`.
 
-The NameNodes share their edit log in a local directory. Nothing makes the other one active when the active one dies:
-the test does, as an administrator would with `hdfs haadmin -transitionToActive`.
+The NameNodes share their edit log in a local directory. When the active one dies, the other does not become active by
+itself: the test makes it active, as an administrator would with `hdfs haadmin -transitionToActive`.
 """
 
 from __future__ import annotations

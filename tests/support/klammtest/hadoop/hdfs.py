@@ -16,7 +16,7 @@ from klamm.hadoop.hdfs.server import HdfsPorts, HdfsServer
 from klammtest.ports import free_port
 
 NO_HDFS = "KLAMM_NO_HDFS"
-# A killed process loses nothing that it wrote to the kernel; only a machine that loses its power does.
+# A killed process loses no data that the kernel has; only a machine that loses power does.
 _OPTIONS = {"dfs.namenode.edits.noeditlogchannelflush": "true"}
 
 

@@ -1,4 +1,4 @@
-"""HDFS through the JVM of the test process: a publisher, and what an administrator does."""
+"""HDFS through the JVM of the test process: a publisher, and an administrator's operations."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Administration:
         self._files = jvm.org.apache.hadoop.fs.FileSystem.newInstance(where, hadoop.configuration, *who)
 
     def age(self, path: str, seconds: float) -> None:
-        """Makes the file's last write that much older."""
+        """Sets the file's modification time back by that many seconds."""
         written = self._files.getFileStatus(self._path(path)).getModificationTime()
         self._files.setTimes(self._path(path), int(written - seconds * 1000), -1)
 
@@ -44,7 +44,7 @@ class Administration:
         self._files.setReplication(self._path(path), replicas)
 
     def replications(self, path: str) -> set[int]:
-        """Returns the numbers of replicas that the files below a directory ask for."""
+        """Returns the replication factors of the files below a directory."""
         found, rows = set(), self._files.listFiles(self._path(path), True)
         while rows.hasNext():
             found.add(int(rows.next().getReplication()))

@@ -1,5 +1,6 @@
 """Lakes for tests: files written to a lake of any scheme, `klamm lake` in process, and a publisher whose answers are
-lost."""
+lost.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def put_on_hdfs(web_url: str) -> Put:
 
 
 def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: Iterable[str]) -> None:
-    """Writes files and removes others, and the directories that held nothing else."""
+    """Writes files and removes others, with the directories that become empty."""
     with requests.Session() as session, ThreadPoolExecutor(_WRITERS) as pool:
         client = InsecureClient(web_url, session=session)
         base = "/" + root.removeprefix("hdfs://").partition("/")[2]
@@ -48,14 +49,15 @@ def change_on_hdfs(web_url: str, root: str, files: Mapping[str, bytes], gone: It
 
 
 def files_below(folder: Path) -> dict[str, bytes]:
-    """Reads all files of a local lake, to write them elsewhere; leaves out the checksums that Hadoop keeps on
-    `file:`."""
+    """Returns all files of a local lake, to be written elsewhere, without the checksums that Hadoop keeps on
+    `file:`.
+    """
     found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc")
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 def klamm_lake(*arguments: str) -> Result:
-    """`klamm lake …` in this process."""
+    """Runs `klamm lake …` in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 

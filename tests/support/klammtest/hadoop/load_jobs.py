@@ -61,8 +61,7 @@ def flight(number: int, carrier: str | None = "UA") -> bytes:
 
 @dataclass
 class MemoryTopics:
-    """A `klamm.hadoop.load.job.Topics` with one topic, whose records are appended by `add`; offsets as the log gave
-    them."""
+    """A `klamm.hadoop.load.job.Topics` with one topic; `add` appends records, whose offsets are those of a log."""
 
     partitions: int = 2
     row_format: RowFormat = field(
@@ -102,7 +101,7 @@ class MemoryTopics:
         return self.topic_uuid
 
     def last_batches(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, BatchMark]:
-        """Each record is a batch of its own."""
+        """Returns the last batch of each partition; each record is a batch of its own."""
         found = {}
         for r in self.records:
             tp = TopicPartition(TOPIC, r["partition"])

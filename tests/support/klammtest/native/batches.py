@@ -55,7 +55,7 @@ def some_records(rng: random.Random) -> list[RecordTuple]:
 
 
 def unopenable(records: Sequence[RecordTuple]) -> bytes:
-    """Makes a batch with a right CRC whose attributes say gzip and whose payload is not gzip."""
+    """Returns a batch with a correct CRC whose attributes say gzip but whose payload is not gzip."""
     raw = bytearray(encode_batch(records))
     raw[22] |= 1  # the codec, in the attributes
     set_crc(raw, 0, crc_of(raw, 0, len(raw)))
@@ -117,9 +117,9 @@ class Twins:
     compared: int = 0
     refused: int = 0
     fast: int = 0
-    """Produce requests that both could read."""
+    """Number of Produce requests that both could read."""
     hold: Callable[[Any], Any] = lambda argument: argument
-    """Prepares the arguments of `one`: a sanitizer needs buffers with nothing behind them."""
+    """Prepares the arguments of `one`: a sanitizer needs buffers that end with their data."""
 
     def same(self, name: str, *arguments: Any) -> Any:
         """Returns both results if they are equal; else `AssertionError` with the arguments."""
@@ -150,7 +150,9 @@ class Twins:
         self._produce(rng, data)
 
     def _produce(self, rng: random.Random, batch: bytes) -> None:
-        """Compares the request as it is, with a false header under a right CRC, and spoiled anywhere."""
+        """Compares on the request as it is, with a false header under a correct CRC, and with bytes spoiled
+        anywhere.
+        """
         raw = bytearray(batch)
         self.fast += self.same("read_fast_produce_request", produce_request(rng, batch)) is not None
         for _ in range(rng.randrange(3)):

@@ -1,7 +1,8 @@
-"""The compiled module, built with AddressSanitizer and UndefinedBehaviorSanitizer, against its twin and against noise.
+"""The compiled module, built with AddressSanitizer and UndefinedBehaviorSanitizer, against its Python twin and against
+noise.
 
-`build` compiles it into a folder of its own, `run` starts a process with libasan in front of everything (the
-interpreter itself is not built for it) in which `main` compares and mutates. What a sanitizer finds ends that process.
+`build` compiles it into a folder of its own. `run` starts a process that loads libasan first (the interpreter itself is
+not built for it) and in which `main` compares and mutates. A sanitizer's finding ends that process.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ SOURCES = Path(chosen.__file__).resolve().parent / "native"
 FLAGS = ("-std=c11", "-O1", "-g", "-fPIC", "-shared", "-fno-omit-frame-pointer", "-DPy_LIMITED_API=0x030B0000",
          "-fsanitize=address,undefined", "-fno-sanitize-recover=all")  # fmt: skip
 OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",  # the interpreter leaks at its own end
+    "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=0:exitcode=99",  # the interpreter leaks when it exits
     "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1:exitcode=99",
-    "PYTHONMALLOC": "malloc",  # one allocation for each object: a read beside it is noticed
+    "PYTHONMALLOC": "malloc",  # one allocation per object, so that a read past its end is noticed
 }
 
 
@@ -52,7 +53,7 @@ def build(folder: Path) -> Path:
 
 
 def run(module: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs `main` in its own process; its standard output ends with one line of counts."""
+    """Runs `main` in its own process, whose standard output ends with one line of counts."""
     runtime = [
         subprocess.run(
             [compiler() or "gcc", f"-print-file-name={name}.so"], check=True, capture_output=True, text=True, timeout=60
@@ -75,8 +76,9 @@ def load(module: Path) -> Any:
 
 
 def exact(argument: Any) -> Any:
-    """Returns the same bytes in an allocation that ends with them (`bytes` have a zero behind them, Arrow pads to
-    64)."""
+    """Returns the same bytes in an allocation of exactly their size (`bytes` end with an extra zero, Arrow pads
+    to 64).
+    """
     if isinstance(argument, tuple | list):
         return type(argument)(exact(item) for item in argument)
     try:
@@ -90,7 +92,8 @@ def exact(argument: Any) -> Any:
 
 def noise(native: Any, rng: random.Random) -> None:
     """Passes whole batches with changed bytes, the header included, and false arguments. Any of Klamm's own errors is
-    right; the sanitizers judge the rest."""
+    correct; the sanitizers judge the rest.
+    """
     whole = encode_batch(some_records(rng), base_offset=rng.choice((0, 7, 2**62)))
     header, data = BatchHeader.parse(whole), spoiled(rng, whole)
 
@@ -132,10 +135,10 @@ def noise(native: Any, rng: random.Random) -> None:
 def main() -> int:
     """Prints one line of counts; returns 1 if the twins differ, 99 if a sanitizer found something."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--module", type=Path, help="one that is built; without it, built and run")
+    parser.add_argument("--module", type=Path, help="a built module; by default it is built and run")
     parser.add_argument("--batches", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--plant", action="store_true", help="reads past a buffer: must fail")
+    parser.add_argument("--plant", action="store_true", help="read past a buffer: must fail")
     given = parser.parse_args()
     if given.module is None:
         return _build_and_run(sys.argv[1:])

@@ -1,1 +1,1 @@
-"""Pages of the docs: run, illustrated, and filled with figures."""
+"""Pages of the docs: runs their examples, makes their pictures, and writes figures into them."""

@@ -34,7 +34,7 @@ NO_BROWSER: Final = "no chromium here; scripts/setup.sh chromium=chromium instal
 
 
 class HandMade:
-    """`klamm.plugins.audit.web.source.Source` of hand-made events; it raises `error` where there is one."""
+    """A `klamm.plugins.audit.web.source.Source` of hand-made events; raises `error` if it is set."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ def hand_made(events: list[AuditEvent] | None = None, log_end: int = 35, unreada
 
 
 class Page(HTMLParser):
-    """The elements of a page, for what a screen reader needs."""
+    """The elements of a page that a screen reader needs."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -109,8 +109,9 @@ def served(source: HandMade) -> Iterator[str]:
 
 
 def check_document(text: str) -> None:
-    """Checks that a report is one self-contained file, that each link leads to an element, and that it has what
-    keyboards and screen readers need."""
+    """Checks that a report is one self-contained file, that each link leads to an element, and that it supports
+    keyboards and screen readers.
+    """
     page = Page(text)
     named = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
     assert all(value and value.startswith(("#", "data:")) for value in named), "it loads nothing"
@@ -175,8 +176,9 @@ window.addEventListener("load", () => {
 
 
 def look(text: str, folder: Path) -> dict[str, Any]:
-    """Returns what headless Chromium finds on a report that a keyboard cannot reach, what it requested, and how missing
-    records are shown, by a script that is added to the report."""
+    """Runs a script in the report in headless Chromium; returns what a keyboard cannot reach, what the page requested,
+    and how missing records are shown.
+    """
     copy = re.sub(r'<meta http-equiv="Content-Security-Policy".*?>', "", text).replace("</body>", f"{_LOOK}</body>")
     (folder / "looked-at.html").write_text(copy)
     shown = chromium(f"file://{folder}/looked-at.html", "--dump-dom", "--window-size=700,900", folder=folder)
@@ -186,7 +188,7 @@ def look(text: str, folder: Path) -> dict[str, Any]:
 
 
 def day_of_flights() -> HandMade:
-    """A day of two topics: in one the lake has lost records, a producer was killed and the lake lags."""
+    """Returns a day of two topics: in one the lake has lost records, a producer was killed and the lake lags."""
     first = parse_instant("2013-01-01") // WINDOW_MS
     hours = [first + 6 * n for n in range(24)]
     sent = {window: 400 + 37 * (n % 9) + (300 if 6 <= n <= 20 else 0) for n, window in enumerate(hours)}
@@ -219,7 +221,7 @@ def day_of_flights() -> HandMade:
 
 
 def year_of_flights() -> HandMade:
-    """A year of one topic, of which the lake lacks a record on one day and many on another."""
+    """Returns a year of one topic, of which the lake lacks a record on one day and many on another."""
     first = parse_instant("2013-01-01") // WINDOW_MS
     days = {first + 144 * n: 780 + 37 * (n * 7 % 5) - 120 * (n % 7 == 4) for n in range(365)}
     lake = {**days, first + 144 * 100: days[first + 144 * 100] - 1, first + 144 * 200: 410}

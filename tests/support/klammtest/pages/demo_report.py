@@ -24,7 +24,7 @@ _WALL_S: Final = 1_790_000_000.0
 
 
 def report_of_a_run() -> Report:
-    """90 seconds long."""
+    """Returns the report of a run of 90 seconds."""
     days = {_FIRST + 144 * day: 14 + day % 3 for day in range(365)}
     kept = {**days, _FIRST: days[_FIRST] - 1}
     sent, stored = sum(days.values()), sum(kept.values())

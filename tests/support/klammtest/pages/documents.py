@@ -1,10 +1,10 @@
 """Runs the examples of a Markdown page, in order, in one folder, as a reader would.
 
-A fence's info string says what it is: `yaml title=NAME`, `json title=NAME` and `python title=NAME` write a file;
-`python` runs; `console` runs its `$ ` lines in a shell, each must exit 0 (or with the status in `console exit=N`), and
-the lines after each must stand in its output, in order (`...` stands for anything); `console background` starts and
-waits for its second line to appear. Anything else (`text`, `mermaid`) is only read. The ports 9092 and 2181 are
-replaced by free ones, so that examples may say what users will use.
+A fence's info string says how: `yaml title=NAME`, `json title=NAME` and `python title=NAME` write a file; `python`
+runs; `console` runs its `$ ` lines in a shell, where each must exit with 0 (or with the status in `console exit=N`) and
+the lines after it must occur in its output, in order (`...` stands for any text); `console background` starts a process
+and waits for its second line to appear. Other fences (`text`, `mermaid`) are not run. The ports 9092 and 2181 are
+replaced by free ones, so that examples can show the ports that users will use.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Figures of a run in a page of the docs, between two markers, with the commit and the machine that they are of.
+"""Writes the figures of a run into a page of the docs, between two markers, with the commit and the machine of the run.
 
-A wrong page is refused before anything runs (`report_page`), and a page that cannot be written later costs no result
-of the run (`report_failure`).
+An unsuitable page is refused before anything runs (`report_page`), and a page that cannot be written later costs no
+result of the run (`report_failure`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ROOT: Final = Path(__file__).resolve().parents[4]
 
 
 class ReportPageError(ValueError):
-    """The page is not one that the target's figures can be written into."""
+    """The page is not one into which the target's figures can be written."""
 
 
 def report_page(target: str) -> Callable[[str], Path]:
@@ -47,8 +47,10 @@ def _right_pages(target: str) -> str:
 
 
 def report_failure(write: Callable[[], None]) -> str | None:
-    """Writes the report; returns a line that says why it could not be written. No error of the report ends the run,
-    whose results would be lost."""
+    """Writes the report; returns None, or a line that says why it could not be written.
+
+    No error of the report ends the run, whose results would be lost.
+    """
     try:
         write()
     except Exception as error:
@@ -83,7 +85,7 @@ def _around_markers(page: Path, target: str) -> tuple[str, str]:
 
 
 def write_between_markers(page: Path, target: str, figures: str) -> None:
-    """Replaces the text between the page's markers of that make target. Raises `ReportPageError` where it has none."""
+    """Replaces the text between the page's markers of that make target. Raises `ReportPageError` if it has none."""
     before, after = _around_markers(page, target)
     page.write_text(f"{before}\n{figures}\n{after}")
 

@@ -1,4 +1,4 @@
-"""A plugin that implements every hook with something small; loaded by `plugins.modules`."""
+"""A plugin that implements every hook with a small object; loaded by `plugins.modules`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Options(Section):
 
 
 class Thing:
-    """An implementation of any interface that remembers what it was made with."""
+    """An implementation of any interface that remembers its arguments."""
 
     codec_id = 7
     name = "everything"

@@ -1,6 +1,8 @@
-"""An authenticator and an authorizer for tests: who comes by the listener ADMIN is `User:admin` and may do everything;
-everybody else is `User:guest` and may do nothing with what is named `secret…`, nor change the cluster, nor describe
-what is named `blind…`, nor delete what is named `kept…`. Loaded by `plugins.modules`."""
+"""An authenticator and an authorizer for tests. Loaded by `plugins.modules`.
+
+A client of the listener ADMIN is `User:admin` and may do everything. Everybody else is `User:guest` and may not use
+resources named `secret…`, change the cluster, describe resources named `blind…` or delete those named `kept…`.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,18 @@ from klamm.core.interfaces.security.authorizer import AclOperation, Authorizable
 
 
 class ByListener:
-    """Nobody gets in by the listener CLOSED; by BROKEN it fails as a plugin may."""
+    """Refuses everybody on the listener CLOSED; on BROKEN it raises, as a faulty plugin does."""
 
     def authenticate(self, connection: AuthenticationContext) -> str:
         if connection.listener == "CLOSED":
-            raise KlammError(f"{connection.listener} is for nobody")
+            raise KlammError(f"{connection.listener} accepts nobody")
         if connection.listener == "BROKEN":
             raise ZeroDivisionError("a bug in the authenticator")
         return "User:admin" if connection.listener == "ADMIN" else "User:guest"
 
 
 class KeepsSecrets:
-    """Fails, as a plugin may, where a resource is named `bug`."""
+    """Raises where a resource is named `bug`, as a faulty plugin does."""
 
     def authorize(
         self, context: AuthorizableRequestContext, operation: AclOperation, resource_type: ResourceType, name: str

@@ -12,7 +12,7 @@ class RawConfig(Section):
 
 
 class RawSink:
-    """The batches of TOPIC-PARTITION, one after the other, in the file of that name."""
+    """Appends the batches of TOPIC-PARTITION, one after the other, to the file of that name."""
 
     def __init__(self, config: RawConfig) -> None:
         self._folder = config.path

@@ -1,4 +1,6 @@
-"""What a third party might bring: a codec with an id of its own, and topic validators. Loaded by `plugins.modules`."""
+"""Example plugins of a third party: a codec with an id of its own, and topic validators. Loaded by
+`plugins.modules`.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,9 @@ class Backwards:
 
 
 class Polite:
-    """A validator for topics whose name begins with `polite`: every value must say please. `bug` in a value makes the
-    validator itself fail."""
+    """A validator for topics whose name begins with `polite`: every value must contain "please". A value with `bug`
+    makes the validator itself fail.
+    """
 
     def applies_to(self, topic: str) -> bool:
         return topic.startswith("polite")

@@ -1,4 +1,4 @@
-"""A plugin that plants a fault: a coordinator's commits do not check who coordinates the group."""
+"""A plugin that plants a fault: a coordinator's commits do not check which broker coordinates the group."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _reacquire(_: ClassicGroupLocks) -> list[str]:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """None: this is what makes the module a plugin."""
+    """Returns no commands; the hook makes this module a plugin."""
     return []
 
 

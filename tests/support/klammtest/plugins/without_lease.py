@@ -23,7 +23,7 @@ def _nobody_is_told(_: Cluster, __: OnDisplaced) -> None:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """None: this is what makes the module a plugin."""
+    """Returns no commands; the hook makes this module a plugin."""
     return []
 
 

@@ -16,7 +16,7 @@ def _nothing(*_: Any) -> dict[Any, int]:
 
 @hookimpl
 def klamm_commands() -> Iterable[Command]:
-    """None: this is what makes the module a plugin."""
+    """Returns no commands; the hook makes this module a plugin."""
     return []
 
 

@@ -17,9 +17,12 @@ def _nothing() -> None:
 
 
 class AnswerLostProxy:
-    """Carries all bytes until a request holds every one of `words`: such a call is lost, or its answer, and its
-    connection ends. Hadoop's RPC sends a method's name as text, so a word can be that. `lost` counts the calls. One
-    call is lost, and one more for each `arm`."""
+    """Carries all bytes until a request contains every one of `words`; then that call, or its answer, is lost and its
+    connection ends.
+
+    Hadoop's RPC sends a method's name as text, so a word can be a method's name. `lost` counts the calls. One call is
+    lost, and one more for each `arm`.
+    """
 
     def __init__(self, port: int, *words: bytes, armed: bool = True) -> None:
         self.port = free_port()
@@ -35,8 +38,11 @@ class AnswerLostProxy:
     def arm(
         self, *, passes: bool = True, before: Callable[[], object] = _nothing, after: Callable[[], object] = _nothing
     ) -> None:
-        """For the next such call: whether it reaches the NameNode, what is called before it would, and what is called
-        before its client notices the loss. Both are called in a thread of the connection, which they hold up."""
+        """Sets, for the next such call, whether it reaches the NameNode, what is called before it would, and what is
+        called before its client notices the loss.
+
+        Both are called in a thread of the connection, which waits for them.
+        """
         with self._lock:
             self._armed, self._passes, self._before, self._after = True, passes, before, after
 
@@ -52,14 +58,14 @@ class AnswerLostProxy:
         self._proxy.__exit__(kind, error, at)
 
     def is_the_call(self, data: bytes) -> bool:
-        """Whether this request is to be lost; the next one is not."""
+        """Returns True if this request is to be lost; the next one then is not."""
         with self._lock:
             found = self._armed and all(word in data for word in self._words)
             self._armed &= not found
         return found
 
     def lose(self, call: bytes, answered: threading.Event) -> Iterator[bytes]:
-        """What still reaches the NameNode of the call; returns when its connection may end."""
+        """Yields the part of the call that still reaches the NameNode; returns when its connection may end."""
         self._before()
         if self._passes:
             yield call
@@ -95,4 +101,4 @@ class _Connection(Link):
         finally:
             self._answered.set()
             if self._losing.is_set():
-                self._lost.wait(_WAIT_S)  # the client notices nothing before that
+                self._lost.wait(_WAIT_S)  # the client must not notice the loss earlier

@@ -1,7 +1,7 @@
 """A TCP proxy in front of a broker that reads Produce requests: it counts the unanswered ones, and spoils those of
 chosen topics.
 
-With the count a fault is injected while requests are in flight, not merely at a random moment. The broker must
+With the count, a fault is injected while requests are in flight, not merely at a random moment. The broker must
 advertise the proxy's address.
 """
 
@@ -20,15 +20,15 @@ PRODUCE = 0
 
 
 class Wrong(StrEnum):
-    """What becomes of a Produce request."""
+    """The proxy's treatment of a Produce request."""
 
     NOTHING = "nothing"
     LOST = "lost"
-    """It does not arrive. For acks=0, which waits for no answer."""
+    """The request does not arrive. For acks=0, which waits for no answer."""
     ELSEWHERE = "elsewhere"
-    """It is stored in another topic, `sink_of(topic)`, and acknowledged for this one."""
+    """The batch is stored in another topic, `sink_of(topic)`, and acknowledged for this one."""
     UNANSWERED = "unanswered"
-    """It arrives; its answer does not, and the connection ends."""
+    """The request arrives, its answer does not, and the connection ends."""
 
 
 Decide = Callable[[], Wrong]
@@ -36,13 +36,14 @@ Decide = Callable[[], Wrong]
 
 
 def sink_of(topic: str) -> str:
-    """An internal topic, which nobody audits; its name is as long as `topic`."""
+    """Returns the name of an internal topic, which is not audited; it is as long as `topic`."""
     return "_" + topic[1:]
 
 
 class ProduceProxy:
-    """`in_flight` counts the Produce requests that it received whole and whose answers it has not seen (with acks=0
-    there is none). `spoil` says what is done to the requests of a topic from then on, `leave` ends that."""
+    """`in_flight` counts the Produce requests that the proxy has received completely and whose answers it has not seen
+    (acks=0 has none). `spoil` sets what happens to the requests of a topic from then on; `leave` ends that.
+    """
 
     def __init__(self, port: int, broker_port: int) -> None:
         self.port = port
@@ -83,10 +84,10 @@ class ProduceProxy:
             self._pending = {pending for pending in self._pending if pending[0] is not connection}
 
     def wrongs(self, body: bytes, version: int) -> list[tuple[bytes, bytes, Wrong]]:
-        """Topic, sink and decision for each topic of the request that has a rule."""
+        """Returns topic, sink and decision for each topic of the request that has a rule."""
         with self._lock:
             ruled = [(topic, sink, decide) for topic, (sink, decide) in self._rules.items() if topic in body]
-            assert not ruled or version >= 9, "topics are found by compact strings, which Produce 9 has"
+            assert not ruled or version >= 9, "topics are found as compact strings, which only Produce 9 and later have"
             return [(topic, sink, decide()) for topic, sink, decide in ruled]
 
 
@@ -103,7 +104,7 @@ class _Connection(Link):
             if passed is None:
                 continue
             if api == PRODUCE:
-                self._proxy.sent(self, correlation)  # before it is: its answer may come at once
+                self._proxy.sent(self, correlation)  # counted before it is sent: its answer may arrive at once
             yield framed(passed)
 
     def answers(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -120,7 +121,7 @@ class _Connection(Link):
         self._proxy.ended(self)
 
     def _spoiled(self, body: bytes, version: int, correlation: int) -> bytes | None:
-        """The request as it goes on; None when it is lost."""
+        """Returns the request to forward; None if it is lost."""
         for topic, sink, wrong in self._proxy.wrongs(body, version):
             if wrong is Wrong.LOST:
                 return None
@@ -133,5 +134,5 @@ class _Connection(Link):
 
 
 def _compact(name: str) -> bytes:
-    """As Kafka's flexible versions write a short string."""
+    """Returns a short string as Kafka's flexible versions write it."""
     return bytes([len(name) + 1]) + name.encode()

@@ -1,5 +1,6 @@
 """A TCP proxy on threads: it carries connections to a server on this machine, and a `Link` may watch, change, hold or
-drop what passes."""
+drop the data.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +15,18 @@ _WAIT_S = 60.0
 
 
 class Link:
-    """One connection. As it is: all bytes pass.
+    """One connection; this class passes all bytes unchanged.
 
-    `requests` and `answers` each run in a thread of their own. They are given what one side sends, piece by piece, and
-    yield what the other side receives. When either returns or raises `OSError`, both sides are closed.
+    `requests` and `answers` each run in a thread of their own. They receive one side's data, piece by piece, and yield
+    what the other side receives. When either returns or raises `OSError`, both sides are closed.
     """
 
     def requests(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """What the server receives of what the client sends."""
+        """Yields what the server receives, given what the client sends."""
         return pieces
 
     def answers(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """What the client receives of what the server sends."""
+        """Yields what the client receives, given what the server sends."""
         return pieces
 
     def closed(self) -> None:
@@ -33,8 +34,9 @@ class Link:
 
 
 class TcpProxy:
-    """Listens on `port` of 127.0.0.1 inside its `with` block; `link` is called for each connection. A client whose
-    server cannot be reached is closed."""
+    """Listens on `port` of 127.0.0.1 inside its `with` block; `link` is called for each connection. If the server
+    cannot be reached, the client's connection is closed.
+    """
 
     def __init__(self, port: int, server_port: int, link: Callable[[], Link] = Link) -> None:
         self.port = port
@@ -86,7 +88,7 @@ class TcpProxy:
                 self._threads.discard(threading.current_thread())
 
     def _join(self, client: socket.socket, server: socket.socket) -> None:
-        """Carries both ways until one side ends."""
+        """Carries data both ways until one side ends."""
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
@@ -122,7 +124,7 @@ def _pieces(source: socket.socket) -> Iterator[bytes]:
 
 
 def _cut(*ends: socket.socket) -> None:
-    """Wakes the threads that read from them or write to them."""
+    """Shuts the sockets down, which wakes the threads that read from them or write to them."""
     for end in ends:
         with contextlib.suppress(OSError):
             end.shutdown(socket.SHUT_RDWR)

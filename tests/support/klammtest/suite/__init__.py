@@ -1,1 +1,1 @@
-"""What the run of the suite itself needs: its order, leaked sockets, the wheel."""
+"""Support for running the suite itself: order of the tests, leaked sockets, the wheel."""

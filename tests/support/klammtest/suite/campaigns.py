@@ -14,7 +14,7 @@ _PROGRAM: Final = Path(__file__).resolve().parents[3] / "faults" / "campaign.py"
 
 
 def run_campaign(*arguments: str, seed: int = 11, limit_s: float = 560.0) -> subprocess.CompletedProcess[str]:
-    """`campaign.py --quick` with these arguments."""
+    """Runs `campaign.py --quick` with these arguments."""
     command = [sys.executable, str(_PROGRAM), "--quick", "--seed", str(seed), *arguments]
     env = {**os.environ, "PYTHONPATH": ENVIRONMENT["PYTHONPATH"]}
     return subprocess.run(command, env=env, text=True, capture_output=True, timeout=limit_s, check=False)

@@ -1,7 +1,7 @@
 """The order of the tests and their spread over pytest-xdist's workers; which tests `make test FAST=1` leaves out.
 
 A file is one unit of work, since its tests share brokers. The tests of a file in `SPREAD` share nothing: each is a
-unit. The files of a folder in `TOGETHER` share something that is slow to start: they are one unit. Units start in the
+unit. The files of a folder in `TOGETHER` share an object that is slow to start: they are one unit. Units start in the
 order of their cost, the longest first, so that no worker ends long after the others. `tests/costs.json` has their costs
 in seconds; `make test COSTS=1` measures them again.
 """
@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `--fast`, costly files are not even imported."""
+    """Ignores costly files with `--fast`, so that they are not even imported."""
     if not config.getoption("--fast") or not collection_path.is_relative_to(ROOT):
         return None
     path = str(collection_path.relative_to(ROOT))
@@ -78,7 +78,7 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def unit(nodeid: str) -> str:
-    """Returns the unit of a test, which goes to one worker as a whole: a folder, a file, or a single test."""
+    """Returns the unit of a test, which one worker runs as a whole: a folder, a file, or a single test."""
     file = _file(nodeid)
     return nodeid if file in SPREAD else next((folder for folder in TOGETHER if file.startswith(f"{folder}/")), file)
 

@@ -1,4 +1,4 @@
-"""Names the code that opened a socket which nobody closed.
+"""Names the code that opened a socket and did not close it.
 
 Python's collector reports the socket in a later, unrelated test, which then fails.
 """

@@ -14,8 +14,9 @@ FOLDERS = ("core", "plugins", "schemas", "hadoop")
 
 
 def build_wheel(folder: Path, *, compiler: str | None = None) -> Path:
-    """Builds the wheel below `folder` from a copy of the tree: setuptools leaves a `build/` in the tree, and takes
-    stale modules from it the next time. `compiler` replaces the C compiler."""
+    """Builds the wheel below `folder` from a copy of the tree: setuptools leaves a `build/` in the tree, and would take
+    stale modules from it the next time. `compiler` replaces the C compiler.
+    """
     environment = {**os.environ, **({} if compiler is None else {"CC": compiler})}
     copy = folder / "tree"
     for name in (*FOLDERS, "src"):
