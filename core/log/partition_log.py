@@ -357,8 +357,8 @@ class PartitionLog:
     def append_as_follower(self, batch: bytearray | memoryview, leader_epoch: int) -> AppendResult:
         """Stores exactly one batch that the leader of `leader_epoch` has stored, with the leader's offsets and epoch.
 
-        The high watermark does not advance: the leader tells it to `advance_high_watermark`. Blocks. Raises
-        `InvalidRecordError` if the batch begins before the log end offset, and what `append_as_leader` raises except
+        The high watermark does not advance: the caller passes the leader's to `advance_high_watermark`. Blocks. Raises
+        `InvalidRecordError` if the batch begins before the log end offset, and what `append_as_leader` raises, except
         `WouldBlockError` and the errors of producer sequences, which the leader has checked.
         """
         now_ms = self._clock()
@@ -486,7 +486,7 @@ class PartitionLog:
         state; refuses every later request; closes the files.
 
         Without `clean` it does the last two steps only and leaves the files as a crash would. If a step raises, the
-        later ones are not done: only a log whose files are complete counts as closed in order.
+        later steps are not done, and the caller must not count the stop as clean.
         """
         if not clean:
             with self._lock:
@@ -496,7 +496,7 @@ class PartitionLog:
             self.flush()  # the longest step, without the lock: appends go on
         with self._flush_lock, self._lock:
             if self._closed is None:
-                if self._has_unflushed():  # appended since
+                if self._has_unflushed():  # appended since that flush
                     self._flush(snapshot=False)
                 self._segments.seal()
                 self._producers.take_snapshot(self._end, durable=True)
@@ -749,7 +749,7 @@ class PartitionLog:
                 failed = failed or error
         if removed:
             with self._lock:
-                self._segments.forget_deleted(removed)
+                self._segments.forget_deleted(removed, now_ms)
         if failed is not None:
             raise failed
         return len(removed)

@@ -171,9 +171,10 @@ class LogSegments:
         """Returns the files whose delay has passed. The caller removes them and then calls `forget_deleted`."""
         return [path for at, path in self._deleted if at <= now_ms]
 
-    def forget_deleted(self, removed: Collection[Path]) -> None:
-        """Forgets files that were removed."""
-        self._deleted = [(at, path) for at, path in self._deleted if path not in removed]
+    def forget_deleted(self, removed: Collection[Path], now_ms: int) -> None:
+        """Forgets files that were due at `now_ms` and were removed. A compaction may have deleted another segment with
+        the same base offset, and so the same file names, since then: its files stay in the list."""
+        self._deleted = [(at, path) for at, path in self._deleted if at > now_ms or path not in removed]
 
     def take_directory_changed(self) -> bool:
         """Returns True if a segment file was created since the last call; the caller then flushes the directory."""

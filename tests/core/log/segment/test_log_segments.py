@@ -107,9 +107,11 @@ def test_deleted_segments_leave_files_until_their_time(tmp_path: Path) -> None:
     due = segments.deleted_files(1000)
     assert sorted(due) == sorted(tmp_path.glob("*.deleted"))
     assert len(due) == 6
-    segments.forget_deleted(due[:2])
+    segments.forget_deleted(due, 999)
+    assert segments.deleted_files(2000) == due, "deleted again since then, under the same names"
+    segments.forget_deleted(due[:2], 1000)
     assert segments.deleted_files(2000) == due[2:]
-    segments.forget_deleted(due)
+    segments.forget_deleted(due, 2000)
     assert segments.deleted_files(2000) == []
 
 
