@@ -299,18 +299,22 @@ class LogManager:
         return start
 
     def truncate_to(self, tp: TopicPartition, offset: int) -> None:
-        """Truncates the log of a follower (`PartitionLog.truncate_to`) and makes its lower recovery point durable.
+        """Truncates the log of a follower (`PartitionLog.truncate_to`) and corrects its checkpoints.
 
-        If the checkpoint kept a recovery point above the new end, recovery after a crash would treat batches appended
-        since as flushed, and keep damaged ones where it must truncate the log. Raises what `PartitionLog.truncate_to`
-        does, and `StorageError` if there is no such log or the checkpoint cannot be written.
+        With a recovery point above the new end, recovery after a crash would treat batches appended since as flushed,
+        and keep damaged ones where it must truncate the log. With a cleaner offset above the new end, compaction would
+        treat them as compacted. Raises what `PartitionLog.truncate_to` does, and `StorageError` if there is no such log
+        or a checkpoint cannot be written.
         """
         log = self._logs.get(tp)
         if log is None:
             raise StorageError(f"{tp} has no log in {self.directory}")
+        truncations = log.truncations
         log.truncate_to(offset)
         with self._checkpoint_lock:
             self._recovery_points.write({name: each.recovery_point for name, each in self.logs().items()})
+        if log.truncations != truncations:
+            self._shared[CLEANER_OFFSETS].forget(tp)
 
     # -- maintenance ---------------------------------------------------------------------------------------------
 

@@ -133,6 +133,7 @@ class PartitionLog:
         self._lock = RLock()
         self._flush_lock = Lock()
         self._closed: str | None = None
+        self._truncations = 0
         self._damage = DamagedPlaces(tp)
         self._segments = loaded.segments
         self._epochs = loaded.epochs
@@ -252,6 +253,12 @@ class PartitionLog:
     def segment_count(self) -> int:
         """The number of segments, at least one."""
         return len(self._segments)
+
+    @property
+    def truncations(self) -> int:
+        """The number of truncations since the log was opened that removed batches of sealed segments, which compaction
+        may have read."""
+        return self._truncations
 
     @property
     def highest_producer_id(self) -> int:
@@ -781,7 +788,7 @@ class PartitionLog:
         Removes epochs that begin there as well, even if there is no batch to remove: otherwise an epoch without records
         that the leader does not have would never agree with the leader's epochs (KIP-101).
 
-        Call `LogManager.truncate_to` instead if the log has a manager: it makes the lower recovery point durable.
+        Call `LogManager.truncate_to` instead if the log has a manager: it corrects the checkpoints too.
         """
         with self._flush_lock, self._lock:
             self._check_open()
@@ -791,6 +798,8 @@ class PartitionLog:
             if offset < self._start:
                 raise OffsetOutOfRangeError(f"{self.tp}: cannot truncate to {offset}, the log starts at {self._start}")
             before = self._end
+            if offset < self._segments.active.base_offset:
+                self._truncations += 1
             try:
                 self._segments.truncate_to(offset)
                 self._end = self._segments.active.next_offset

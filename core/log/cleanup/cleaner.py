@@ -12,7 +12,7 @@ import logging
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from ...config.section import LONG_MAX
@@ -43,18 +43,28 @@ class CleanerConfig:
     backoff_ms: int = 15_000
 
 
+class CompactedTo(NamedTuple):
+    """The first offset of a log that no pass has read. It is valid while the log has this topic id and this number of
+    `truncations`."""
+
+    topic_id: UUID
+    truncations: int
+    offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class LogToClean:
-    """The part of a log to compact: offsets [first, end). `ratio`: its share of the bytes that may be compacted.
-    `overdue`: it has a record older than `max.compaction.lag.ms`."""
+    """The part of a log to compact: offsets [first, end), if the log still has this number of `truncations`. `ratio`:
+    its share of the bytes that may be compacted. `overdue`: it has a record older than `max.compaction.lag.ms`."""
 
     first: int
     end: int
     ratio: float
     overdue: bool
+    truncations: int
 
 
-def log_to_clean(log: PartitionLog, compacted_to: int, now_ms: int) -> LogToClean | None:
+def log_to_clean(log: PartitionLog, compacted_to: int, truncations: int, now_ms: int) -> LogToClean | None:
     """Returns the part of the log to compact; None if there is none. Everything below `compacted_to` is compacted."""
     config = log.config
     sealed = log.sealed_segments()
@@ -77,7 +87,7 @@ def log_to_clean(log: PartitionLog, compacted_to: int, now_ms: int) -> LogToClea
     if end <= first or not dirty_segments:
         return None
     overdue = _overdue(log, dirty_segments[0], now_ms)
-    return LogToClean(first, end, dirty / (clean + dirty) if clean + dirty else 0.0, overdue)
+    return LogToClean(first, end, dirty / (clean + dirty) if clean + dirty else 0.0, overdue, truncations)
 
 
 def _overdue(log: PartitionLog, segment: Segment, now_ms: int) -> bool:
@@ -101,8 +111,11 @@ class Cleaner:
         self._in_progress: set[TopicPartition] = set()
         self._uncleanable: set[UUID] = set()
         self._checkpoint = logs.shared_checkpoint(CLEANER_OFFSETS)
+        found = logs.logs()
         self._compacted = {
-            tp: (found[tp].topic_id, at) for found in [logs.logs()] for tp, at in self._read_checkpoint() if tp in found
+            tp: CompactedTo(found[tp].topic_id, found[tp].truncations, at)
+            for tp, at in self._read_checkpoint()
+            if tp in found and at <= found[tp].log_end_offset
         }
         self._codecs = codecs
         self._tools = self._make_tools(config)
@@ -199,7 +212,8 @@ class Cleaner:
     def _log_to_clean(self, log: PartitionLog, now_ms: int) -> LogToClean | None:
         try:
             log.roll_when_older(log.config.max_compaction_lag_ms, now_ms)
-            return log_to_clean(log, self.compacted_to(log), now_ms)
+            truncations = log.truncations  # read first: the result of a pass counts only if the log has no more by then
+            return log_to_clean(log, self.compacted_to(log), truncations, now_ms)
         except LogClosedError:
             return None
         except KlammError as error:
@@ -208,15 +222,15 @@ class Cleaner:
 
     def compacted_to(self, log: PartitionLog) -> int:
         """Returns the first offset of the log that no pass has read yet; 0 if none has."""
-        topic_id, at = self._compacted.get(log.tp, (log.topic_id, 0))
-        return at if topic_id == log.topic_id else 0
+        found = self._compacted.get(log.tp)
+        return found.offset if found is not None and _is_valid(found, log) else 0
 
     def _clean(self, log: PartitionLog, to_clean: LogToClean) -> None:
         first = to_clean.first
         while first < to_clean.end:
             done = compact(log, first, to_clean.end, self._tools)
             first = done.first_dirty
-            self._write_checkpoint(log, first)
+            self._write_checkpoint(log, CompactedTo(log.topic_id, to_clean.truncations, first))
             _log.info(
                 "%s is compacted to offset %d: %d bytes became %d, %d records were removed",
                 log.tp, first, done.bytes_before, done.bytes_after, done.records_dropped,
@@ -224,12 +238,16 @@ class Cleaner:
             if done.keyless_dropped:
                 _log.warning("%s: %d of the removed records had no key", log.tp, done.keyless_dropped)
 
-    def _write_checkpoint(self, log: PartitionLog, first_dirty: int) -> None:
+    def _write_checkpoint(self, log: PartitionLog, compacted_to: CompactedTo) -> None:
         with self._lock:
-            self._compacted[log.tp] = (log.topic_id, first_dirty)
+            self._compacted[log.tp] = compacted_to
             logs = self._logs.logs()
             known = {
-                tp: at for tp, (topic_id, at) in self._compacted.items() if tp in logs and logs[tp].topic_id == topic_id
+                tp: found.offset for tp, found in self._compacted.items() if tp in logs and _is_valid(found, logs[tp])
             }
             fault_point("compaction.checkpoint")
             self._checkpoint.write(known)
+
+
+def _is_valid(found: CompactedTo, log: PartitionLog) -> bool:
+    return (found.topic_id, found.truncations) == (log.topic_id, log.truncations)

@@ -14,7 +14,7 @@ from confluent_kafka import Producer as ForeignProducer
 from confluent_kafka import TopicPartition as ForeignPartition
 
 from klamm.core.config.sections.topic import TopicConfig
-from klamm.core.log.cleanup.cleaner import Cleaner, CleanerConfig
+from klamm.core.log.cleanup.cleaner import Cleaner, CleanerConfig, CompactedTo
 from klamm.core.log.manager import LogManager
 from klamm.core.log.partition_log import PartitionLog
 from klamm.core.log.state.checkpoints import CLEANER_OFFSETS
@@ -200,3 +200,49 @@ def test_a_topic_created_anew_is_not_given_the_old_ones_place(disk: Disk) -> Non
     again.advance_high_watermark(again.log_end_offset)
     assert disk.cleaner.compacted_to(again) == 0
     assert disk.cleaner.run_once()
+
+
+def test_a_truncated_log_is_compacted_again(disk: Disk) -> None:
+    """Otherwise records appended since the truncation, below the old offset, count as compacted for ever."""
+    log = disk.table("t")
+    fill(log, 60)
+    assert disk.cleaner.run_once()
+    reached = disk.cleaner.compacted_to(log)
+    cut = log.sealed_segments()[0].base_offset + 1
+    disk.logs.truncate_to(log.tp, cut)
+    assert disk.cleaner.compacted_to(log) == 0
+    assert log.tp not in disk.logs.shared_checkpoint(CLEANER_OFFSETS).read()
+    while log.log_end_offset <= reached + 20:
+        fill(log, 1)
+    assert disk.cleaner.run_once()
+    assert disk.cleaner.compacted_to(log) > reached
+    sealed_end = log.sealed_end(log.sealed_segments())
+    assert len([record for record in read_all(log) if record.offset < sealed_end]) == 1, "the last of the one key"
+
+
+def test_a_pass_that_a_truncation_overtakes_counts_for_nothing(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = disk.table("t")
+    fill(log, 60)
+    write = disk.cleaner._write_checkpoint
+
+    def truncate_then_write(log: PartitionLog, compacted_to: CompactedTo) -> None:
+        disk.logs.truncate_to(log.tp, 1)
+        write(log, compacted_to)
+
+    monkeypatch.setattr(disk.cleaner, "_write_checkpoint", truncate_then_write)
+    assert disk.cleaner.run_once()
+    assert disk.cleaner.compacted_to(log) == 0
+    assert log.tp not in disk.logs.shared_checkpoint(CLEANER_OFFSETS).read()
+
+
+def test_an_offset_beyond_the_log_is_not_used(disk: Disk) -> None:
+    log = disk.table("t")
+    fill(log, 60)
+    assert disk.cleaner.run_once()
+    log.truncate_to(1)  # as if the process ended before the checkpoints were corrected
+    disk.logs.close()
+    disk.open()
+    again = disk.logs.get(TopicPartition("t", 0))
+    assert again is not None
+    fill(again, 100)
+    assert disk.cleaner.compacted_to(again) == 0
